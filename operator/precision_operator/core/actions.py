@@ -1,0 +1,71 @@
+"""What ``decide`` may ask for. The shell carries these out; each is harmless when done twice."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.modes import Mode
+
+
+class SettleStage(StrEnum):
+    """The three writes that make a hot flip last without a rollout; each is recorded on the workload before the next."""
+
+    PAUSE = "Pause"
+    REPLICASET = "ReplicaSet"
+    RESUME = "Resume"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPod:
+    """Write the request onto a running pod: it flips at its next step boundary."""
+
+    workload: WorkloadView
+    pod: PodView
+    mode: Mode
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTemplate:
+    """Write the mode into the workload's template. Restarts its pods, where it has any."""
+
+    workload: WorkloadView
+    mode: Mode
+    generation: int
+    latch: Mode | None
+    """What the latch annotation shall say afterwards; None removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The next write of a settle."""
+
+    workload: WorkloadView
+    stage: SettleStage
+    mode: Mode
+    generation: int
+    latch: Mode | None
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Write the template's original values back (deletionPolicy Restore)."""
+
+    workload: WorkloadView
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasePolicy:
+    """Remove our finalizer: the deletion has been carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """One Event on the policy."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
+Action = RequestPod | WriteTemplate | Settle | Restore | ReleasePolicy | Notify

@@ -1,0 +1,108 @@
+"""The errors of the operator, as a tree; each class has one stable reason.
+
+::
+
+    OperatorError
+    ├── ConfigurationError      the admin's settings cannot be used
+    ├── PolicyError             a policy that the schema let through cannot be carried out
+    ├── KubeError               an answer of the API server that is not success
+    │   ├── NotFound            404
+    │   ├── Conflict            409: somebody wrote first; gather again
+    │   ├── PreconditionFailed  422 on a JSON patch `test`: the object is not what was decided on
+    │   ├── TooManyRequests     429; carries retry_after_seconds
+    │   ├── Forbidden           403: a verb is missing from the ServiceAccount's role
+    │   └── Unavailable         5xx, time-outs, broken connections
+    └── SignalError             a metric query gave no answer that can be believed
+        ├── QueryInvalid        Prometheus says the query does not parse
+        └── SourceUnavailable   no answer in time, or one that is not Prometheus'
+
+A reason is the CamelCase word used alike in conditions, events, metrics and logs.
+"""
+
+
+class OperatorError(Exception):
+    """Base of all errors raised on purpose by the operator."""
+
+    reason = "OperatorError"
+
+
+class ConfigurationError(OperatorError):
+    """The admin's settings cannot be used; the message names the field, what was found and what is expected."""
+
+    reason = "ConfigurationInvalid"
+
+
+class PolicyError(OperatorError):
+    """A policy cannot be carried out; ``reason`` says in which way."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class KubeError(OperatorError):
+    """An API call failed."""
+
+    reason = "KubernetesApiError"
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NotFound(KubeError):
+    """The object does not exist (any more)."""
+
+    reason = "NotFound"
+
+
+class Conflict(KubeError):
+    """The object changed since it was read."""
+
+    reason = "Conflict"
+
+
+class PreconditionFailed(KubeError):
+    """A JSON patch ``test`` did not hold: the object is not the one that was decided on."""
+
+    reason = "PreconditionFailed"
+
+
+class TooManyRequests(KubeError):
+    """The API server asks us to slow down."""
+
+    reason = "TooManyRequests"
+
+    def __init__(self, message: str, *, status: int = 429, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Forbidden(KubeError):
+    """The ServiceAccount lacks a verb."""
+
+    reason = "Forbidden"
+
+
+class Unavailable(KubeError):
+    """The API server is away, slow or broken; the outcome of a write is not known."""
+
+    reason = "Unavailable"
+
+
+class SignalError(OperatorError):
+    """A metric query gave no answer that can be believed."""
+
+    reason = "SignalError"
+
+
+class QueryInvalid(SignalError):
+    """The query does not parse, or its name is not in the catalogue."""
+
+    reason = "QueryInvalid"
+
+
+class SourceUnavailable(SignalError):
+    """The metric source did not answer in time, or not with a result."""
+
+    reason = "MetricsUnavailable"

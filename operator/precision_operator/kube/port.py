@@ -1,0 +1,82 @@
+"""The few calls we make to the API server, as a port.
+
+Bodies are plain JSON as the server sent it: no models (they cost time and memory, and drop unknown fields). Every method
+raises a :class:`~precision_operator.errors.KubeError` and nothing else; none retries by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+JsonObject = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind, as the API addresses it."""
+
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def base(self) -> str:
+        """The path prefix, without namespace."""
+        return f"/api/{self.version}" if not self.group else f"/apis/{self.group}/{self.version}"
+
+
+POLICIES = Resource("precision.genesis.ai", "v1alpha1", "precisionpolicies")
+DEPLOYMENTS = Resource("apps", "v1", "deployments")
+REPLICASETS = Resource("apps", "v1", "replicasets")
+PODS = Resource("", "v1", "pods")
+EVENTS = Resource("", "v1", "events")
+LEASES = Resource("coordination.k8s.io", "v1", "leases")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One JSON patch operation (RFC 6902): ``add``, ``remove``, ``replace`` or ``test``."""
+
+    op: str
+    path: str
+    value: JsonValue = None
+
+    def to_json(self) -> JsonObject:
+        """As the wire wants it; ``remove`` carries no value."""
+        body: JsonObject = {"op": self.op, "path": self.path}
+        if self.op != "remove":
+            body["value"] = self.value
+        return body
+
+
+class KubeApi(Protocol):
+    """What the shell, the adapters, the elector and the event recorder need of Kubernetes."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        """One object, read from quorum (no ``resourceVersion`` parameter)."""
+        ...
+
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+        """All objects of a namespace that the label selector matches."""
+        ...
+
+    async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        """Create; raises Conflict where it exists already."""
+        ...
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """PUT with the body's resourceVersion; raises Conflict where it is not the newest."""
+        ...
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
+    ) -> JsonObject:
+        """Merge patch; with ``metadata.resourceVersion`` in the body it is a compare-and-swap."""
+        ...
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> JsonObject:
+        """JSON patch; a ``test`` that does not hold raises PreconditionFailed and nothing is written."""
+        ...

@@ -1,0 +1,168 @@
+"""The admin's settings: one YAML file, frozen after reading.
+
+Policies hold no address, header or credential; they name what stands here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TypeVar, cast
+
+import yaml
+
+from precision_operator.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusEndpoint:
+    """A metric source that policies may name in ``prometheusRef``."""
+
+    url: str
+    """Base URL, e.g. ``http://prometheus.monitoring:9090``; ``$(NAME)`` takes an environment variable's value."""
+    timeout_seconds: float = 5.0
+    """Deadline of one query, connecting included."""
+    bearer_token_file: str = ""
+    """File whose content is sent as bearer token; read again for every query, so that it may be rotated."""
+    ca_file: str = ""
+    """CA bundle that the server's certificate must chain to; empty: the system's."""
+    max_response_bytes: int = 32 * 1024 * 1024
+    """A longer answer is refused unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """Leader election. A shorter lease takes over sooner and writes more often."""
+
+    name: str = "precision-operator"
+    """Name of the Lease in the operator's own namespace."""
+    duration_seconds: float = 6.0
+    """A lease not renewed for this long may be taken."""
+    renew_seconds: float = 4.0
+    """The leader stops leading when it could not renew for this long."""
+    retry_seconds: float = 1.0
+    """Time between two attempts to acquire or renew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of the operator process."""
+
+    prometheus: Mapping[str, PrometheusEndpoint] = field(default_factory=dict)
+    """Metric sources by the name that policies use."""
+    queries: Mapping[str, str] = field(default_factory=dict)
+    """Admin-written PromQL by the name that policies use in ``criteria.*.query``; ``$namespace``, ``$window`` and
+    ``$minSteps`` are filled in; the result must be a vector with a ``pod`` label."""
+    watch_namespaces: tuple[str, ...] = ()
+    """Namespaces to watch; empty: all."""
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    restart_budget: int = 5
+    """How many workloads may be restarting at once, in the whole cluster, emergencies included."""
+    settle_budget: int = 10
+    """How many settles may be under way at once."""
+    writes_per_second: float = 200.0
+    """Ceiling of our writes to the API server; emergencies go first."""
+    concurrent_writes: int = 32
+    """Writes in flight at once."""
+    workers: int = 4
+    """Policies reconciled at once."""
+    http_port: int = 8080
+    """Port of /metrics, /livez and /readyz; 0 picks a free one."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    namespace: str = "precision-system"
+    """The operator's own namespace (from POD_NAMESPACE)."""
+    identity: str = "precision-operator"
+    """Who we are in the Lease (from POD_NAME)."""
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
+def _build(cls: type[T], raw: object, *, where: str) -> T:
+    """A frozen dataclass from a camelCase mapping; unknown keys and wrong types are refused by name."""
+    if not isinstance(raw, dict):
+        raise ConfigurationError(f"{where}: expected a mapping, found {type(raw).__name__}")
+    known = {_camel(f.name): f for f in fields(cls)}  # type: ignore[arg-type]
+    values: dict[str, object] = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise ConfigurationError(f"{where}.{key}: no such setting; expected one of {', '.join(sorted(known))}")
+        spec = known[key]
+        if spec.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if spec.type in (str, int, float) and (
+            not isinstance(value, cast(type, spec.type)) or (isinstance(value, bool))
+        ):
+            raise ConfigurationError(
+                f"{where}.{key}: expected {cast(type, spec.type).__name__}, found {type(value).__name__} {value!r}"
+            )
+        values[spec.name] = value
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
+    """Settings from the parsed YAML of the config file and the pod's environment.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what was found.
+    """
+    if not isinstance(raw, dict):
+        raise ConfigurationError(f"config: expected a mapping, found {type(raw).__name__}")
+    flat = dict(raw)
+    endpoints = {
+        name: _build(PrometheusEndpoint, _expand(value, environment), where=f"prometheus.{name}")
+        for name, value in (flat.pop("prometheus", None) or {}).items()
+    }
+    lease = _build(LeaseSettings, flat.pop("lease", None) or {}, where="lease")
+    if not lease.retry_seconds < lease.renew_seconds < lease.duration_seconds:
+        raise ConfigurationError(
+            f"lease: expected retrySeconds < renewSeconds < durationSeconds, found {lease.retry_seconds}, "
+            f"{lease.renew_seconds}, {lease.duration_seconds}"
+        )
+    queries = flat.pop("queries", None) or {}
+    namespaces = tuple(flat.pop("watchNamespaces", None) or ())
+    if not all(isinstance(q, str) for q in queries.values()):
+        raise ConfigurationError("queries: expected a mapping of names to PromQL strings")
+    plain = _build(Settings, flat, where="config")
+    overrides: dict[str, object] = {
+        "prometheus": endpoints,
+        "queries": dict(queries),
+        "watch_namespaces": namespaces,
+        "lease": lease,
+        "namespace": environment.get("POD_NAMESPACE", plain.namespace),
+        "identity": environment.get("POD_NAME", plain.identity),
+    }
+    kept = {f.name: getattr(plain, f.name) for f in fields(Settings)}
+    return Settings(**{**kept, **overrides})
+
+
+def _expand(raw: object, environment: Mapping[str, str]) -> object:
+    """``$(NAME)`` in a string becomes the environment variable's value, as in a pod's args."""
+    if isinstance(raw, dict):
+        return {key: _expand(value, environment) for key, value in raw.items()}
+    if isinstance(raw, str):
+        for name, value in environment.items():
+            raw = raw.replace(f"$({name})", value)
+    return raw
+
+
+def load_settings(path: Path, *, environment: Mapping[str, str]) -> Settings:
+    """Read and check the config file.
+
+    Raises:
+        ConfigurationError: the file is missing, is not YAML, or holds a bad value.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path}: no such file; pass --config, or mount the chart's ConfigMap there") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+    return parse_settings(raw or {}, environment=environment)

@@ -1,0 +1,28 @@
+"""The metric source, as a port: one vector query in, samples by series out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One element of an instant vector."""
+
+    labels: Mapping[str, str]
+    value: float
+    """NaN and infinities are kept."""
+
+
+class MetricSource(Protocol):
+    """One Prometheus. Implementations keep their own deadline and never retry: the next interval is the retry."""
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        """The instant vector of ``query``; empty where no series matches.
+
+        Raises:
+            QueryInvalid: Prometheus refused the query (HTTP 400/422, ``bad_data``).
+            SourceUnavailable: anything else that is not a vector: time-out, 5xx, HTML, a scalar, a partial answer
+                (``warnings``), a body over the limit.
+        """
+        ...
