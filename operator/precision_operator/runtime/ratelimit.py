@@ -1,0 +1,116 @@
+"""How fast, and how many at once, we write to the API server; an emergency goes first and may borrow.
+
+A token bucket holds one second of the rate. A normal write needs a whole token. An emergency write may take the bucket
+below zero, down to ``-emergency_burst``: what it borrowed is paid back by the normal writes that wait afterwards. The
+cap on writes in flight holds for both. Belongs to one event loop.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from precision_operator.runtime.clock import Clock, SystemClock
+
+_EMERGENCY_SECONDS = 10.0
+"""How many seconds' worth of writes an emergency may borrow where nothing else is said."""
+_ROUNDING = 1e-9
+
+
+class RateLimiter:
+    """Slots for writes.
+
+    Raises:
+        ValueError: a rate or a cap that would let no write through.
+    """
+
+    def __init__(
+        self,
+        per_second: float,
+        concurrency: int,
+        clock: Clock | None = None,
+        *,
+        emergency_burst: float | None = None,
+    ) -> None:
+        if per_second <= 0 or concurrency < 1:
+            raise ValueError(
+                f"expected writesPerSecond > 0 and concurrentWrites >= 1, found {per_second} and {concurrency}"
+            )
+        self._clock: Clock = clock or SystemClock()
+        self._rate = per_second
+        self._burst = max(1.0, per_second)
+        self._credit = per_second * _EMERGENCY_SECONDS if emergency_burst is None else emergency_burst
+        self._concurrency = concurrency
+        self._tokens = self._burst
+        self._filled_at = self._clock.monotonic()
+        self._paused_until = self._filled_at
+        self._in_flight = 0
+        self._emergencies: deque[asyncio.Future[None]] = deque()
+        self._normals: deque[asyncio.Future[None]] = deque()
+        self._alarm: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Slots taken now."""
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """Writes that wait for a slot."""
+        return sum(not waiter.done() for lane in (self._emergencies, self._normals) for waiter in lane)
+
+    @asynccontextmanager
+    async def slot(self, emergency: bool = False) -> AsyncIterator[None]:
+        """Hold one write slot: waits for a token and for room among the writes in flight."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self._emergencies if emergency else self._normals).append(waiter)
+        self._grant()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._in_flight -= 1  # granted and cancelled at once: the token is spent, the slot is not
+            self._grant()
+            raise
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._grant()
+
+    def pause(self, seconds: float) -> None:
+        """Grant nothing for ``seconds``: the API server asked us to slow down (429)."""
+        self._paused_until = max(self._paused_until, self._clock.monotonic() + seconds)
+
+    def close(self) -> None:
+        """Stop the timer; for shutdown."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _grant(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        wait = 0.0
+        for lane, needed in ((self._emergencies, 1.0 - self._credit), (self._normals, 1.0)):
+            while lane and self._in_flight < self._concurrency:
+                if lane[0].done():
+                    lane.popleft()
+                    continue
+                wait = max(self._paused_until - now, (needed - self._tokens) / self._rate)
+                if wait > _ROUNDING:
+                    break
+                self._tokens -= 1.0
+                self._in_flight += 1
+                lane.popleft().set_result(None)
+                wait = 0.0
+            if lane:
+                break  # nobody overtakes an emergency
+        if wait > _ROUNDING and (self._alarm is None or self._alarm.done()):
+            self._alarm = asyncio.get_running_loop().create_task(self._ring(wait), name="ratelimit-alarm")
+
+    async def _ring(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._alarm = None
+        self._grant()

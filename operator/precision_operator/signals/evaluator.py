@@ -1,0 +1,196 @@
+"""Readings of the whole fleet: one vector query a metric, shared by all policies that ask the same.
+
+The cost grows with metrics and namespaces, not with workloads or policies. A slow Prometheus is asked once at a time for
+each query: whoever asks again meanwhile waits for the same answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from precision_operator.core.model import Evaluation, Signal
+from precision_operator.errors import QueryInvalid, SignalError
+from precision_operator.runtime.clock import Clock, SystemClock
+from precision_operator.signals.grouping import group
+from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, check, render
+
+_LOG = logging.getLogger(__name__)
+
+_GAP_INTERVALS = 3.0
+"""A pause longer than this many intervals ends continuity."""
+_PLAN_LIFE_SECONDS = 3600.0
+"""A plan not evaluated for this long is forgotten."""
+
+Observe = Callable[[str, str, float], None]
+"""Told of each request: query name, result (``success`` or the error's reason), seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """What a policy wants to know; equal plans are one."""
+
+    endpoint: str
+    """Name in ``prometheusRef``."""
+    namespace: str
+    window_seconds: float
+    min_steps: int
+    interval_seconds: float
+    queries: tuple[tuple[str, str], ...] = ()
+    """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One answer, or why there is none."""
+
+    samples: Sequence[Sample] = ()
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Request:
+    """One query under way or answered, and until when its answer may be shared."""
+
+    task: asyncio.Task[_Reading]
+    at: float
+    began: float
+    fresh_until: float
+
+
+class Evaluator:
+    """Asks the metric sources on behalf of the policies. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, MetricSource],
+        queries: Mapping[str, str],
+        clock: Clock | None = None,
+        *,
+        observe: Observe = lambda query, result, seconds: None,
+    ) -> None:
+        self._sources = sources
+        self._catalogue = queries
+        self._clock: Clock = clock or SystemClock()
+        self._observe = observe
+        self._requests: dict[tuple[str, str], _Request] = {}
+        self._watched: dict[EvaluationPlan, tuple[float, float]] = {}
+        self._refused: dict[str, str] = {}
+        for name, template in queries.items():
+            try:
+                check(template)
+            except QueryInvalid as error:
+                self._refused[name] = str(error)
+
+    def problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
+        """Why the plan cannot be carried out as written: (reason, message); None where it can."""
+        if plan.endpoint not in self._sources:
+            return "UnknownEndpoint", (
+                f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._sources)}; "
+                "name one of them in prometheusRef, or have the admin add it to the operator's settings under prometheus"
+            )
+        for signal, name in plan.queries:
+            if not name and signal not in BUILT_IN:
+                return "UnknownQuery", (
+                    f"signal {signal!r} has no built-in query; {_known('built-in queries', BUILT_IN)}; "
+                    "name a query of the operator's catalogue for it"
+                )
+            if name and name not in self._catalogue and name not in BUILT_IN:
+                return "UnknownQuery", (
+                    f"criteria {signal!r}: no query is named {name!r}; {_known('queries', self._catalogue)}; "
+                    "name one of them, leave the query out to use the built-in one, or have the admin add it to the "
+                    "operator's settings under queries"
+                )
+            if name in self._refused:
+                return "QueryInvalid", (
+                    f"query {name!r} of the operator's catalogue: {self._refused[name]}; "
+                    "have the admin correct it in the operator's settings under queries"
+                )
+        return None
+
+    async def evaluate(self, plan: EvaluationPlan) -> Evaluation:
+        """One reading for ``plan``; never raises. What could not be read stands in ``errors``."""
+        began = self._clock.monotonic()
+        wanted = dict.fromkeys((ACK, STEPS, *(signal for signal, _ in plan.queries)), "")
+        wanted.update({signal: name for signal, name in plan.queries if name})
+        requests: dict[str, _Request] = {}
+        errors: dict[str, str] = {}
+        problem = self.problem(plan)
+        for signal, name in wanted.items():
+            try:
+                if problem is not None:
+                    raise QueryInvalid(problem[1])
+                template = self._catalogue[name] if name in self._catalogue else BUILT_IN[name or signal]
+                query = render(template, plan.namespace, plan.window_seconds, plan.min_steps)
+            except QueryInvalid as error:
+                errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
+            else:
+                requests[signal] = self._request(signal, plan, query)
+        if requests:
+            await asyncio.wait({request.task for request in requests.values()})
+        answers: dict[str, Sequence[Sample]] = {}
+        for signal, request in requests.items():
+            reading = request.task.result()
+            if reading.error:
+                errors[signal] = reading.error
+            else:
+                answers[signal] = reading.samples
+        at = min((request.at for request in requests.values()), default=self._clock.time())
+        pods, complaints = group(answers, {name: Signal(name) for name in answers if name in set(Signal)})
+        errors.update(complaints)
+        return Evaluation(at=at, continuous_since=self._continuity(plan, at, began), pods=pods, errors=errors)
+
+    async def close(self) -> None:
+        """Cancel what is under way; for shutdown."""
+        tasks = [request.task for request in self._requests.values()]
+        self._requests.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _request(self, name: str, plan: EvaluationPlan, query: str) -> _Request:
+        """The request under way or still fresh for the same query, else a new one."""
+        now = self._clock.monotonic()
+        half = plan.interval_seconds / 2
+        for key in [k for k, r in self._requests.items() if r.task.done() and now >= r.fresh_until]:
+            del self._requests[key]
+        key = (plan.endpoint, query)
+        known = self._requests.get(key)
+        if known is not None and (not known.task.done() or now - known.began < half):
+            known.fresh_until = max(known.fresh_until, known.began + half)
+            return known
+        task = asyncio.get_running_loop().create_task(self._ask(name, self._sources[plan.endpoint], query))
+        request = _Request(task=task, at=self._clock.time(), began=now, fresh_until=now + half)
+        self._requests[key] = request
+        return request
+
+    async def _ask(self, name: str, source: MetricSource, query: str) -> _Reading:
+        began = self._clock.monotonic()
+        result = "success"
+        try:
+            return _Reading(samples=await source.vector(query))
+        except SignalError as error:
+            result = error.reason
+            return _Reading(error=f"{error.reason}: {error}")
+        except Exception as error:  # noqa: BLE001  a defect of a source must cost one reading, not the operator
+            result = "InternalError"
+            _LOG.exception("query %s failed unexpectedly", name, extra={"reason": result})
+            return _Reading(error=f"InternalError: {type(error).__name__}: {error}")
+        finally:
+            self._observe(name, result, self._clock.monotonic() - began)
+
+    def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> float:
+        """Since when the plan is evaluated without a gap; the gap is from one evaluation's end to the next one's start."""
+        now = self._clock.monotonic()
+        since, ended = self._watched.get(plan, (at, began))
+        if began - ended > _GAP_INTERVALS * plan.interval_seconds:
+            since = at
+        for old in [p for p, (_, last) in self._watched.items() if now - last > _PLAN_LIFE_SECONDS]:
+            del self._watched[old]
+        self._watched[plan] = (since, now)
+        return since
+
+
+def _known(what: str, names: Mapping[str, object]) -> str:
+    return f"known {what}: {', '.join(sorted(names))}" if names else f"there are no {what}"
