@@ -1,7 +1,7 @@
 """The few calls we make to the API server, as a port.
 
-Bodies are plain JSON as the server sent it: no models (they cost time and memory, and drop unknown fields). Every method
-raises a :class:`~precision_operator.errors.KubeError` and nothing else; none retries by itself.
+Bodies are plain JSON as the server sent it: no models (they cost time and memory, and drop unknown fields). Every
+method raises a :class:`~precision_operator.errors.KubeError` and nothing else; none retries by itself.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,0 +1,218 @@
+"""The Kubernetes client: ``kubernetes.aio`` for credentials and connections, raw JSON for everything else.
+
+The library's models are not used: they cost time and memory and drop fields that they do not know.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+
+from precision_operator import __version__
+from precision_operator.errors import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    PreconditionFailed,
+    TooManyRequests,
+    Unavailable,
+)
+from precision_operator.kube.access import Access, authorization, load_configuration
+from precision_operator.kube.port import JsonObject, JsonValue, Operation, Resource
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+
+READ_CONNECTIONS = 8
+"""Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
+
+RequestHook = Callable[[str, str, str], None]
+"""Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
+
+
+def _nothing(verb: str, resource: str, result: str) -> None:
+    return None
+
+
+class KubeClient:
+    """The port over HTTP. Make it with :meth:`connect`, end it with :meth:`close`."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        concurrent_writes: int = 32,
+        timeout_seconds: float = 10.0,
+        on_request: RequestHook = _nothing,
+    ) -> None:
+        configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
+        configuration.retries = None
+        # An environment proxy is looked up anew for every request, at more cost than the request; kubeconfig's is kept.
+        configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
+        self._configuration = configuration
+        self._api = ApiClient(configuration)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._on_request = on_request
+        self._headers = {"Accept": JSON, "User-Agent": f"precision-operator/{__version__}"}
+
+    @classmethod
+    async def connect(
+        cls,
+        access: Access,
+        *,
+        concurrent_writes: int = 32,
+        timeout_seconds: float = 10.0,
+        on_request: RequestHook = _nothing,
+    ) -> "KubeClient":
+        """A client for this access; opens no connection yet.
+
+        Raises:
+            ConfigurationError: the access cannot be used.
+        """
+        return cls(
+            await load_configuration(access),
+            concurrent_writes=concurrent_writes,
+            timeout_seconds=timeout_seconds,
+            on_request=on_request,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        """One object, read from quorum."""
+        return await self._call("get", "GET", resource, _path(resource, namespace, name))
+
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+        """All matching objects of a namespace; of all namespaces where ``namespace`` is empty."""
+        query = f"?{urlencode({'labelSelector': label_selector})}" if label_selector else ""
+        answer = await self._call("list", "GET", resource, _path(resource, namespace) + query)
+        items = answer.get("items")
+        return [cast(JsonObject, item) for item in items] if isinstance(items, list) else []
+
+    async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        """POST; raises Conflict where it exists already."""
+        return await self._call("create", "POST", resource, _path(resource, namespace), body, JSON)
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """PUT; raises Conflict where the body's resourceVersion is not the newest."""
+        return await self._call("update", "PUT", resource, _path(resource, namespace, name), body, JSON)
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
+    ) -> JsonObject:
+        """Merge patch of the object, or of one of its subresources."""
+        path = _path(resource, namespace, name) + (f"/{subresource}" if subresource else "")
+        return await self._call("patch", "PATCH", resource, path, dict(body), MERGE_PATCH)
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> JsonObject:
+        """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
+        body: list[JsonValue] = [operation.to_json() for operation in operations]
+        return await self._call("patch", "PATCH", resource, _path(resource, namespace, name), body, JSON_PATCH)
+
+    async def _call(
+        self,
+        verb: str,
+        method: str,
+        resource: Resource,
+        path: str,
+        body: JsonValue = None,
+        content_type: str = JSON,
+    ) -> JsonObject:
+        """One request, counted by its result."""
+        try:
+            answer = await self._request(method, path, body, content_type)
+        except KubeError as error:
+            self._on_request(verb, resource.plural, error.reason)
+            raise
+        self._on_request(verb, resource.plural, "Success")
+        return answer
+
+    async def _request(self, method: str, path: str, body: JsonValue, content_type: str) -> JsonObject:
+        what = f"{method} {path}"
+        headers = {**self._headers, "Content-Type": content_type, **await self._authorization()}
+        try:
+            response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+                method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=self._timeout
+            )
+            raw = cast(bytes, await response.read())
+        except TimeoutError as error:
+            raise Unavailable(f"{what}: no answer within {self._timeout.total} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
+        status = int(response.status)
+        answer = _parse(raw)
+        if 200 <= status < 300 and answer is not None:
+            return answer
+        raise error_of(what, status, answer, retry_after=response.headers.get("Retry-After"))
+
+    async def _authorization(self) -> Mapping[str, str]:
+        try:
+            return await authorization(self._configuration)
+        except OSError as error:
+            raise Unavailable(f"the service account's token cannot be read: {error}") from error
+
+
+def _path(resource: Resource, namespace: str, name: str = "") -> str:
+    """The path of an object, or of a collection where there is no name."""
+    parts = [resource.base]
+    if namespace:
+        parts.append(f"namespaces/{quote(namespace, safe='')}")
+    parts.append(resource.plural)
+    if name:
+        parts.append(quote(name, safe=""))
+    return "/".join(parts)
+
+
+def _parse(raw: bytes) -> JsonObject | None:
+    """The answer as an object; None where it is not one (a proxy's page, a cut stream)."""
+    try:
+        answer = json.loads(raw)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Retry-After in seconds; 1 where it is absent or a date."""
+    try:
+        return max(0.0, float(retry_after or "1"))
+    except ValueError:
+        return 1.0
+
+
+def _causes(status: JsonObject) -> str:
+    """The messages of a Status' causes: where the server puts what went wrong inside a JSON patch."""
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    if not isinstance(causes, list):
+        return ""
+    return "; ".join(str(cause.get("message", "")) for cause in causes if isinstance(cause, dict))
+
+
+def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
+    """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
+    body = answer or {}
+    causes = _causes(body)
+    message = f"{what}: {status} {body.get('reason', '')}: {body.get('message', '')} {causes}".rstrip(" :")
+    if status == 404:
+        return NotFound(message, status=status)
+    if status == 409:
+        return Conflict(message, status=status)
+    if status == 422 and "test" in causes and "failed" in causes:
+        return PreconditionFailed(message, status=status)
+    if status == 429:
+        return TooManyRequests(message, retry_after_seconds=_seconds(retry_after))
+    if status == 403:
+        return Forbidden(message, status=status)
+    if status >= 500 or status < 400:
+        return Unavailable(message, status=status)
+    return KubeError(message, status=status)

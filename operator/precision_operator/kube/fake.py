@@ -1,0 +1,185 @@
+"""An API server in memory, for tests: the few behaviours that our writes rely on, and nothing else.
+
+``tests/cluster/test_kube_client.py`` runs one suite against this and against a real API server, to keep them equal.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from precision_operator.errors import Conflict, KubeError, NotFound, PreconditionFailed
+from precision_operator.kube.port import JsonObject, JsonValue, Operation, Resource
+
+Key = tuple[str, str, str]
+
+
+class FakeKube:
+    """:class:`~precision_operator.kube.port.KubeApi` in memory, with resourceVersions and counted writes."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, JsonObject] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        """(verb, plural, name) of every write that was attempted."""
+        self.reads: list[tuple[str, str, str]] = []
+        self.before_write: Callable[[str, Key], None] = lambda verb, key: None
+        """Called before each write; a test raises a KubeError here, or changes an object behind the writer's back."""
+        self._versions = itertools.count(1)
+
+    def put(self, resource: Resource, body: JsonObject) -> JsonObject:
+        """Put an object there without it counting as a write; fills in uid and resourceVersion."""
+        stored = copy.deepcopy(body)
+        metadata = _object(stored.setdefault("metadata", {}))
+        metadata.setdefault("namespace", "default")
+        metadata.setdefault("uid", f"uid-{resource.plural}-{metadata['name']}")
+        metadata["resourceVersion"] = str(next(self._versions))
+        self.objects[(resource.plural, str(metadata["namespace"]), str(metadata["name"]))] = stored
+        return copy.deepcopy(stored)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        """See the port."""
+        self.reads.append(("get", resource.plural, name))
+        return copy.deepcopy(self._find((resource.plural, namespace, name)))
+
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+        """See the port; understands equality selectors only."""
+        self.reads.append(("list", resource.plural, label_selector))
+        wanted = dict(part.split("=", 1) for part in label_selector.split(",") if part)
+        return [
+            copy.deepcopy(body)
+            for (plural, where, _), body in sorted(self.objects.items())
+            if plural == resource.plural and namespace in ("", where) and wanted.items() <= _labels(body).items()
+        ]
+
+    async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        """See the port."""
+        stored = copy.deepcopy(body)
+        metadata = _object(stored.setdefault("metadata", {}))
+        metadata["namespace"] = namespace
+        if "name" not in metadata:
+            metadata["name"] = f"{metadata['generateName']}{next(self._versions)}"
+        key = (resource.plural, namespace, str(metadata["name"]))
+        self._write("create", key)
+        if key in self.objects:
+            raise Conflict(f"{key} exists already", status=409)
+        return self.put(resource, stored)
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        """See the port."""
+        key = (resource.plural, namespace, name)
+        self._write("update", key)
+        self._check_version(self._find(key), body)
+        return self.put(resource, body)
+
+    async def merge_patch(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
+    ) -> JsonObject:
+        """See the port. A patch of ``status`` changes nothing else; one of the object leaves its status alone."""
+        key = (resource.plural, namespace, name)
+        self._write("patch", key)
+        current = self._find(key)
+        self._check_version(current, body)
+        wanted = {k: v for k, v in body.items() if (k == "status") == (subresource == "status")}
+        merged = _object(merge(copy.deepcopy(current), wanted))
+        return self.put(resource, merged)
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
+    ) -> JsonObject:
+        """See the port."""
+        key = (resource.plural, namespace, name)
+        self._write("patch", key)
+        patched = copy.deepcopy(self._find(key))
+        for operation in operations:
+            apply_operation(patched, operation)
+        return self.put(resource, patched)
+
+    def _write(self, verb: str, key: Key) -> None:
+        self.writes.append((verb, key[0], key[2]))
+        self.before_write(verb, key)
+
+    def _find(self, key: Key) -> JsonObject:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise NotFound(f"{key} not found", status=404) from None
+
+    @staticmethod
+    def _check_version(current: JsonObject, body: Mapping[str, JsonValue]) -> None:
+        metadata = body.get("metadata")
+        wanted = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+        if wanted is not None and wanted != _object(current["metadata"])["resourceVersion"]:
+            raise Conflict("the object has been modified", status=409)
+
+
+def _object(value: JsonValue) -> JsonObject:
+    assert isinstance(value, dict)
+    return value
+
+
+def _labels(body: JsonObject) -> Mapping[str, JsonValue]:
+    return _object(_object(body["metadata"]).get("labels") or {})
+
+
+def merge(target: JsonValue, patch: Mapping[str, JsonValue]) -> JsonValue:
+    """RFC 7396."""
+    result: JsonObject = target if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict):
+            result[key] = merge(result.get(key), value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def _invalid(operation: Operation, why: str) -> KubeError:
+    return KubeError(f"{operation.op} {operation.path}: {why}", status=422)
+
+
+def apply_operation(document: JsonObject, operation: Operation) -> None:
+    """RFC 6902 as the API server's library does it.
+
+    ``test`` for null holds where the last part of the path is absent; a missing parent is an error for every operation.
+    """
+    *parents, last = [p.replace("~1", "/").replace("~0", "~") for p in operation.path.split("/")[1:]]
+    container: JsonValue = document
+    for part in parents:
+        child = _child(container, part)
+        if child is None:
+            raise _invalid(operation, f"{part} is missing")
+        container = child
+    if operation.op == "test":
+        if _child(container, last) != operation.value:
+            raise PreconditionFailed(f"testing value {operation.path} failed: test failed", status=422)
+    elif isinstance(container, dict):
+        if operation.op in ("remove", "replace") and last not in container:
+            raise _invalid(operation, "the path is missing")
+        if operation.op == "remove":
+            del container[last]
+        else:
+            container[last] = copy.deepcopy(operation.value)
+    elif isinstance(container, list):
+        _change_list(container, last, operation)
+    else:
+        raise _invalid(operation, "the parent is neither a map nor a list")
+
+
+def _change_list(container: list[JsonValue], last: str, operation: Operation) -> None:
+    index = len(container) if last == "-" else int(last)
+    if operation.op == "add" and index <= len(container):
+        container.insert(index, copy.deepcopy(operation.value))
+    elif operation.op == "replace" and index < len(container):
+        container[index] = copy.deepcopy(operation.value)
+    elif operation.op == "remove" and index < len(container):
+        del container[index]
+    else:
+        raise _invalid(operation, "the index is out of range")
+
+
+def _child(container: JsonValue, part: str) -> JsonValue:
+    if isinstance(container, dict):
+        return container.get(part)
+    if isinstance(container, list) and part.isdigit() and int(part) < len(container):
+        return container[int(part)]
+    return None

@@ -1,0 +1,250 @@
+"""Bodies into slim records: what a pod template and a pod say about precision. Pure, and tolerant of odd bodies."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_operator.api.wire import boolean, integer, mapping, sequence, text
+from precision_operator.contract import (
+    ENABLE,
+    ENABLE_ENV,
+    GENERATION,
+    LATCH,
+    MODE,
+    MODE_ENV,
+    ORIGINAL,
+    REQUEST,
+    SETTLE,
+)
+from precision_operator.core.model import PodView, Request, SettleIntent
+from precision_operator.core.modes import Mode, is_safer, parse_mode
+from precision_operator.kube.workloads.port import (
+    ContainerSlot,
+    DeploymentView,
+    EnvEntry,
+    PodRecord,
+    Template,
+    WorkloadRecord,
+)
+
+HASH_LABEL = "pod-template-hash"
+_TRUE = {"1", "true", "yes", "on", "y", "t", "enabled"}
+
+
+class Source(StrEnum):
+    """Where an env entry takes its value from."""
+
+    LITERAL = "Literal"
+    ANNOTATION = "Annotation"
+    """Through fieldRef, from the annotation that the contract gives it."""
+    REFERENCE = "Reference"
+    """From a ConfigMap, a Secret, or anything else that is not ours to edit."""
+
+
+def source_of(entry: Mapping[str, object]) -> Source:
+    """Where this entry takes its value from."""
+    origin = mapping(entry.get("valueFrom"))
+    if not origin:
+        return Source.LITERAL
+    wanted = {ENABLE_ENV: ENABLE, MODE_ENV: MODE}.get(text(entry.get("name")))
+    path = text(mapping(origin.get("fieldRef")).get("fieldPath"))
+    return Source.ANNOTATION if path == f"metadata.annotations['{wanted}']" else Source.REFERENCE
+
+
+def parse_request(raw: str | None) -> Request | None:
+    """The request annotation's value; None where absent or malformed."""
+    try:
+        body = mapping(json.loads(raw or ""))
+    except ValueError:
+        return None
+    mode = parse_mode(text(body.get("mode")))
+    generation = integer(body.get("generation"), -1)
+    return Request(generation, mode) if mode is not None and generation >= 0 else None
+
+
+def parse_settle(raw: str | None) -> SettleIntent | None:
+    """The settle annotation's value; None where absent or malformed."""
+    request = parse_request(raw)
+    if request is None:
+        return None
+    was_paused = boolean(mapping(json.loads(raw or "")).get("wasPaused"), False)
+    return SettleIntent(request.generation, request.mode, was_paused)
+
+
+def strings(value: object) -> Mapping[str, str]:
+    """A map of strings: labels or annotations."""
+    return {key: item for key, item in mapping(value).items() if isinstance(item, str)}
+
+
+def containers_of(spec: Mapping[str, object]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
+    """(field, index, container) of all containers, init containers last."""
+    for field in ("containers", "initContainers"):
+        for index, container in enumerate(sequence(spec.get(field))):
+            yield field, index, mapping(container)
+
+
+def is_hot(spec: Mapping[str, object]) -> bool:
+    """Whether a container can read the request annotation as a file that follows it.
+
+    A subPath mount does not count: the kubelet never updates it.
+    """
+    mounted = {
+        text(mapping(mount).get("name"))
+        for _, _, container in containers_of(spec)
+        for mount in sequence(container.get("volumeMounts"))
+        if not mapping(mount).get("subPath") and not mapping(mount).get("subPathExpr")
+    }
+    return any(
+        text(volume.get("name")) in mounted and any(_reads_request(source) for source in _downward(volume))
+        for volume in map(mapping, sequence(spec.get("volumes")))
+    )
+
+
+def _downward(volume: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    yield mapping(volume.get("downwardAPI"))
+    for source in sequence(mapping(volume.get("projected")).get("sources")):
+        yield mapping(mapping(source).get("downwardAPI"))
+
+
+def _reads_request(downward: Mapping[str, object]) -> bool:
+    wanted = f"metadata.annotations['{REQUEST}']"
+    return any(
+        text(mapping(mapping(item).get("fieldRef")).get("fieldPath")) == wanted
+        for item in sequence(downward.get("items"))
+    )
+
+
+def slots_of(spec: Mapping[str, object]) -> tuple[ContainerSlot, ...]:
+    """The containers that name our environment, or may be given it by envFrom."""
+    slots = []
+    for field, index, container in containers_of(spec):
+        env = sequence(container.get("env"))
+        entries = tuple(
+            EnvEntry(at, text(mapping(entry).get("name")), json.dumps(entry, separators=(",", ":")))
+            for at, entry in enumerate(env)
+            if mapping(entry).get("name") in (ENABLE_ENV, MODE_ENV)
+        )
+        env_from = bool(sequence(container.get("envFrom")))
+        if entries or env_from:
+            slots.append(ContainerSlot(field, index, text(container.get("name")), bool(env), env_from, entries))
+    return tuple(slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a container's environment, with these annotations, says of precision."""
+
+    mode: Mode
+    movable: bool
+    """ENABLE_FP16_TRAINING is a literal, or something that a literal can override."""
+
+
+def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], *, hot: bool) -> Environment:
+    """The mode that containers start in without a request. Several containers: the least safe one counts."""
+    mode, movable = Mode.FP32, False
+    for slot in slots:
+        last = {entry.name: mapping(json.loads(entry.raw)) for entry in slot.entries}
+        enable = last.get(ENABLE_ENV)
+        if enable is None:
+            continue
+        movable = movable or source_of(enable) is not Source.ANNOTATION or not hot
+        if slot.field == "containers" and _value(enable, annotations).strip().lower() in _TRUE:
+            meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
+            mode = meant if is_safer(mode, meant) else mode
+    return Environment(mode, movable)
+
+
+def _value(entry: Mapping[str, object], annotations: Mapping[str, str]) -> str:
+    """An entry's value as far as it can be known from here; empty otherwise."""
+    match source_of(entry):
+        case Source.LITERAL:
+            return text(entry.get("value"))
+        case Source.ANNOTATION:
+            return annotations.get(ENABLE if entry.get("name") == ENABLE_ENV else MODE, "")
+    return ""
+
+
+def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
+    """A Deployment's slim record."""
+    metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
+    template = mapping(spec.get("template"))
+    template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
+    annotations, inner = strings(metadata.get("annotations")), strings(template_metadata.get("annotations"))
+    hot, slots = is_hot(pod_spec), slots_of(pod_spec)
+    said = environment(slots, inner, hot=hot)
+    request = parse_request(inner.get(REQUEST))
+    view = DeploymentView(
+        namespace=text(metadata.get("namespace")),
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        hot=hot,
+        literal=said.movable,
+        template_mode=request.mode if hot and request is not None else said.mode,
+        template_request=request,
+        generation_raw=annotations.get(GENERATION),
+        has_annotations=bool(annotations),
+        has_template_annotations=bool(inner),
+        has_original=ORIGINAL in annotations,
+        latch=parse_mode(annotations.get(LATCH)),
+        settle=parse_settle(annotations.get(SETTLE)),
+        paused=boolean(spec.get("paused"), False),
+        replicas=integer(spec.get("replicas"), 1),
+        updated_replicas=integer(status.get("updatedReplicas"), 0),
+        observed=integer(status.get("observedGeneration"), 0) >= integer(metadata.get("generation"), 0),
+        template=Template(inner.get(REQUEST), inner.get(ENABLE), inner.get(MODE), slots),
+        latch_raw=annotations.get(LATCH),
+        settle_raw=annotations.get(SETTLE),
+    )
+    return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
+
+
+def read_pod(body: Mapping[str, object]) -> PodRecord:
+    """A pod's slim record; its workload is the Deployment whose ReplicaSet controls it."""
+    metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
+    annotations, labels = strings(metadata.get("annotations")), strings(metadata.get("labels"))
+    hot = is_hot(spec)
+    raw = annotations.get(REQUEST)
+    view = PodView(
+        name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
+        node=text(spec.get("nodeName")),
+        hot=hot,
+        has_annotations=bool(annotations),
+        request_raw=raw,
+        request=parse_request(raw),
+        started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
+        ready=any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in map(mapping, sequence(status.get("conditions")))
+        ),
+        terminating=metadata.get("deletionTimestamp") is not None,
+        crashing=any(_crashed(container) for container in _statuses(status)),
+    )
+    finished = status.get("phase") in ("Succeeded", "Failed")
+    return PodRecord(text(metadata.get("namespace")), view, _owner(metadata, labels), labels, finished)
+
+
+def _owner(metadata: Mapping[str, object], labels: Mapping[str, str]) -> str:
+    suffix = f"-{labels.get(HASH_LABEL, '')}"
+    for owner in map(mapping, sequence(metadata.get("ownerReferences"))):
+        name = text(owner.get("name"))
+        if owner.get("controller") and owner.get("kind") == "ReplicaSet" and name.endswith(suffix) and len(suffix) > 1:
+            return name.removesuffix(suffix)
+    return ""
+
+
+def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    for field in ("containerStatuses", "initContainerStatuses"):
+        yield from map(mapping, sequence(status.get(field)))
+
+
+def _crashed(container: Mapping[str, object]) -> bool:
+    """Waiting in CrashLoopBackOff, ended badly just now, or ended badly before and not back yet."""
+    now = mapping(container.get("state"))
+    before = mapping(mapping(container.get("lastState")).get("terminated"))
+    return (
+        mapping(now.get("waiting")).get("reason") == "CrashLoopBackOff"
+        or integer(mapping(now.get("terminated")).get("exitCode"), 0) != 0
+        or (integer(before.get("exitCode"), 0) != 0 and not container.get("ready"))
+    )
