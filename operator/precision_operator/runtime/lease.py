@@ -1,8 +1,8 @@
 """Leader election over one Lease.
 
 Our own, because the elector of ``kubernetes.aio`` renews on after the led task died, sets no time-out on its requests,
-trusts the wall clock and does not release. The Lease keeps two operators from working at once *most of the time*; safety
-comes from the compare-and-swap of the status and the ``test`` in every patch.
+trusts the wall clock and does not release. The Lease keeps two operators from working at once *most of the time*; the
+safety comes from the compare-and-swap of the status and the ``test`` in every patch.
 
 - A record expires by our own monotonic clock, counted from when we *saw* it change: skewed clocks do not matter.
 - ``is_leader`` is computed from the time of the last renewal, so that a process that was stopped (SIGSTOP, a frozen

@@ -1,7 +1,7 @@
 """Readings of the whole fleet: one vector query a metric, shared by all policies that ask the same.
 
-The cost grows with metrics and namespaces, not with workloads or policies. A slow Prometheus is asked once at a time for
-each query: whoever asks again meanwhile waits for the same answer.
+The cost grows with metrics and namespaces, not with workloads or policies. A slow Prometheus is asked once at a time
+for each query: whoever asks again meanwhile waits for the same answer.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Evaluator:
         if plan.endpoint not in self._sources:
             return "UnknownEndpoint", (
                 f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._sources)}; "
-                "name one of them in prometheusRef, or have the admin add it to the operator's settings under prometheus"
+                "name one of them in prometheusRef, or have the admin add it to the settings under prometheus"
             )
         for signal, name in plan.queries:
             if not name and signal not in BUILT_IN:
@@ -181,7 +181,7 @@ class Evaluator:
             self._observe(name, result, self._clock.monotonic() - began)
 
     def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> float:
-        """Since when the plan is evaluated without a gap; the gap is from one evaluation's end to the next one's start."""
+        """Since when the plan is evaluated without a gap, measured from one evaluation's end to the next one's start."""
         now = self._clock.monotonic()
         since, ended = self._watched.get(plan, (at, began))
         if began - ended > _GAP_INTERVALS * plan.interval_seconds:

@@ -41,10 +41,7 @@ def group(
                 f"MissingPodLabel: {unlabelled} of {len(samples)} series have no label pod; group the query by (pod), "
                 "and have Prometheus attach pod from its service discovery"
             )
-        if name == ACK:
-            twice = _acknowledgements(samples, pods)
-        else:
-            twice = _values(samples, pods, name, signals.get(name))
+        twice = _acknowledgements(samples, pods) if name == ACK else _values(samples, pods, name, signals.get(name))
         if twice:
             more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
             complaints[name] = (

@@ -10,33 +10,24 @@ other sources. At the deadline the connection is shut down under the thread, whi
 """
 
 import asyncio
-import json
-import socket
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 from typing import cast
 
 import requests
 from prometheus_api_client import PrometheusConnect
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
-from urllib3.response import BaseHTTPResponse
 from urllib3.util.retry import Retry
 
-from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
+from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.port import Sample
+from precision_operator.signals.transport import BoundedAdapter, PlainSession, runs_in_this_thread, shorten
 
 THREADS = 8
 """Queries of one source at once."""
-_CHUNK = 64 * 1024
-_LONGEST_MESSAGE = 300
 
 
 class PrometheusSource:
@@ -116,13 +107,13 @@ class _Client:
 
     def __init__(self, endpoint: PrometheusEndpoint) -> None:
         self._endpoint = endpoint
-        session = _Session()
+        session = PlainSession()
         session.trust_env = False
         session.verify = endpoint.ca_file or True
         url = endpoint.url.rstrip("/")
         self._session = session
         self._connect = PrometheusConnect(url=url, session=session, retry=Retry(0), timeout=endpoint.timeout_seconds)
-        self._adapter = _Adapter(endpoint.max_response_bytes)
+        self._adapter = BoundedAdapter(endpoint.max_response_bytes)
         session.mount(url, self._adapter)  # over the library's own
 
     def ask(self, query: str, deadline: float) -> list[Sample]:
@@ -135,7 +126,7 @@ class _Client:
         if left <= 0:
             raise SourceUnavailable("no time left for the query")
         self._adapter.deadline = deadline
-        _THREAD.adapter = self._adapter
+        runs_in_this_thread(self._adapter)
         try:
             self._connect.headers = self._headers()
             result = self._connect.custom_query(
@@ -149,7 +140,7 @@ class _Client:
             raise SourceUnavailable(f"no answer within {self._endpoint.timeout_seconds:g} s") from None
         except (requests.RequestException, HTTPError, OSError, ValueError, AttributeError) as error:
             # AttributeError: urllib3 finds its socket gone, when `abort` came in between
-            raise SourceUnavailable(_shorten(f"{type(error).__name__}: {_root(error)}")) from error
+            raise SourceUnavailable(shorten(f"{type(error).__name__}: {_root(error)}")) from error
         return [_sample(element) for element in result]
 
     def abort(self) -> None:
@@ -168,155 +159,6 @@ class _Client:
         return headers
 
 
-class _Session(requests.Session):
-    """A session that never follows a redirect: the address is the admin's word."""
-
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        """Nowhere."""
-        return None
-
-
-class _Answer(requests.Response):
-    """A response read within its bounds, whose ``json`` refuses everything but a whole, unwarned vector."""
-
-    def json(self, **_: object) -> object:
-        """The checked envelope, as the library takes it apart."""
-        envelope = _object(self.content)
-        if envelope.get("status") != "success":
-            raise SourceUnavailable(_shorten(f"expected status success, found {_complaint(envelope)}"))
-        if envelope.get("warnings"):
-            raise SourceUnavailable(_shorten(f"the answer is partial, Prometheus warns: {envelope['warnings']}"))
-        data = envelope.get("data")
-        kind = data.get("resultType") if isinstance(data, dict) else None
-        if kind != "vector" or not isinstance(cast(dict[str, object], data).get("result"), list):
-            raise SourceUnavailable(
-                f"expected a vector, found {kind or 'no result'}; write the query so that it is one"
-            )
-        return envelope
-
-
-class _Adapter(HTTPAdapter):
-    """The transport: reads the whole answer before the deadline and below the limit, or raises."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.deadline = 0.0
-        self.socket: socket.socket | None = None
-        super().__init__(pool_connections=1, pool_maxsize=1, max_retries=Retry(0, redirect=False))
-
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: object) -> None:
-        """With connections that tell us their socket."""
-        super().init_poolmanager(connections, maxsize, block, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
-
-    def send(
-        self,
-        request: requests.PreparedRequest,
-        stream: bool = False,
-        timeout: None | float | tuple[float, float] | tuple[float, None] = None,
-        verify: bool | str = True,
-        cert: None | bytes | str | tuple[bytes | str, bytes | str] = None,
-        proxies: Mapping[str, str] | None = None,
-    ) -> requests.Response:
-        """One answer, read; the statuses that are not 200 are sorted here."""
-        response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
-        try:
-            body = self._read(response)
-        except BaseException:
-            response.close()  # what is left of the body must not be taken for the next answer
-            raise
-        if response.status_code != 200:
-            raise _refusal(response, body)
-        answer = _Answer()
-        answer.status_code = response.status_code
-        answer.headers = response.headers
-        answer.url = response.url
-        answer.request = request
-        answer.raw = BytesIO(body)
-        return answer
-
-    def abort(self) -> None:
-        """Shut the connection down, from any thread."""
-        if self.socket is not None:
-            try:
-                self.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # closed already
-
-    def _read(self, response: requests.Response) -> bytes:
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise SourceUnavailable("the answer is compressed although plain text was asked for; refused")
-        raw = cast(BaseHTTPResponse, response.raw)
-        body = bytearray()
-        while chunk := raw.read1(_CHUNK, decode_content=False):
-            body += chunk
-            if len(body) > self._max_bytes:
-                raise SourceUnavailable(
-                    f"the answer is longer than {self._max_bytes} bytes; group the query by pod, or raise maxResponseBytes"
-                )
-            if time.monotonic() > self.deadline:
-                raise SourceUnavailable("the answer did not end within the deadline")
-        return bytes(body)
-
-
-_THREAD = threading.local()
-"""``adapter``: whose query this thread runs, for the connections below."""
-
-
-def _remember(sock: socket.socket | None) -> None:
-    adapter = cast(_Adapter | None, getattr(_THREAD, "adapter", None))
-    if adapter is not None:
-        adapter.socket = sock
-
-
-class _PlainConnection(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        _remember(self.sock)
-
-
-class _TlsConnection(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        _remember(self.sock)
-
-
-class _PlainPool(HTTPConnectionPool):
-    ConnectionCls = _PlainConnection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
-
-
-def _refusal(response: requests.Response, body: bytes) -> SignalError:
-    """The error for a status that is not 200."""
-    status = response.status_code
-    if 300 <= status < 400:
-        return SourceUnavailable(f"HTTP {status}: a redirect is not followed; set the endpoint's final URL")
-    try:
-        envelope = _object(body)
-    except SourceUnavailable:
-        return SourceUnavailable(f"HTTP {status}, without an answer of Prometheus; check the endpoint's URL")
-    if status in (400, 422) and envelope.get("errorType") == "bad_data":
-        return QueryInvalid(_shorten(f"Prometheus refuses the query: {envelope.get('error')}"))
-    return SourceUnavailable(_shorten(f"HTTP {status}: {_complaint(envelope)}"))
-
-
-def _object(body: bytes) -> dict[str, object]:
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        raise SourceUnavailable("expected JSON of Prometheus, found something else; check the endpoint's URL") from None
-    if not isinstance(parsed, dict):
-        raise SourceUnavailable(f"expected a JSON object, found {type(parsed).__name__}; check the endpoint's URL")
-    return parsed
-
-
-def _complaint(envelope: Mapping[str, object]) -> str:
-    return f"{envelope.get('errorType') or envelope.get('status')}: {envelope.get('error') or 'no message'}"
-
-
 def _sample(element: object) -> Sample:
     match element:
         case {"metric": dict(labels), "value": [_, str(text)]}:
@@ -324,7 +166,7 @@ def _sample(element: object) -> Sample:
                 return Sample(labels=labels, value=float(text))
             except ValueError:
                 pass
-    raise SourceUnavailable(_shorten(f"expected samples with a numeric value, found {element!r}"))
+    raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {element!r}"))
 
 
 def _root(error: BaseException) -> str:
@@ -333,7 +175,3 @@ def _root(error: BaseException) -> str:
     while inner is not None:
         error, inner = inner, inner.__cause__ or inner.__context__
     return str(error) or type(error).__name__
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"

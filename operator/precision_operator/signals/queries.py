@@ -1,8 +1,8 @@
 """The queries we ask, by name: each one vector for a whole namespace, one sample a pod.
 
-A template's ``$namespace``, ``$window`` and ``$minSteps`` are filled in by ``render``. Windows are right-aligned with the
-evaluation. ``increase`` extrapolates to the window's edges; ratios of two increases cancel most of that.
-"""
+``$namespace``, ``$window`` and ``$minSteps`` of a template are filled in by ``render``. Windows end at the evaluation.
+``increase`` extrapolates to the window's edges, and less so for a counter that was 0 a moment ago: a ratio reads low for
+the first window after its counter left 0, never high.
 
 import re
 from collections.abc import Mapping

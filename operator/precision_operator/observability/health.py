@@ -1,0 +1,37 @@
+"""What /livez and /readyz answer.
+
+Alive: no loop that must show life has been silent too long; else the kubelet restarts us. Ready: the caches are filled.
+A standby is ready: leadership is no matter of health.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from precision_operator.runtime.watchdog import Watchdog
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether it is well, and a line for who reads the probe."""
+
+    ok: bool
+    message: str
+
+
+class Health:
+    """Liveness from the watchdog, readiness from named conditions."""
+
+    def __init__(self, watchdog: Watchdog, ready: Callable[[], bool] = lambda: True) -> None:
+        self._watchdog = watchdog
+        self._ready = ready
+
+    def live(self) -> Verdict:
+        """Not alive names each silent loop and for how long."""
+        stale = self._watchdog.stale()
+        if not stale:
+            return Verdict(True, "ok")
+        return Verdict(False, "no sign of life: " + ", ".join(f"{name} for {age:.1f} s" for name, age in stale))
+
+    def ready(self) -> Verdict:
+        """Ready once the caches have been filled."""
+        return Verdict(True, "ok") if self._ready() else Verdict(False, "caches are not filled yet")

@@ -1,0 +1,161 @@
+"""The operator's own metrics, behind methods named by intent: nobody else knows a label.
+
+All series of a policy go with it: ``forget_policy``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+RollbackStage = Literal["detected_to_decided", "decided_to_patched", "decided_to_acknowledged"]
+
+_FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STAGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Metrics:
+    """One registry with everything that the operator says of itself."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._depth = Gauge("workqueue_depth", "Keys that wait for a worker.", registry=registry)
+        self._oldest = Gauge(
+            "workqueue_oldest_seconds", "How long the longest-waiting key has waited.", registry=registry
+        )
+        self._reconciles = Counter("reconcile_total", "Reconciliations by result.", ["result"], registry=registry)
+        self._reconcile_seconds = Histogram(
+            "reconcile_duration_seconds", "Duration of one reconciliation.", buckets=_FAST, registry=registry
+        )
+        self._writes = Counter(
+            "precision_operator_api_writes_total",
+            "Writes to the API server.",
+            ["verb", "resource", "result"],
+            registry=registry,
+        )
+        self._queries = Counter(
+            "precision_operator_prometheus_queries_total",
+            "Queries sent to Prometheus.",
+            ["query", "result"],
+            registry=registry,
+        )
+        self._query_seconds = Histogram(
+            "precision_operator_prometheus_query_duration_seconds",
+            "Duration of one query, waiting for a thread included.",
+            buckets=_FAST,
+            registry=registry,
+        )
+        self._leader = Gauge("precision_operator_leader", "1 while this process leads, else 0.", registry=registry)
+        self._heartbeat = Gauge(
+            "precision_operator_heartbeat_timestamp_seconds",
+            "When the loop that is silent longest last showed life; alert on its age and on its absence.",
+            registry=registry,
+        )
+        self._info = Gauge(
+            "precision_policy_info",
+            "1 for the phase and precision that a policy is in.",
+            ["namespace", "policy", "phase", "precision"],
+            registry=registry,
+        )
+        self._workloads = Gauge(
+            "precision_policy_workloads", "Workloads by state.", ["namespace", "policy", "state"], registry=registry
+        )
+        self._rollbacks = Counter(
+            "precision_rollbacks_total",
+            "Rollbacks decided.",
+            ["namespace", "policy", "severity", "reason", "scope"],
+            registry=registry,
+        )
+        self._stage_seconds = Histogram(
+            "precision_rollback_stage_seconds",
+            "How long the stages of a rollback took.",
+            ["stage"],
+            buckets=_STAGES,
+            registry=registry,
+        )
+        self._transitions = Counter(
+            "precision_policy_transitions_total",
+            "Changes of phase.",
+            ["namespace", "policy", "from", "to", "reason"],
+            registry=registry,
+        )
+        self._series: dict[tuple[str, str], set[tuple[Gauge | Counter, tuple[str, ...]]]] = {}
+        self._now: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def watch_queue(self, depth: Callable[[], float], oldest_seconds: Callable[[], float]) -> None:
+        """Read the queue whenever the metrics are asked for."""
+        self._depth.set_function(depth)
+        self._oldest.set_function(oldest_seconds)
+
+    def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
+        """Read the elector whenever the metrics are asked for."""
+        self._leader.set_function(lambda: float(is_leader()))
+
+    def watch_heartbeat(self, oldest_beat: Callable[[], float]) -> None:
+        """Read the watchdog (wall time of its oldest beat) whenever the metrics are asked for."""
+        self._heartbeat.set_function(oldest_beat)
+
+    def reconciled(self, result: str, seconds: float) -> None:
+        """A reconciliation ended: ``success``, or an error's reason."""
+        self._reconciles.labels(result).inc()
+        self._reconcile_seconds.observe(seconds)
+
+    def api_write(self, verb: str, resource: str, result: str) -> None:
+        """A write was answered: ``success``, or an error's reason."""
+        self._writes.labels(verb, resource, result).inc()
+
+    def prometheus_query(self, query: str, result: str, seconds: float) -> None:
+        """A query was answered; fits the Evaluator's ``observe``."""
+        self._queries.labels(query, result).inc()
+        self._query_seconds.observe(seconds)
+
+    def policy_state(self, namespace: str, policy: str, *, phase: str, precision: str) -> None:
+        """What a policy is in now; its former series ends."""
+        key, state = (namespace, policy), (phase, precision)
+        before = self._now.get(key)
+        if before == state:
+            return
+        if before is not None:
+            labels = (namespace, policy, *before)
+            self._info.remove(*labels)
+            self._series[key].discard((self._info, labels))
+        self._now[key] = state
+        self._of_policy(self._info, namespace, policy, *state)
+        self._info.labels(namespace, policy, *state).set(1)
+
+    def policy_workloads(self, namespace: str, policy: str, counts: Mapping[str, int]) -> None:
+        """How many workloads of a policy are in each state; a state not named is 0."""
+        for gauge, labels in self._series.get((namespace, policy), ()):
+            if gauge is self._workloads and labels[2] not in counts:
+                self._workloads.labels(*labels).set(0)
+        for state, count in counts.items():
+            self._of_policy(self._workloads, namespace, policy, state)
+            self._workloads.labels(namespace, policy, state).set(count)
+
+    def rollback(self, namespace: str, policy: str, *, severity: str, reason: str, scope: str) -> None:
+        """A rollback was decided."""
+        self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope)
+        self._rollbacks.labels(namespace, policy, severity, reason, scope).inc()
+
+    def rollback_stage(self, stage: RollbackStage, seconds: float) -> None:
+        """A stage of a rollback is through."""
+        self._stage_seconds.labels(stage).observe(max(0.0, seconds))
+
+    def transition(self, namespace: str, policy: str, *, before: str, after: str, reason: str) -> None:
+        """A policy changed its phase."""
+        self._of_policy(self._transitions, namespace, policy, before, after, reason)
+        self._transitions.labels(namespace, policy, before, after, reason).inc()
+
+    def forget_policy(self, namespace: str, policy: str) -> None:
+        """The policy is gone: so are its series."""
+        for metric, labels in self._series.pop((namespace, policy), ()):
+            metric.remove(*labels)
+        self._now.pop((namespace, policy), None)
+
+    def exposition(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _of_policy(self, metric: Gauge | Counter, namespace: str, policy: str, *labels: str) -> None:
+        self._series.setdefault((namespace, policy), set()).add((metric, (namespace, policy, *labels)))
