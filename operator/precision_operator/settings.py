@@ -162,7 +162,9 @@ def load_settings(path: Path, *, environment: Mapping[str, str]) -> Settings:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigurationError(f"{path}: no such file; pass --config, or mount the chart's ConfigMap there") from error
+        raise ConfigurationError(
+            f"{path}: no such file; pass --config, or mount the chart's ConfigMap there"
+        ) from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
     return parse_settings(raw or {}, environment=environment)

@@ -55,6 +55,11 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardPolicy:
+    """Add our finalizer: a deletion must restore first (only under deletionPolicy Restore)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleasePolicy:
     """Remove our finalizer: the deletion has been carried out."""
 
@@ -68,4 +73,4 @@ class Notify:
     warning: bool = False
 
 
-Action = RequestPod | WriteTemplate | Settle | Restore | ReleasePolicy | Notify
+Action = RequestPod | WriteTemplate | Settle | Restore | GuardPolicy | ReleasePolicy | Notify

@@ -1,0 +1,201 @@
+"""``PrecisionPolicy.spec``, typed and frozen. Defaults repeat the CRD's, for objects stored before a field existed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.wire import boolean, choice, duration_seconds, integer, mapping, number, sequence, text
+from precision_operator.core.model import Signal
+from precision_operator.core.modes import Mode, parse_mode
+
+
+class Severity(StrEnum):
+    """How fast a breach must be answered. P0 and P1 roll back; P2 holds the promotion."""
+
+    P0 = "P0"
+    P1 = "P1"
+    P2 = "P2"
+
+
+class Delivery(StrEnum):
+    """How a workload is moved."""
+
+    AUTO = "Auto"
+    HOT = "Hot"
+    RESTART = "Restart"
+    NEW_ONLY = "NewOnly"
+
+
+class Fallback(StrEnum):
+    """What an unanswered metric leads to, past its limit."""
+
+    HOLD = "Hold"
+    ROLLBACK = "Rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One rung of the rollout: a ``setWeight`` with the pauses that follow it."""
+
+    weight: int
+    """Percent of the fleet that has moved when this stage is done."""
+    soak_seconds: float = 0.0
+    """How long the evidence must have been good."""
+    approval: bool = False
+    """A ``pause: {}`` follows: a person must promote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """How one signal is judged."""
+
+    signal: Signal
+    severity: Severity
+    enter: float
+    """Beyond this it is a breach."""
+    leave: float
+    """Until it is back at this, a breach stays one (hysteresis)."""
+    promote_below: float | None = None
+    """A promotion needs the value below this; None: not breached is enough."""
+    enabled: bool = True
+    lower_is_worse: bool = False
+    query: str = ""
+    """Name in the admin's catalogue; empty: the built-in query."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSpec:
+    """When and over what the metrics are read."""
+
+    interval_seconds: float = 15.0
+    window_seconds: float = 300.0
+    failure_limit: int = 1
+    min_samples: int = 3
+    min_steps: int = 20
+    max_sample_age_seconds: float = 60.0
+    no_data_limit_seconds: float = 600.0
+    on_no_data: Fallback = Fallback.HOLD
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackSpec:
+    """How far and how fast a rollback reaches."""
+
+    fleet_share: float = 0.25
+    fleet_minimum: int = 2
+    ack_timeout_seconds: float = 90.0
+    deadlines_seconds: Mapping[Severity, float] = field(
+        default_factory=lambda: {Severity.P0: 300.0, Severity.P1: 900.0, Severity.P2: 1800.0}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """What the user asked for."""
+
+    selector: Selector
+    target: Mode = Mode.FP16
+    fallback: Mode = Mode.FP32
+    delivery: Delivery = Delivery.AUTO
+    suspend: bool = False
+    restore_on_delete: bool = False
+    prometheus_ref: str = "default"
+    progress_deadline_seconds: float = 600.0
+    stages: tuple[Stage, ...] = ()
+    criteria: tuple[Criterion, ...] = ()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    rollback: RollbackSpec = field(default_factory=RollbackSpec)
+
+    def criterion(self, signal: Signal) -> Criterion:
+        """The criterion of a signal."""
+        return next(c for c in self.criteria if c.signal is signal)
+
+
+DEFAULT_STAGES = (Stage(10, 600.0), Stage(25, 600.0), Stage(50, 600.0), Stage(100))
+
+DEFAULT_CRITERIA = (
+    Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05),
+    Criterion(Signal.DIVERGENCE, Severity.P1, enter=0.20, leave=0.10, promote_below=0.05),
+    Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
+    Criterion(Signal.NON_FINITE, Severity.P0, enter=0.0, leave=0.0),
+    Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, lower_is_worse=True),
+)
+
+
+def _stages(raw: object) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    for entry in map(mapping, sequence(raw)):
+        if "setWeight" in entry:
+            stages.append(Stage(integer(entry["setWeight"], 100)))
+        elif "pause" in entry and stages:
+            last = stages[-1]
+            seconds = mapping(entry["pause"]).get("duration")
+            stages[-1] = Stage(
+                last.weight,
+                last.soak_seconds + duration_seconds(seconds, 0.0),
+                last.approval or seconds is None,
+            )
+    return tuple(stages) or DEFAULT_STAGES
+
+
+def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
+    promote = raw.get("promoteBelow", default.promote_below)
+    return Criterion(
+        signal=default.signal,
+        severity=choice(raw.get("severity"), default.severity),
+        enter=number(raw.get("enter"), default.enter),
+        leave=number(raw.get("leave"), default.leave),
+        promote_below=None if promote is None else number(promote, 0.0),
+        enabled=boolean(raw.get("enabled"), True),
+        lower_is_worse=default.lower_is_worse,
+        query=text(raw.get("query")),
+    )
+
+
+def _evaluation(raw: Mapping[str, object]) -> EvaluationSpec:
+    base = EvaluationSpec()
+    return EvaluationSpec(
+        interval_seconds=duration_seconds(raw.get("interval"), base.interval_seconds),
+        window_seconds=duration_seconds(raw.get("window"), base.window_seconds),
+        failure_limit=integer(raw.get("failureLimit"), base.failure_limit),
+        min_samples=integer(raw.get("minSamples"), base.min_samples),
+        min_steps=integer(raw.get("minSteps"), base.min_steps),
+        max_sample_age_seconds=duration_seconds(raw.get("maxSampleAge"), base.max_sample_age_seconds),
+        no_data_limit_seconds=duration_seconds(raw.get("noDataLimit"), base.no_data_limit_seconds),
+        on_no_data=choice(raw.get("onNoData"), base.on_no_data),
+    )
+
+
+def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
+    base = RollbackSpec()
+    deadlines = mapping(raw.get("deadlines"))
+    return RollbackSpec(
+        fleet_share=number(raw.get("fleetShare"), base.fleet_share),
+        fleet_minimum=integer(raw.get("fleetMinimum"), base.fleet_minimum),
+        ack_timeout_seconds=duration_seconds(raw.get("ackTimeout"), base.ack_timeout_seconds),
+        deadlines_seconds={
+            severity: duration_seconds(deadlines.get(severity), seconds)
+            for severity, seconds in base.deadlines_seconds.items()
+        },
+    )
+
+
+def parse_spec(raw: object) -> PolicySpec:
+    """Read ``spec`` as the API server stored it."""
+    body = mapping(raw)
+    criteria = mapping(body.get("criteria"))
+    return PolicySpec(
+        selector=parse_selector(body.get("selector")),
+        target=parse_mode(text(body.get("target"))) or Mode.FP16,
+        fallback=parse_mode(text(body.get("fallback"))) or Mode.FP32,
+        delivery=choice(body.get("delivery"), Delivery.AUTO),
+        suspend=boolean(body.get("suspend"), False),
+        restore_on_delete=body.get("deletionPolicy") == "Restore",
+        prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),
+        progress_deadline_seconds=float(integer(body.get("progressDeadlineSeconds"), 600)),
+        stages=_stages(mapping(body.get("strategy")).get("steps")),
+        criteria=tuple(_criterion(default, mapping(criteria.get(default.signal))) for default in DEFAULT_CRITERIA),
+        evaluation=_evaluation(mapping(body.get("evaluation"))),
+        rollback=_rollback(mapping(body.get("rollback"))),
+    )

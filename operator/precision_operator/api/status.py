@@ -1,0 +1,251 @@
+"""``PrecisionPolicy.status``: the only state the operator has. Read tolerantly, written strictly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from precision_operator.api.conditions import Condition
+from precision_operator.api.spec import Severity
+from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.core.model import Signal
+from precision_operator.core.modes import Mode, parse_mode
+
+
+class Phase(StrEnum):
+    """Where the fleet stands."""
+
+    PENDING = "Pending"
+    PROGRESSING = "Progressing"
+    PAUSED = "Paused"
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"
+    ROLLING_BACK = "RollingBack"
+    HELD = "Held"
+
+
+class Scope(StrEnum):
+    """How far a rollback reaches."""
+
+    WORKLOAD = "Workload"
+    COHORT = "Cohort"
+    FLEET = "Fleet"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """A workload of the frozen cohort."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWorkload:
+    """A workload that was rolled back by itself."""
+
+    name: str
+    uid: str
+    reason: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A breach that stands: since when, so that consecutive evaluations need no write each."""
+
+    name: str
+    uid: str
+    signal: Signal
+    severity: Severity
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The newest rollback, with its measured stages; times are seconds since the epoch."""
+
+    id: str
+    severity: Severity
+    scope: Scope
+    reason: str
+    message: str
+    workloads: tuple[str, ...]
+    detected_at: float
+    decided_at: float
+    deadline_at: float
+    last_patch_at: float | None = None
+    last_ack_at: float | None = None
+    settled_at: float | None = None
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything that survives a restart of the operator."""
+
+    observed_generation: int = 0
+    phase: Phase = Phase.PENDING
+    reason: str = ""
+    message: str = ""
+    precision: Mode | None = None
+    gate_closed: bool = False
+    generation: int = 0
+    fallback: Mode = Mode.FP32
+    transition_id: int = 0
+    step_index: int = 0
+    step: str = ""
+    weight: int = 0
+    phase_since: float | None = None
+    step_since: float | None = None
+    evidence_since: float | None = None
+    no_data_since: float | None = None
+    total: int = 0
+    moved: int = 0
+    breached: int = 0
+    unknown: int = 0
+    members: tuple[Member, ...] = ()
+    held: tuple[HeldWorkload, ...] = ()
+    failing: tuple[Failing, ...] = ()
+    incident: Incident | None = None
+    conditions: tuple[Condition, ...] = ()
+    writer: str = ""
+    epoch: int = 0
+
+
+_TIMES = {"phase_since", "step_since", "evidence_since", "no_data_since"}
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
+def _incident_to_wire(incident: Incident) -> dict[str, object]:
+    wire: dict[str, object] = {}
+    for spec in fields(Incident):
+        value = getattr(incident, spec.name)
+        if spec.name.endswith("_at"):
+            value = format_time(value)
+        elif spec.name == "workloads":
+            value = list(value[:100])
+        if value is not None:
+            wire[_camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
+    return wire
+
+
+def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
+    detected, decided = parse_time(raw.get("detectedAt")), parse_time(raw.get("decidedAt"))
+    deadline = parse_time(raw.get("deadlineAt"))
+    if detected is None or decided is None or deadline is None:
+        return None
+    return Incident(
+        id=text(raw.get("id")),
+        severity=choice(raw.get("severity"), Severity.P0),
+        scope=choice(raw.get("scope"), Scope.FLEET),
+        reason=text(raw.get("reason")),
+        message=text(raw.get("message")),
+        workloads=tuple(w for w in sequence(raw.get("workloads")) if isinstance(w, str)),
+        detected_at=detected,
+        decided_at=decided,
+        deadline_at=deadline,
+        last_patch_at=parse_time(raw.get("lastPatchAt")),
+        last_ack_at=parse_time(raw.get("lastAckAt")),
+        settled_at=parse_time(raw.get("settledAt")),
+        escalated=boolean(raw.get("escalated"), False),
+    )
+
+
+def status_to_wire(status: Status) -> dict[str, object]:
+    """The status as the CRD has it; empty optional fields are left out."""
+    wire: dict[str, object] = {
+        "observedGeneration": status.observed_generation,
+        "phase": str(status.phase),
+        "reason": status.reason,
+        "message": status.message,
+        "precision": str(status.precision) if status.precision else None,
+        "gate": "Closed" if status.gate_closed else "Open",
+        "generation": status.generation,
+        "fallback": str(status.fallback),
+        "transitionId": status.transition_id,
+        "stepIndex": status.step_index,
+        "step": status.step,
+        "weight": status.weight,
+        "total": status.total,
+        "moved": status.moved,
+        "progress": f"{status.moved}/{status.total}",
+        "breached": status.breached,
+        "unknown": status.unknown,
+        "members": [{"name": m.name, "uid": m.uid} for m in status.members],
+        "held": [
+            {"name": h.name, "uid": h.uid, "reason": h.reason, "since": format_time(h.since)} for h in status.held
+        ],
+        "failing": [
+            {
+                "name": f.name,
+                "uid": f.uid,
+                "signal": str(f.signal),
+                "severity": str(f.severity),
+                "since": format_time(f.since),
+            }
+            for f in status.failing
+        ],
+        "incident": _incident_to_wire(status.incident) if status.incident else None,
+        "conditions": [c.to_wire() for c in status.conditions],
+        "writer": {"holder": status.writer, "epoch": status.epoch},
+    }
+    for name in _TIMES:
+        wire[_camel(name)] = format_time(getattr(status, name))
+    return {key: value for key, value in wire.items() if value not in (None, "", [])}
+
+
+def parse_status(raw: object) -> Status:
+    """Read ``status`` as the API server stored it; an absent one is a new policy's."""
+    body = mapping(raw)
+    signals = {s.value: s for s in Signal}
+    writer = mapping(body.get("writer"))
+    return Status(
+        observed_generation=integer(body.get("observedGeneration"), 0),
+        phase=choice(body.get("phase"), Phase.PENDING),
+        reason=text(body.get("reason")),
+        message=text(body.get("message")),
+        precision=parse_mode(text(body.get("precision"))),
+        gate_closed=body.get("gate") == "Closed",
+        generation=integer(body.get("generation"), 0),
+        fallback=parse_mode(text(body.get("fallback"))) or Mode.FP32,
+        transition_id=integer(body.get("transitionId"), 0),
+        step_index=integer(body.get("stepIndex"), 0),
+        step=text(body.get("step")),
+        weight=integer(body.get("weight"), 0),
+        phase_since=parse_time(body.get("phaseSince")),
+        step_since=parse_time(body.get("stepSince")),
+        evidence_since=parse_time(body.get("evidenceSince")),
+        no_data_since=parse_time(body.get("noDataSince")),
+        total=integer(body.get("total"), 0),
+        moved=integer(body.get("moved"), 0),
+        breached=integer(body.get("breached"), 0),
+        unknown=integer(body.get("unknown"), 0),
+        members=tuple(
+            Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("members")))
+        ),
+        held=tuple(
+            HeldWorkload(
+                text(h.get("name")), text(h.get("uid")), text(h.get("reason")), parse_time(h.get("since")) or 0.0
+            )
+            for h in map(mapping, sequence(body.get("held")))
+        ),
+        failing=tuple(
+            Failing(
+                name=text(f.get("name")),
+                uid=text(f.get("uid")),
+                signal=signals[text(f.get("signal"))],
+                severity=choice(f.get("severity"), Severity.P1),
+                since=parse_time(f.get("since")) or 0.0,
+            )
+            for f in map(mapping, sequence(body.get("failing")))
+            if text(f.get("signal")) in signals
+        ),
+        incident=_incident_from_wire(mapping(body.get("incident"))),
+        conditions=tuple(Condition.from_wire(c) for c in map(mapping, sequence(body.get("conditions")))),
+        writer=text(writer.get("holder")),
+        epoch=integer(writer.get("epoch"), 0),
+    )

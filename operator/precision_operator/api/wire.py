@@ -1,0 +1,72 @@
+"""Reading wire values tolerantly: an object written by an older or a newer CRD must never crash the operator."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeVar
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_DURATION = re.compile(r"(\d+)(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration_seconds(text: object, default: float) -> float:
+    """``"1m30s"`` → 90.0; the default where ``text`` is no duration."""
+    if not isinstance(text, str) or not re.fullmatch(r"(\d+(ms|s|m|h))+", text):
+        return default
+    return sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(text))
+
+
+def format_time(seconds: float | None) -> str | None:
+    """Seconds since the epoch → RFC 3339 with milliseconds, UTC."""
+    if seconds is None:
+        return None
+    stamp = datetime.fromtimestamp(round(seconds, 3), tz=UTC)
+    return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: object) -> float | None:
+    """RFC 3339 → seconds since the epoch; None where it is no time."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return round(datetime.fromisoformat(text).timestamp(), 3)
+    except ValueError:
+        return None
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """The value where it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def sequence(value: object) -> Sequence[object]:
+    """The value where it is a list, else an empty one."""
+    return value if isinstance(value, list) else ()
+
+
+def text(value: object, default: str = "") -> str:
+    """The value where it is a string."""
+    return value if isinstance(value, str) else default
+
+
+def integer(value: object, default: int) -> int:
+    """The value where it is a whole number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def number(value: object, default: float) -> float:
+    """The value where it is a number."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+
+
+def boolean(value: object, default: bool) -> bool:
+    """The value where it is true or false."""
+    return value if isinstance(value, bool) else default
+
+
+def choice(value: object, default: Choice) -> Choice:
+    """The member of the default's enumeration that the value names, else the default."""
+    return next((member for member in type(default) if member.value == value), default)

@@ -1,0 +1,146 @@
+"""What the metrics say of each workload, and which breaches stand."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from precision_operator.api.spec import Criterion, PolicySpec, Severity
+from precision_operator.api.status import Failing
+from precision_operator.core.model import Evaluation, PodSignals, PodView, Signal, WorkloadView
+from precision_operator.core.modes import Mode
+from precision_operator.core.progress import live_pods
+from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
+
+ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
+"""Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
+
+REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED})
+"""Signals that compare with FP32, or need a loss scale: they say nothing of a workload that trains in FP32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All readings of one workload."""
+
+    workload: WorkloadView
+    readings: Mapping[Signal, Reading]
+
+    @property
+    def breaches(self) -> tuple[Signal, ...]:
+        """Signals in breach, in the order of their names in the API."""
+        return tuple(s for s, r in self.readings.items() if isinstance(r, Breach))
+
+    @property
+    def unknown(self) -> tuple[tuple[Signal, str], ...]:
+        """Signals without a believable value, and why."""
+        return tuple((s, r.reason) for s, r in self.readings.items() if isinstance(r, Unknown))
+
+
+def _pod_reading(
+    criterion: Criterion, pod: PodView, spec: PolicySpec, evaluation: Evaluation, *, failing: bool
+) -> Reading:
+    signal = criterion.signal
+    if signal is Signal.FAILURES and pod.crashing:
+        # The metrics of a pod are gone *because* it crashes: that is a failure, not silence.
+        return Breach(1.0)
+    for query in ("ack", "steps", signal.value):
+        if query in evaluation.errors:
+            return Unknown(evaluation.errors[query].split(":", 1)[0])
+    signals = evaluation.pods.get(pod.name)
+    if signals is None or signals.sampled_at is None:
+        return Unknown("NoSamples")
+    if evaluation.at - signals.sampled_at > spec.evaluation.max_sample_age_seconds:
+        return Unknown("SamplesTooOld")
+    value = signals.values.get(signal)
+    enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
+    if value is None and signal is Signal.FAILURES and enough:
+        # No run ended within the window, and the process is stepping: nothing has failed.
+        return Ok(0.0)
+    if value is None:
+        return Unknown("NoSamples" if enough else "TooFewSteps")
+    reading = judge(criterion, value, failing=failing)
+    if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
+        return Unknown("TooFewSteps")
+    return reading
+
+
+def _worst(criterion: Criterion, readings: Iterable[Reading]) -> Reading:
+    """The worst of a workload's pods: a breach beats Unknown beats Ok; among equals the worse value."""
+    sign = -1.0 if criterion.lower_is_worse else 1.0
+
+    def key(reading: Reading) -> tuple[int, float]:
+        if isinstance(reading, Unknown):
+            return (1, 0.0)
+        return (
+            2 if isinstance(reading, Breach) else 0,
+            math.inf if math.isnan(reading.value) else sign * reading.value,
+        )
+
+    return max(readings, key=key, default=Unknown("NoPods"))
+
+
+def assess(
+    workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation, *, mode: Mode, failing: frozenset[Signal]
+) -> Verdict:
+    """Judge every enabled signal of one workload that trains in ``mode``."""
+    readings: dict[Signal, Reading] = {}
+    for criterion in spec.criteria:
+        if not criterion.enabled or (mode is Mode.FP32 and criterion.signal in REDUCED_ONLY):
+            continue
+        readings[criterion.signal] = _worst(
+            criterion,
+            [
+                _pod_reading(criterion, pod, spec, evaluation, failing=criterion.signal in failing)
+                for pod in live_pods(workload)
+            ],
+        )
+    return Verdict(workload, readings)
+
+
+def update_failing(
+    old: tuple[Failing, ...], verdicts: Iterable[Verdict], spec: PolicySpec, *, at: float
+) -> tuple[Failing, ...]:
+    """The breaches that stand after this evaluation.
+
+    A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
+    are not judged any more (rolled back, gone) end.
+    """
+    before = {(f.uid, f.signal): f for f in old}
+    standing: list[Failing] = []
+    for verdict in verdicts:
+        for signal, reading in verdict.readings.items():
+            known = before.get((verdict.workload.uid, signal))
+            if isinstance(reading, Breach):
+                severity = spec.criterion(signal).severity
+                since = known.since if known else round(at, 3)
+                standing.append(Failing(verdict.workload.name, verdict.workload.uid, signal, severity, since))
+            elif isinstance(reading, Unknown) and known:
+                standing.append(known)
+    return tuple(sorted(standing, key=lambda f: (f.name, f.signal)))
+
+
+def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float) -> tuple[Failing, ...]:
+    """The breaches that have stood for more than ``failureLimit`` evaluations and call for a rollback (P0, P1)."""
+    evaluation = spec.evaluation
+    # Half an interval of grace: evaluations jitter, and the count must not need one more because of it.
+    needed = max(0.0, (evaluation.failure_limit - 0.5) * evaluation.interval_seconds)
+    return tuple(f for f in failing if f.severity is not Severity.P2 and at - f.since >= needed)
+
+
+def cohort_breached(
+    workloads: Iterable[WorkloadView], spec: PolicySpec, evaluation: Evaluation, signal: Signal
+) -> tuple[int, int]:
+    """(breached, judged) among workloads that train in FP32: is it the precision at all?"""
+    breached = judged = 0
+    for workload in workloads:
+        reading = assess(workload, spec, evaluation, mode=Mode.FP32, failing=frozenset()).readings.get(signal)
+        if reading is not None and not isinstance(reading, Unknown):
+            judged += 1
+            breached += isinstance(reading, Breach)
+    return breached, judged
+
+
+def trains_in(workload: WorkloadView, signals: Mapping[str, PodSignals], mode: Mode) -> bool:
+    """Every pod's process reports ``mode``."""
+    pods = live_pods(workload)
+    return bool(pods) and all((s := signals.get(p.name)) is not None and s.mode is mode for p in pods)

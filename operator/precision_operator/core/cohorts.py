@@ -1,0 +1,49 @@
+"""Which workloads are in a cohort.
+
+The order is a hash of policy and workload uid: deterministic, so that a restart of the operator chooses the same; nested,
+so that 10 % is part of 25 %; and dealt out over node pools, so that a canary sees every kind of hardware it can.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from precision_operator.api.status import Member
+from precision_operator.core.model import WorkloadView
+
+
+def cohort_size(weight: int, total: int) -> int:
+    """How many workloads a weight (percent) of ``total`` is: rounded down, at least one, all at 100."""
+    if total == 0:
+        return 0
+    return total if weight >= 100 else max(1, total * weight // 100)
+
+
+def rank(policy_uid: str, workload_uid: str) -> str:
+    """The place of a workload in the policy's order."""
+    return hashlib.sha256(f"{policy_uid}/{workload_uid}".encode()).hexdigest()
+
+
+def canary_order(policy_uid: str, workloads: Iterable[WorkloadView]) -> list[WorkloadView]:
+    """All workloads in the order in which they join: one of each node in turn, by rank within a node."""
+    by_node: dict[str, list[WorkloadView]] = defaultdict(list)
+    for workload in sorted(workloads, key=lambda w: rank(policy_uid, w.uid)):
+        node = min((pod.node for pod in workload.pods if pod.node), default="")
+        by_node[node].append(workload)
+    queues = sorted(by_node.values(), key=lambda queue: rank(policy_uid, queue[0].uid))
+    order: list[WorkloadView] = []
+    for turn in range(max((len(queue) for queue in queues), default=0)):
+        order.extend(queue[turn] for queue in queues if turn < len(queue))
+    return order
+
+
+def extend_cohort(
+    policy_uid: str, members: Sequence[Member], workloads: Sequence[WorkloadView], *, size: int
+) -> tuple[Member, ...]:
+    """The cohort of ``size``: who is in it stays in it, the next in order join. Gone workloads leave."""
+    alive = {w.uid: w for w in workloads}
+    kept = [m for m in members if m.uid in alive]
+    inside = {m.uid for m in kept}
+    joining = [w for w in canary_order(policy_uid, workloads) if w.uid not in inside]
+    kept.extend(Member(w.name, w.uid) for w in joining[: max(0, size - len(kept))])
+    return tuple(sorted(kept))

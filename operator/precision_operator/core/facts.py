@@ -1,0 +1,105 @@
+"""Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
+
+from dataclasses import dataclass
+
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Delivery, PolicySpec
+from precision_operator.api.status import Failing, Phase, Status
+from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
+from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.model import Evaluation, Observation, Signal, WorkloadView
+from precision_operator.core.plan import highest_generation
+from precision_operator.core.progress import live_pods, resolve_delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The input of a phase."""
+
+    policy: Policy
+    status: Status
+    observation: Observation
+    now: float
+    movable: tuple[tuple[WorkloadView, Delivery], ...]
+    """Selected workloads with the way in which each can be moved, by name."""
+    stuck: tuple[str, ...]
+    """Selected workloads that no delivery can move."""
+    verdicts: tuple[Verdict, ...]
+    """Members that train in the target precision (or crash in it), judged."""
+    failing: tuple[Failing, ...]
+    """The breaches that stand after this evaluation."""
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy's spec."""
+        return self.policy.spec
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The newest reading of the metrics."""
+        return self.observation.evaluation
+
+    @property
+    def members(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
+        """The cohort as it is now, without workloads that were rolled back by themselves."""
+        inside = {m.uid for m in self.status.members} - {h.uid for h in self.status.held}
+        return tuple((w, d) for w, d in self.movable if w.uid in inside)
+
+    @property
+    def next_generation(self) -> int:
+        """Above everything that this policy, or one before it, has ever written."""
+        return max(self.status.generation, highest_generation(self.observation.workloads)) + 1
+
+    def cohort_size(self, step_index: int) -> int:
+        """How many workloads the step's weight is."""
+        return cohort_size(self.spec.stages[step_index].weight, len(self.movable))
+
+    @property
+    def unknown(self) -> tuple[tuple[str, str], ...]:
+        """(workload, why) for each judged member without believable data."""
+        return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
+
+
+def look(policy: Policy, status: Status, observation: Observation, now: float) -> Facts:
+    """Work out the facts of a pass."""
+    movable: list[tuple[WorkloadView, Delivery]] = []
+    stuck: list[str] = []
+    for workload in sorted(observation.workloads, key=lambda w: w.name):
+        delivery = resolve_delivery(policy.spec.delivery, workload)
+        if delivery is None:
+            stuck.append(workload.name)
+        else:
+            movable.append((workload, delivery))
+    facts = Facts(policy, status, observation, now, tuple(movable), tuple(stuck), (), status.failing)
+    verdicts = _judge(facts)
+    failing = facts.failing
+    if facts.evaluation is not None:
+        failing = update_failing(status.failing, verdicts, policy.spec, at=facts.evaluation.at)
+    return Facts(policy, status, observation, now, tuple(movable), tuple(stuck), verdicts, failing)
+
+
+def _judge(facts: Facts) -> tuple[Verdict, ...]:
+    evaluation, target = facts.evaluation, facts.spec.target
+    if evaluation is None:
+        return ()
+    failing: dict[str, set[Signal]] = {}
+    for entry in facts.status.failing:
+        failing.setdefault(entry.uid, set()).add(entry.signal)
+    guarding = facts.status.phase in (Phase.HEALTHY, Phase.DEGRADED)
+    verdicts = []
+    for workload, _ in facts.members:
+        pods = live_pods(workload)
+        told = bool(pods) and all(pod.effective_mode is target for pod in pods)
+        crashing = told and any(pod.crashing for pod in pods)
+        # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
+        watched = told and (guarding or workload.uid in failing)
+        if watched or crashing or trains_in(workload, evaluation.pods, target):
+            judged = assess(
+                workload,
+                facts.spec,
+                evaluation,
+                mode=target,
+                failing=frozenset(failing.get(workload.uid, ())),
+            )
+            verdicts.append(judged)
+    return tuple(verdicts)

@@ -1,0 +1,47 @@
+"""The gates of a promotion: a chain of small pure checks, one file a concern.
+
+The first that is closed wins; its reason and message go straight into the ``Progressing`` condition, so that *what is it
+waiting for* has one answer. (The shape is cert-manager's policy chain.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from precision_operator.api.policy import Policy
+from precision_operator.api.status import Status
+from precision_operator.core.assess import Verdict
+from precision_operator.core.model import Evaluation, WorkloadView
+from precision_operator.core.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class GateInput:
+    """What a gate may look at."""
+
+    policy: Policy
+    status: Status
+    evaluation: Evaluation | None
+    progress: tuple[tuple[WorkloadView, Progress], ...]
+    """Every member of the cohort and where it stands."""
+    verdicts: tuple[Verdict, ...]
+    """Every member that trains in the target precision, judged."""
+    evidence_since: float | None
+    """Since when every reading of every member has been good enough to promote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why the promotion waits."""
+
+    reason: str
+    message: str
+
+
+Gate = Callable[[GateInput], Closed | None]
+
+
+def names(workloads: list[str], limit: int = 5) -> str:
+    """A bounded list for a message."""
+    shown = ", ".join(sorted(workloads)[:limit])
+    rest = len(workloads) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,0 +1,66 @@
+"""Pending: nothing has been moved. Leaves for the first step as soon as the policy can be carried out."""
+
+from dataclasses import replace
+
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import Notify
+from precision_operator.core.cohorts import extend_cohort
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import Closed, names
+from precision_operator.core.outcome import Outcome
+
+
+def pending(facts: Facts) -> Outcome:
+    """Start the first step, or say what is missing; workloads that an earlier rollback latched are Held first."""
+    status = facts.status
+    closed = _missing(facts)
+    if closed is not None:
+        return Outcome(status, waiting=closed)
+    latched = [w.name for w, _ in facts.movable if w.latch is not None]
+    if latched and status.transition_id == 0:
+        held = replace(
+            status,
+            phase=Phase.HELD,
+            reason="LatchedWorkloads",
+            message=f"an earlier rollback still holds {names(latched)}; annotate retry to start",
+            gate_closed=True,
+            precision=facts.spec.fallback,
+            generation=facts.next_generation,
+            fallback=facts.spec.fallback,
+        )
+        return Outcome(held, notices=(Notify("LatchedWorkloads", held.message, warning=True),))
+    members = extend_cohort(facts.policy.uid, (), [w for w, _ in facts.movable], size=facts.cohort_size(0))
+    started = replace(
+        status,
+        phase=Phase.PROGRESSING,
+        reason="RolloutStarted",
+        message=f"step 1 of {len(facts.spec.stages)}: {names([m.name for m in members])} to {facts.spec.target}",
+        gate_closed=False,
+        precision=facts.spec.target,
+        fallback=facts.spec.fallback,
+        generation=facts.next_generation,
+        members=members,
+        step_index=0,
+        step_since=facts.now,
+        evidence_since=None,
+        failing=(),
+    )
+    return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
+
+
+def _missing(facts: Facts) -> Closed | None:
+    if facts.observation.problem is not None:
+        return Closed(*facts.observation.problem)
+    if not facts.observation.workloads:
+        return Closed("NoWorkloads", "no workload's pod template carries the labels of spec.selector")
+    if not facts.movable:
+        return Closed(
+            "Undeliverable",
+            f"{names(list(facts.stuck))}: cannot be moved by delivery {facts.spec.delivery}; "
+            "declare the contract (docs/contract.md) or a literal ENABLE_FP16_TRAINING in the pod template",
+        )
+    if facts.evaluation is None:
+        return Closed("AwaitingEvaluation", "the metrics have not been read yet")
+    if "ack" in facts.evaluation.errors:
+        return Closed("MetricsUnavailable", "Prometheus gives no answer: nothing is moved that could not be watched")
+    return None

@@ -1,0 +1,125 @@
+"""RollingBack and Held: everything to the fallback, proven by the processes; then kept there until a person retries."""
+
+from dataclasses import replace
+
+from precision_operator.api.spec import Delivery
+from precision_operator.api.status import Incident, Phase
+from precision_operator.contract import RETRY
+from precision_operator.core.actions import Notify
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import Closed, names
+from precision_operator.core.outcome import Outcome
+from precision_operator.core.plan import Desired
+from precision_operator.core.progress import Progress, accepted_modes, progress_of
+from precision_operator.core.triggers import Trigger
+
+
+def new_incident(facts: Facts, trigger: Trigger) -> Incident:
+    """The incident of a rollback that is decided now."""
+    return Incident(
+        id=f"{facts.policy.name}-{facts.status.transition_id + 1}",
+        severity=trigger.severity,
+        scope=trigger.scope,
+        reason=trigger.reason,
+        message=trigger.message,
+        workloads=tuple(name for name, _ in trigger.workloads),
+        detected_at=round(trigger.detected_at, 3),
+        decided_at=facts.now,
+        deadline_at=round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3),
+    )
+
+
+def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
+    """Close the gate and turn the whole fleet to the fallback, in the same pass."""
+    status = replace(
+        facts.status,
+        phase=Phase.ROLLING_BACK,
+        reason=trigger.reason,
+        message=trigger.message,
+        precision=facts.spec.fallback,
+        fallback=facts.spec.fallback,
+        gate_closed=True,
+        generation=facts.next_generation,
+        incident=new_incident(facts, trigger),
+        evidence_since=None,
+        step_since=facts.now,
+        held=(),
+    )
+    return Outcome(status, everything_down(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
+
+
+def everything_down(facts: Facts) -> tuple[Desired, ...]:
+    """Every selected workload, moved or not: a fleet in FP32 means all of it."""
+    return tuple(Desired(w, facts.spec.fallback, d, rollback=True) for w, d in facts.movable)
+
+
+def rolling_back(facts: Facts) -> Outcome:
+    """Write, wait for the processes' acknowledgement, escalate past its limit; Held when all are down."""
+    status, incident = facts.status, facts.status.incident
+    waiting = _not_down(facts)
+    if incident is None:
+        return Outcome(replace(status, phase=Phase.HELD), everything_down(facts))
+    told = not [name for name, progress in waiting if not progress.told]
+    if told and incident.last_patch_at is None:
+        incident = replace(incident, last_patch_at=facts.now)
+    late = facts.now - incident.decided_at > facts.spec.rollback.ack_timeout_seconds
+    notices: tuple[Notify, ...] = ()
+    if waiting and late and not incident.escalated:
+        incident = replace(incident, escalated=True)
+        text = f"no acknowledgement from {names([n for n, _ in waiting])}: restarting them"
+        notices = (Notify("RollbackEscalated", text, warning=True),)
+    if not waiting:
+        incident = replace(incident, last_ack_at=facts.now)
+        text = f"all of the fleet trains in {facts.spec.fallback}; annotate retry={status.transition_id + 1} to start again"
+        done = replace(status, phase=Phase.HELD, reason=incident.reason, message=text, incident=incident, failing=())
+        return Outcome(done, everything_down(facts), settle=True, notices=(Notify("RolledBack", text),))
+    exceeded = facts.now > incident.deadline_at
+    closed = Closed(
+        "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement",
+        f"waiting for the trainers of {names([n for n, _ in waiting])} to report {facts.spec.fallback}",
+    )
+    status = replace(status, incident=incident, reason=closed.reason if exceeded else status.reason)
+    return Outcome(status, everything_down(facts), escalate=late, waiting=closed, notices=notices)
+
+
+def held(facts: Facts) -> Outcome:
+    """Make the rollback last; leave only when a person answers this very transition with retry."""
+    status, incident = facts.status, facts.status.incident
+    if facts.policy.annotations.get(RETRY) == str(status.transition_id) and not facts.spec.suspend:
+        text = "a person asked for another attempt"
+        again = replace(
+            status,
+            phase=Phase.PENDING,
+            reason="Retried",
+            message=text,
+            members=(),
+            held=(),
+            failing=(),
+            gate_closed=False,
+        )
+        return Outcome(again, notices=(Notify("Retried", text),))
+    if incident is not None and incident.settled_at is None and incident.last_ack_at is not None and _settled(facts):
+        status = replace(status, incident=replace(incident, settled_at=facts.now))
+    return Outcome(status, everything_down(facts), settle=True)
+
+
+def _not_down(facts: Facts) -> list[tuple[str, Progress]]:
+    """Workloads that were moved, or are less safe than the fallback, and have not acknowledged it."""
+    accepted = accepted_modes(facts.spec.fallback, rollback=True)
+    moved = {m.uid for m in facts.status.members}
+    waiting = []
+    for workload, delivery in facts.movable:
+        unsafe = any(pod.effective_mode not in accepted for pod in workload.pods)
+        if delivery is Delivery.NEW_ONLY or not (unsafe or workload.uid in moved):
+            continue
+        progress = progress_of(workload, accepted, facts.evaluation, delivery)
+        if not progress.acknowledged:
+            waiting.append((workload.name, progress))
+    return waiting
+
+
+def _settled(facts: Facts) -> bool:
+    accepted = accepted_modes(facts.spec.fallback, rollback=True)
+    return all(
+        progress_of(w, accepted, facts.evaluation, d).settled for w, d in facts.movable if d is not Delivery.RESTART
+    )

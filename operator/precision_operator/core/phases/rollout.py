@@ -1,0 +1,106 @@
+"""Progressing and Paused: the cohort of the step moves, and is promoted by evidence."""
+
+from dataclasses import replace
+
+from precision_operator.api.status import Phase, Status
+from precision_operator.core.actions import Notify
+from precision_operator.core.cohorts import extend_cohort
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import Closed, GateInput
+from precision_operator.core.gates.chain import first_closed
+from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.rollback import begin_rollback
+from precision_operator.core.plan import Desired
+from precision_operator.core.progress import accepted_modes, progress_of
+from precision_operator.core.readings import promotes
+from precision_operator.core.triggers import cause_elsewhere, find_trigger
+
+
+def rollout(facts: Facts) -> Outcome:
+    """Roll back, promote, or wait for the first gate that is closed."""
+    trigger = find_trigger(facts)
+    if trigger is not None:
+        return begin_rollback(facts, trigger)
+    # A policy whose steps were shortened in mid-rollout goes on from the last one.
+    index = min(facts.status.step_index, len(facts.spec.stages) - 1)
+    status = replace(facts.status, step_index=index, evidence_since=_evidence_since(facts))
+    facts = replace(facts, status=status)
+    closed = _waiting(facts)
+    if closed is None:
+        return _promote(facts)
+    phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
+    status = replace(status, phase=phase, reason=closed.reason, message=closed.message)
+    return Outcome(status, move_members(facts), settle=True, waiting=closed)
+
+
+def move_members(facts: Facts) -> tuple[Desired, ...]:
+    """Members in the target; those rolled back by themselves in the fallback."""
+    held = {h.uid for h in facts.status.held}
+    up = tuple(Desired(w, facts.spec.target, d) for w, d in facts.members)
+    down = tuple(Desired(w, facts.spec.fallback, d, rollback=True) for w, d in facts.movable if w.uid in held)
+    return up + down
+
+
+def _waiting(facts: Facts) -> Closed | None:
+    if facts.observation.problem is not None:
+        return Closed(*facts.observation.problem)
+    for failing in facts.failing:
+        elsewhere = cause_elsewhere(facts, failing.signal)
+        if elsewhere is not None:
+            return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
+    accepted = accepted_modes(facts.spec.target, rollback=False)
+    given = GateInput(
+        policy=facts.policy,
+        status=facts.status,
+        evaluation=facts.evaluation,
+        progress=tuple((w, progress_of(w, accepted, facts.evaluation, d)) for w, d in facts.members),
+        verdicts=facts.verdicts,
+        evidence_since=facts.status.evidence_since,
+    )
+    return first_closed(given)
+
+
+def _evidence_since(facts: Facts) -> float | None:
+    """Since when everything that promotes has been good: set at an edge, so that steady evidence costs no write."""
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return facts.status.evidence_since
+    members = {w.uid for w, _ in facts.members if w.pods}
+    judged = {v.workload.uid for v in facts.verdicts}
+    good = members <= judged and all(
+        promotes(facts.spec.criterion(signal), reading)
+        for verdict in facts.verdicts
+        for signal, reading in verdict.readings.items()
+    )
+    if not good:
+        return None
+    return facts.status.evidence_since or round(evaluation.at, 3)
+
+
+def _promote(facts: Facts) -> Outcome:
+    status, stages = facts.status, facts.spec.stages
+    if status.step_index + 1 >= len(stages):
+        done: Status = replace(
+            status,
+            phase=Phase.DEGRADED if status.held else Phase.HEALTHY,
+            reason="Promoted",
+            message=f"every step is done: guarding {len(status.members)} workloads in {facts.spec.target}",
+            step_since=facts.now,
+            evidence_since=None,
+        )
+        return Outcome(done, move_members(facts), settle=True, notices=(Notify("Promoted", done.message),))
+    index = status.step_index + 1
+    size = facts.cohort_size(index)
+    members = extend_cohort(facts.policy.uid, status.members, [w for w, _ in facts.movable], size=size)
+    promoted = replace(
+        status,
+        phase=Phase.PROGRESSING,
+        reason="StepPromoted",
+        message=f"step {index + 1} of {len(stages)}: {len(members)} of {len(facts.movable)} to {facts.spec.target}",
+        step_index=index,
+        step_since=facts.now,
+        evidence_since=None,
+        members=members,
+    )
+    facts = replace(facts, status=promoted)
+    return Outcome(promoted, move_members(facts), settle=True, notices=(Notify("StepPromoted", promoted.message),))

@@ -1,0 +1,55 @@
+"""Tri-state readings: a value that is fine, a value that is a breach, or no value at all.
+
+Absent data is Unknown, never zero and never success. NaN in a loss is a breach: something was measured, and it was not a
+number. Peers get exactly these wrong (Argo Rollouts: NaN with only a failureCondition is Successful; Flagger: the last
+of several series wins).
+"""
+
+import math
+from dataclasses import dataclass
+
+from precision_operator.api.spec import Criterion
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """Measured, and not a breach."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """Measured, and beyond the threshold."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not measured, or not in a way that can be believed."""
+
+    reason: str
+
+
+Reading = Ok | Breach | Unknown
+
+
+def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
+    """One finite or non-finite sample against its thresholds.
+
+    ``failing`` is whether the last reading was a breach: then the value must come back to ``leave`` before it is Ok
+    (hysteresis).
+    """
+    if math.isnan(value):
+        return Breach(value)
+    threshold = criterion.leave if failing else criterion.enter
+    beyond = value < threshold if criterion.lower_is_worse else value > threshold
+    return Breach(value) if beyond else Ok(value)
+
+
+def promotes(criterion: Criterion, reading: Reading) -> bool:
+    """Whether the reading is evidence for a promotion. Unknown never is."""
+    if not isinstance(reading, Ok):
+        return False
+    return criterion.promote_below is None or reading.value < criterion.promote_below

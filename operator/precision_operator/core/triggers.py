@@ -1,0 +1,104 @@
+"""What calls for a rollback, how urgently, and how far it reaches."""
+
+import math
+from dataclasses import dataclass
+
+from precision_operator.api.spec import Fallback, Severity
+from precision_operator.api.status import Failing, Phase, Scope
+from precision_operator.contract import ABORT
+from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import names
+from precision_operator.core.model import Signal
+from precision_operator.core.modes import Mode
+
+REASONS = {
+    Signal.OVERFLOW: "OverflowRateHigh",
+    Signal.DIVERGENCE: "LossDiverged",
+    Signal.FAILURES: "TrainingFailing",
+    Signal.NON_FINITE: "LossNotFinite",
+    Signal.SPEED: "TrainingSlow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A rollback that is called for."""
+
+    severity: Severity
+    scope: Scope
+    reason: str
+    message: str
+    workloads: tuple[tuple[str, str], ...]
+    """(name, uid) of the breached ones."""
+    detected_at: float
+
+
+def find_trigger(facts: Facts) -> Trigger | None:
+    """The rollback that this pass must start, or None. The highest severity wins."""
+    if facts.policy.annotations.get(ABORT) == str(facts.status.transition_id):
+        everyone = tuple((m.name, m.uid) for m in facts.status.members)
+        return Trigger(Severity.P0, Scope.FLEET, "Aborted", "a person asked for the rollback", everyone, facts.now)
+    if facts.evaluation is None:
+        return None
+    standing = [
+        f
+        for f in confirmed(facts.failing, facts.spec, at=facts.evaluation.at)
+        if cause_elsewhere(facts, f.signal) is None
+    ]
+    if standing:
+        return _from_breaches(facts, standing)
+    return _no_data(facts)
+
+
+def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
+    """Why a breach of ``signal`` is not the precision's fault, or None where it may be.
+
+    Only signals that FP32 workloads have too can tell: where they breach on the FP32 cohort in the same share that makes a
+    fleet emergency, changing precision would not help.
+    """
+    if signal not in ALWAYS or facts.evaluation is None:
+        return None
+    inside = {w.uid for w, _ in facts.members}
+    others = [w for w, _ in facts.movable if w.uid not in inside and trains_in(w, facts.evaluation.pods, Mode.FP32)]
+    breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
+    if judged and breached / judged >= facts.spec.rollback.fleet_share:
+        return f"{signal} is in breach on {breached} of {judged} FP32 workloads too"
+    return None
+
+
+def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
+    severity = min(f.severity for f in standing)
+    worst = min(standing, key=lambda f: (f.severity, f.since, f.name))
+    breached = {f.uid: f.name for f in standing}
+    breached.update({h.uid: h.name for h in facts.status.held})
+    moved = {m.uid for m in facts.status.members}
+    rollback = facts.spec.rollback
+    share = max(rollback.fleet_minimum, math.ceil(rollback.fleet_share * len(moved)))
+    if len(breached) >= share:
+        scope = Scope.FLEET
+    elif facts.status.phase in (Phase.PROGRESSING, Phase.PAUSED):
+        scope = Scope.COHORT
+    else:
+        scope = Scope.WORKLOAD
+        breached = {f.uid: f.name for f in standing}
+    level = facts.spec.criterion(worst.signal).enter
+    return Trigger(
+        severity=severity,
+        scope=scope,
+        reason=REASONS[worst.signal],
+        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}",
+        workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
+        detected_at=min(f.since for f in standing),
+    )
+
+
+def _no_data(facts: Facts) -> Trigger | None:
+    rules, since = facts.spec.evaluation, facts.status.no_data_since
+    if rules.on_no_data is not Fallback.ROLLBACK or since is None or not facts.status.members:
+        return None
+    if facts.now - since < rules.no_data_limit_seconds:
+        return None
+    everyone = tuple((m.name, m.uid) for m in facts.status.members)
+    message = f"no believable metrics for {rules.no_data_limit_seconds:g} s, and onNoData is Rollback"
+    return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since)
