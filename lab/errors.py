@@ -24,4 +24,6 @@ class CommandFailed(LabError):
         self.command = command
         self.code = code
         self.output = output
-        super().__init__(f"`{command}` to succeed", f"exit code {code}: {output.strip()[-4000:]}", "read the output above")
+        super().__init__(
+            f"`{command}` to succeed", f"exit code {code}: {output.strip()[-4000:]}", "read the output above"
+        )

@@ -49,11 +49,14 @@ def run(
 class Daemon:
     """A long-running program with a log and a PID file.
 
-    By default it dies with us, even when we are killed outright: `setpriv --pdeathsig` asks the kernel for it. (The kernel watches
-    the *thread* that started it, so start daemons from a thread that lives long.) A detached one outlives us, for `lab up`.
+    By default it dies with us, even when we are killed outright: `setpriv --pdeathsig` asks the kernel for it. (The
+    kernel watches the *thread* that started it, so start daemons from a thread that lives long.) A detached one
+    outlives us, for `lab up`.
     """
 
-    def __init__(self, name: str, command: Arguments, directory: Path, *, detached: bool = False, nice: int = 0) -> None:
+    def __init__(
+        self, name: str, command: Arguments, directory: Path, *, detached: bool = False, nice: int = 0
+    ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         self.pid_file = directory / f"{name}.pid"
@@ -125,7 +128,9 @@ class Daemon:
 
 
 def _birth(pid: int) -> str:
-    """Return when a process began, in clock ticks; empty for none or a zombie. With the PID it names a process for good."""
+    """Return when a process began, in clock ticks; empty for none or a zombie. With the PID it names a process for
+    good.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -136,8 +141,8 @@ def _birth(pid: int) -> str:
 def _prioritise_session(pid: int, nice: int) -> None:
     """Give a session's scheduling group the nice value too, where we may.
 
-    Linux may group tasks by session (autogroup), and between sessions only the group's own value counts. A laboratory without
-    priorities is slower under load, not wrong, so a refusal is no error.
+    Linux may group tasks by session (autogroup), and between sessions only the group's own value counts. A laboratory
+    without priorities is slower under load, not wrong, so a refusal is no error.
     """
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -24,8 +24,9 @@ def wait_for(
 ) -> T:
     """Call `probe` until it returns something truthy, and return that.
 
-    An exception of `probe` is not caught: a probe says "not yet" by returning None or False, and everything else is a fault that
-    more waiting cannot mend. `found` is asked only at the deadline, so it may be expensive (a log's tail, a pod's events).
+    An exception of `probe` is not caught: a probe says "not yet" by returning None or False, and everything else is a
+    fault that more waiting cannot mend. `found` is asked only at the deadline, so it may be expensive (a log's tail, a
+    pod's events).
     """
     deadline = time.monotonic() + seconds
     while True:

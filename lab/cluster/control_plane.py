@@ -42,9 +42,9 @@ class Ports:
 class ControlPlane:
     """A Kubernetes control plane in a folder of its own. Several run side by side.
 
-    Use it as a context manager; it is ready when `with` is entered, and its data is gone with its folder. `address` is where pods
-    reach it: the loopback address will do where there are none. A detached one outlives the program that started it, and another
-    program takes it up again by giving the same folder.
+    Use it as a context manager; it is ready when `with` is entered, and its data is gone with its folder. `address` is
+    where pods reach it: the loopback address will do where there are none. A detached one outlives the program that
+    started it, and another program takes it up again by giving the same folder.
     """
 
     def __init__(self, directory: Path, *, address: str = "127.0.0.1", detached: bool = False) -> None:
@@ -73,7 +73,9 @@ class ControlPlane:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -83,8 +85,16 @@ class ControlPlane:
         self.user_kubeconfig("system:kube-controller-manager")
         self.user_kubeconfig("system:kube-scheduler")
         self._authority.issue("apiserver-kubelet-client", "kube-apiserver", groups=["system:masters"])
-        names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-        self._authority.issue("apiserver", "kube-apiserver", addresses=[*names, "127.0.0.1", KUBERNETES_SERVICE, self.address])
+        names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ]
+        self._authority.issue(
+            "apiserver", "kube-apiserver", addresses=[*names, "127.0.0.1", KUBERNETES_SERVICE, self.address]
+        )
         self._etcd.start()
         self.start_apiserver()
         self._controllers.start()
@@ -135,7 +145,9 @@ class ControlPlane:
         return self.kubectl("create", "token", name, "-n", namespace, f"--duration={seconds}s").stdout.strip()
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """Write credentials of a ServiceAccount that exists: a program outside the cluster then has its rights, no more."""
+        """Write credentials of a ServiceAccount that exists: a program outside the cluster then has its rights, no
+        more.
+        """
         return write_kubeconfig(
             self.directory / f"sa-{namespace}-{name}.kubeconfig",
             server=self.server,

@@ -21,7 +21,10 @@ def write_kubeconfig(
     """Write a kubeconfig (as JSON, which is YAML) for a client certificate or a token, readable by its owner only."""
     user: dict[str, str] = {}
     if certificate is not None:
-        user = {"client-certificate-data": encoded(certificate.certificate), "client-key-data": encoded(certificate.key)}
+        user = {
+            "client-certificate-data": encoded(certificate.certificate),
+            "client-key-data": encoded(certificate.key),
+        }
     if token is not None:
         user["token"] = token
     content = {

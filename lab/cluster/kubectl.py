@@ -20,7 +20,12 @@ class Kubectl:
     def __init__(self, program: str | Path, kubeconfig: Path, context: str | None = None) -> None:
         self.kubeconfig = kubeconfig
         self.context = context
-        self._command: list[str | Path] = [program, "--kubeconfig", kubeconfig, *(["--context", context] if context else [])]
+        self._command: list[str | Path] = [
+            program,
+            "--kubeconfig",
+            kubeconfig,
+            *(["--context", context] if context else []),
+        ]
 
     def __call__(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, timeout: float = 120

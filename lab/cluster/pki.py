@@ -53,7 +53,9 @@ class Authority:
         return self._directory / "service-account.pub"
 
     def issue(self, name: str, user: str, *, groups: Sequence[str] = (), addresses: Sequence[str] = ()) -> Certificate:
-        """Issue a certificate for a user (a client) or for addresses (a server), kept under `name`; an existing one is used."""
+        """Issue a certificate for a user (a client) or for addresses (a server), kept under `name`; an existing one is
+        used.
+        """
         issued = Certificate(self._directory / f"{name}.key", self._directory / f"{name}.crt")
         if issued.certificate.exists():
             return issued

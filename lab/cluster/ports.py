@@ -8,7 +8,9 @@ import socket
 from lab.errors import LabError
 
 _RANGE = range(20000, 29000)
-"""Below the kernel's ephemeral range and Kubernetes' node ports: nobody takes one between our look and our use by accident."""
+"""Below the kernel's ephemeral range and Kubernetes' node ports: nobody takes one between our look and our use by
+accident.
+"""
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
@@ -23,4 +25,6 @@ def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise LabError(f"{count} free TCP ports in {_RANGE.start}-{_RANGE.stop - 1}", f"{len(found)}", "end programs that listen there")
+    raise LabError(
+        f"{count} free TCP ports in {_RANGE.start}-{_RANGE.stop - 1}", f"{len(found)}", "end programs that listen there"
+    )

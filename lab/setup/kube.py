@@ -53,7 +53,16 @@ def _compile(target: Path) -> None:
     scratch = target.with_name(f"{target.name}.{os.getpid()}")
     scratch.mkdir(parents=True)
     # -trimpath keeps the checkout's path out of Go's cache keys, so that any checkout reuses what another compiled.
-    build = [go, "build", "-trimpath", "-mod=readonly", "-ldflags", " ".join(_link_flags()), "-o", scratch]
+    build: list[str | Path] = [
+        go,
+        "build",
+        "-trimpath",
+        "-mod=readonly",
+        "-ldflags",
+        " ".join(_link_flags()),
+        "-o",
+        scratch,
+    ]
     environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     try:
         with step(f"compile Kubernetes {VERSION} (about 6 minutes on two cores the first time)"):
@@ -65,7 +74,9 @@ def _compile(target: Path) -> None:
 
 
 def _link_flags() -> list[str]:
-    """Stamp the version: API server, kubelet and kubectl compare theirs, and refuse a skew that an unstamped build looks like."""
+    """Stamp the version: API server, kubelet and kubectl compare theirs, and refuse a skew that an unstamped build
+    looks like.
+    """
     major, minor, _ = VERSION.removeprefix("v").split(".")
     stamps = {
         "gitVersion": VERSION,

@@ -1,4 +1,6 @@
-"""A real control plane for the session. What it needs is built; what cannot be built fails the tests, and never skips them."""
+"""A real control plane for the session. What it needs is built; what cannot be built fails the tests, and never skips
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture(scope="session")
 def kubectl(control_plane: ControlPlane) -> Kubectl:
-    """Administrator's kubectl: `kubectl(*args, input=None)`, `kubectl.json(...)`, `kubectl.find(...)`, `kubectl.apply(...)`."""
+    """Administrator's kubectl: `kubectl(*args, input=None)`, `kubectl.json(...)`, `kubectl.find(...)`,
+    `kubectl.apply(...)`.
+    """
     return control_plane.kubectl
 
 

@@ -49,7 +49,9 @@ def test_the_audit_log_tells_who_sent_what(control_plane: ControlPlane, namespac
     assert not [event for event in events if event["stage"] == "RequestReceived"]
 
 
-def test_a_service_account_has_the_rights_that_rbac_gives_and_no_more(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_service_account_has_the_rights_that_rbac_gives_and_no_more(
+    control_plane: ControlPlane, namespace: str
+) -> None:
     control_plane.kubectl("create", "serviceaccount", "nobody", "-n", namespace)
     kubeconfig = control_plane.service_account_kubeconfig(namespace, "nobody")
     refused = control_plane.kubectl("--kubeconfig", kubeconfig, "get", "secrets", "-A", check=False)
