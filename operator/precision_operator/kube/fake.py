@@ -27,7 +27,7 @@ class FakeKube:
 
     def put(self, resource: Resource, body: JsonObject) -> JsonObject:
         """Put an object there without it counting as a write; fills in uid and resourceVersion."""
-        stored = copy.deepcopy(body)
+        stored = _object(_pruned(copy.deepcopy(body)))
         metadata = _object(stored.setdefault("metadata", {}))
         metadata.setdefault("namespace", "default")
         metadata.setdefault("uid", f"uid-{resource.plural}-{metadata['name']}")
@@ -118,6 +118,18 @@ def _object(value: JsonValue) -> JsonObject:
 
 def _labels(body: JsonObject) -> Mapping[str, JsonValue]:
     return _object(_object(body["metadata"]).get("labels") or {})
+
+
+def _pruned(value: JsonValue) -> JsonValue:
+    """Without the empty annotations, empty env lists and false pauses, which the API server does not keep either."""
+    if isinstance(value, list):
+        return [_pruned(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    dropped: dict[str, JsonValue] = {"annotations": {}, "env": [], "paused": False}
+    return {
+        key: _pruned(item) for key, item in value.items() if item is None or key not in dropped or item != dropped[key]
+    }
 
 
 def merge(target: JsonValue, patch: Mapping[str, JsonValue]) -> JsonValue:

@@ -72,7 +72,6 @@ class PodRecord:
     view: PodView
     workload: str
     """Name of the workload that owns it; empty where it is none of ours."""
-    labels: Mapping[str, str]
     finished: bool
     """It has ended for good (evicted, for one) and only its object is left."""
 

@@ -222,7 +222,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         crashing=any(_crashed(container) for container in _statuses(status)),
     )
     finished = status.get("phase") in ("Succeeded", "Failed")
-    return PodRecord(text(metadata.get("namespace")), view, _owner(metadata, labels), labels, finished)
+    return PodRecord(text(metadata.get("namespace")), view, _owner(metadata, labels), finished)
 
 
 def _owner(metadata: Mapping[str, object], labels: Mapping[str, str]) -> str:

@@ -1,0 +1,255 @@
+"""The half of kopf that we use: it logs in, watches, reconnects. It writes nothing and decides nothing.
+
+kopf runs in a thread and a loop of its own: on its way out it cancels every task of its loop that is younger than
+itself, and it takes over the process' signals. What it hears is handed to our loop in order.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import kopf
+
+from precision_operator.contract import PREFIX
+from precision_operator.errors import OperatorError
+from precision_operator.kube.access import Access, credentials
+from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, JsonObject, Resource
+from precision_operator.settings import Settings
+from precision_operator.shell.inventory import Kind
+from precision_operator.shell.sink import Handover, Sink
+from precision_operator.shell.streams import listen
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 15.0
+"""How long kopf may take to wind down before it is left behind."""
+
+_WATCHED: dict[Kind, Resource] = {Kind.POLICIES: POLICIES, Kind.WORKLOADS: DEPLOYMENTS, Kind.PODS: PODS}
+
+
+class WatchLost(OperatorError):
+    """kopf, or one of its watches, ended unasked: the process must end, for it is deaf."""
+
+    reason = "WatchLost"
+
+
+class _Listing:
+    """A list under way: it counts as taken in once every object of it has been handled."""
+
+    def __init__(self) -> None:
+        self.keep: set[str] = set()
+        self.waiting: set[str] = set()
+        self.complete = False
+
+
+class Watches(kopf.OperatorRegistry):
+    """kopf's registry with our three handlers, and what its streams tell. Lives in kopf's thread."""
+
+    def __init__(self, handover: Handover) -> None:
+        super().__init__()
+        self._handover = handover
+        self._listings: dict[tuple[Kind, str | None], _Listing] = {}
+        self.error: WatchLost | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def handled(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        """One event, from kopf's handler."""
+        self._handover.event(kind, body, deleted=deleted)
+        metadata = cast(JsonObject, body.get("metadata") or {})
+        uid = str(metadata.get("uid", ""))
+        for (listed, namespace), listing in list(self._listings.items()):
+            if listed is kind and namespace in (None, metadata.get("namespace")):
+                listing.waiting.discard(uid)
+                (listing.keep.discard if deleted else listing.keep.add)(uid)
+                self._finish(kind, namespace, listing)
+
+    def alive(self, plural: str) -> None:
+        """See StreamListener."""
+        if plural in list(Kind):
+            self._handover.alive(Kind(plural))
+
+    def listing(self, plural: str, namespace: str | None, uid: str) -> None:
+        """See StreamListener."""
+        if plural in list(Kind):
+            listing = self._listings.setdefault((Kind(plural), namespace), _Listing())
+            listing.keep.add(uid)
+            listing.waiting.add(uid)
+
+    def listed(self, plural: str, namespace: str | None) -> None:
+        """See StreamListener."""
+        if plural in list(Kind):
+            kind = Kind(plural)
+            listing = self._listings.setdefault((kind, namespace), _Listing())
+            listing.complete = True
+            self._finish(kind, namespace, listing)
+
+    def failed(self, plural: str, error: Exception) -> None:
+        """See StreamListener."""
+        self.error = WatchLost(f"the watch of {plural} ended: {type(error).__name__}: {error}")
+        self.on_failure()
+
+    def _finish(self, kind: Kind, namespace: str | None, listing: _Listing) -> None:
+        if listing.complete and not listing.waiting:
+            del self._listings[(kind, namespace)]
+            self._handover.relisted(kind, namespace, frozenset(listing.keep))
+
+
+def build_registry(sink: Sink, settings: Settings, *, loop: asyncio.AbstractEventLoop | None = None) -> Watches:
+    """The handlers, on a registry of their own: one a kind, for every event, never raising.
+
+    ``loop`` is where the sink is called; the running one where it is not given.
+    """
+    registry = Watches(Handover(sink, loop or asyncio.get_running_loop()))
+    for kind, resource in _WATCHED.items():
+        _register(registry, kind, resource)
+    return registry
+
+
+def _register(registry: Watches, kind: Kind, resource: Resource) -> None:
+    @kopf.on.event(resource.group, resource.version, resource.plural, id=kind.value, registry=registry)
+    async def handle(event: kopf.RawEvent, **_: object) -> None:
+        body = cast(JsonObject, event["object"])
+        registry.handled(kind, body, deleted=event["type"] == "DELETED")
+
+
+def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
+    """kopf's settings for watching only, quick to notice a dead stream, and writing nothing anywhere."""
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 300
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 70
+    settings.watching.reconnect_backoff = 0.5
+    settings.watching.chunk_size = 500
+    settings.networking.request_timeout = 15
+    settings.networking.connect_timeout = 5
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5)
+    settings.networking.enforce_retry_after = True
+    settings.queueing.worker_limit = None
+    settings.queueing.idle_timeout = 1
+    settings.queueing.error_delays = (1, 2, 5, 10, 30)
+    settings.queueing.exit_timeout = 1
+    settings.execution.max_workers = 1
+    settings.process.ultimate_exiting_timeout = None
+    # No handler of ours needs these; should one ever slip in, its marks are at least in our own domain.
+    settings.persistence.finalizer = f"{PREFIX}/kopf"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING if ours.log_level != "debug" else logging.DEBUG)
+
+
+def _register_login(registry: Watches, access: Access) -> None:
+    """kopf asks again whenever the server refuses what it was given, so a rotated token is picked up."""
+
+    @kopf.on.login(id="login", registry=registry, errors=kopf.ErrorsMode.TEMPORARY, backoff=1.0)
+    async def login(**_: object) -> kopf.ConnectionInfo:
+        found = await credentials(access)
+        return kopf.ConnectionInfo(
+            server=found.server,
+            ca_path=found.ca_file,
+            insecure=found.insecure,
+            certificate_path=found.certificate_file,
+            private_key_path=found.key_file,
+            token=found.token,
+            proxy_url=found.proxy,
+        )
+
+
+async def run_kopf(
+    registry: Watches,
+    settings: Settings,
+    *,
+    access: Access,
+    stop_flag: asyncio.Event,
+    ready_flag: asyncio.Event | None = None,
+) -> None:
+    """Watch until ``stop_flag`` is set. ``ready_flag`` says that kopf has started; the inventory says when it is full.
+
+    Raises:
+        WatchLost: it ended for any other reason.
+    """
+    thread = _KopfThread(registry, settings, access, ready_flag)
+    thread.start()
+    stopper = asyncio.create_task(stop_flag.wait(), name="kopf stop flag")
+    try:
+        await asyncio.wait({stopper, thread.ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopper.cancel()
+        thread.stop()
+        await asyncio.wait({thread.ended}, timeout=STOP_SECONDS)
+    if not stop_flag.is_set() or registry.error is not None:
+        raise registry.error or WatchLost(f"kopf ended: {thread.failure or 'without an error'}")
+
+
+class _KopfThread(threading.Thread):
+    """kopf's thread; a daemon, so that a hung kopf cannot keep the process."""
+
+    def __init__(self, registry: Watches, settings: Settings, access: Access, ready_flag: asyncio.Event | None) -> None:
+        super().__init__(name="kopf", daemon=True)
+        self._registry = registry
+        self._settings = settings
+        self._ready_flag = ready_flag
+        self._outer = asyncio.get_running_loop()
+        self._stop: Callable[[], None] = lambda: None
+        self._stopped = threading.Event()
+        self.ended: asyncio.Future[None] = self._outer.create_future()
+        self.failure: BaseException | None = None
+        _register_login(registry, access)
+
+    def stop(self) -> None:
+        """Ask kopf to end; from any thread."""
+        self._stopped.set()
+        self._stop()
+
+    def run(self) -> None:
+        """The thread's body."""
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001 - a thread's last word; told by `ended` and `failure`
+            self.failure = error
+        finally:
+            self._tell(lambda: self.ended.done() or self.ended.set_result(None))
+
+    async def _main(self) -> None:
+        inner, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+        def request_stop() -> None:
+            try:
+                inner.call_soon_threadsafe(stop.set)
+            except RuntimeError:
+                log.debug("kopf has ended already")
+
+        self._stop = self._registry.on_failure = request_stop
+        if self._stopped.is_set():
+            return
+        settings = kopf.OperatorSettings()
+        configure(settings, self._settings)
+        unlisten = listen(settings, self._registry)
+        announcer = asyncio.create_task(self._announce(ready))
+        try:
+            await kopf.operator(
+                registry=self._registry,
+                settings=settings,
+                standalone=True,
+                clusterwide=not self._settings.watch_namespaces,
+                namespaces=self._settings.watch_namespaces,
+                stop_flag=stop,
+                ready_flag=ready,
+            )
+        finally:
+            announcer.cancel()
+            unlisten()
+
+    async def _announce(self, ready: asyncio.Event) -> None:
+        await ready.wait()
+        if self._ready_flag is not None:
+            self._tell(self._ready_flag.set)
+
+    def _tell(self, what: Callable[[], object]) -> None:
+        try:
+            self._outer.call_soon_threadsafe(what)
+        except RuntimeError:
+            log.debug("our loop has ended already")

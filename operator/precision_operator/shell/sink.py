@@ -1,0 +1,97 @@
+"""Where watch news goes: from kopf's thread into our loop, there into the inventory, from there onto the queue."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from precision_operator.kube.port import JsonObject
+from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+
+log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Where watch news goes. Calls are quick and never raise."""
+
+    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        """An object was listed, came, changed or went."""
+        ...
+
+    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
+        """A list of the kind is complete; its objects have been sent as events."""
+        ...
+
+    def alive(self, kind: Kind) -> None:
+        """The kind's stream gave a sign of life: an event or a bookmark (one a minute)."""
+        ...
+
+
+class InventorySink:
+    """Keeps the inventory and enqueues the policies that have to look again."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        enqueue: Callable[[PolicyKey], None],
+        heartbeat: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inventory = inventory
+        self._enqueue = enqueue
+        self._heartbeat = heartbeat
+        self._clock = clock
+        self.last_event: dict[Kind, float] = {}
+        """When each kind's stream last gave a sign of life, by the monotonic clock."""
+
+    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        """See Sink."""
+        self._wake(self._inventory.observe(kind, body, deleted=deleted))
+
+    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
+        """See Sink. The first list of the last kind wakes all policies: only now may they be decided on."""
+        was_ready = self._inventory.ready
+        self._wake(self._inventory.relisted(kind, namespace, uids))
+        if self._inventory.ready and not was_ready:
+            self._wake(frozenset(self._inventory.policies()))
+
+    def alive(self, kind: Kind) -> None:
+        """See Sink."""
+        self.last_event[kind] = self._clock()
+        self._heartbeat(kind.value)
+
+    def _wake(self, keys: frozenset[PolicyKey]) -> None:
+        for key in sorted(keys):
+            self._enqueue(key)
+
+
+class Handover:
+    """Calls a sink in its own loop, from kopf's thread, in order."""
+
+    def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
+        self._sink = sink
+        self._loop = loop
+
+    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        self._call(lambda: self._sink.event(kind, body, deleted=deleted))
+
+    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
+        self._call(lambda: self._sink.relisted(kind, namespace, uids))
+
+    def alive(self, kind: Kind) -> None:
+        self._call(lambda: self._sink.alive(kind))
+
+    def _call(self, what: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(_guarded, what)
+        except RuntimeError:  # our loop is closed: nobody is left to tell
+            log.debug("watch news after the end")
+
+
+def _guarded(what: Callable[[], None]) -> None:
+    try:
+        what()
+    except Exception:
+        log.exception("watch news could not be taken in")

@@ -1,0 +1,98 @@
+"""The health of kopf's watch streams, which kopf itself does not tell.
+
+kopf drops bookmarks before any handler, says to nobody that a list was complete, sends no deletions for what vanished
+while it was away, and leaves a watch that failed for dead while the process lives on. All four pass through one
+function of it, ``watching.infinite_watch``; it is wrapped here, and ``tests/unit/shell/test_streams.py`` fails where a
+new kopf has moved it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import kopf
+from kopf._cogs.aiokits import aiotoggles
+from kopf._cogs.clients import errors, watching
+from kopf._cogs.structs import bodies, references
+
+log = logging.getLogger(__name__)
+
+StreamItem = watching.Bookmark | bodies.RawEvent
+
+
+class StreamListener(Protocol):
+    """Who wants to know how the streams are; called in kopf's thread."""
+
+    def alive(self, plural: str) -> None:
+        """Something came: an event, a bookmark, a list."""
+        ...
+
+    def listing(self, plural: str, namespace: str | None, uid: str) -> None:
+        """An object of the list under way; a handler will be called with it, maybe later."""
+        ...
+
+    def listed(self, plural: str, namespace: str | None) -> None:
+        """The list under way is complete."""
+        ...
+
+    def failed(self, plural: str, error: Exception) -> None:
+        """The stream ended with an error that will not go away by itself."""
+        ...
+
+
+_original = watching.infinite_watch
+_listeners: dict[int, StreamListener] = {}
+
+
+def listen(settings: kopf.OperatorSettings, listener: StreamListener) -> Callable[[], None]:
+    """Listen to the streams of the operator that runs with these settings; the answer ends it."""
+    _listeners[id(settings)] = listener
+    watching.infinite_watch = _tapped
+
+    def end() -> None:
+        _listeners.pop(id(settings), None)
+
+    return end
+
+
+async def _tapped(
+    *,
+    settings: kopf.OperatorSettings,
+    resource: references.Resource,
+    namespace: references.Namespace,
+    operator_paused: aiotoggles.ToggleSet | None = None,
+    _iterations: int | None = None,
+) -> AsyncIterator[StreamItem]:
+    listener = _listeners.get(id(settings))
+    while True:
+        stream = _original(
+            settings=settings,
+            resource=resource,
+            namespace=namespace,
+            operator_paused=operator_paused,
+            _iterations=_iterations,
+        )
+        try:
+            async for item in stream:
+                if listener is not None:
+                    _tell(listener, resource.plural, namespace, item)
+                yield item
+            return
+        except (watching.WatchingError, errors.APIServerError) as error:
+            # The server is in trouble, or lost its place: list again. The stream's age tells the watchdog.
+            log.warning("watch broken, listing again", extra={"resource": resource.plural, "error": str(error)})
+            await asyncio.sleep(settings.watching.reconnect_backoff)
+        except Exception as error:
+            if listener is not None:
+                listener.failed(resource.plural, error)
+            raise
+
+
+def _tell(listener: StreamListener, plural: str, namespace: str | None, item: StreamItem) -> None:
+    """Pass on what one item says."""
+    listener.alive(plural)
+    if isinstance(item, watching.Bookmark):
+        listener.listed(plural, namespace)
+    elif item["type"] is None:
+        listener.listing(plural, namespace, item["object"].get("metadata", {}).get("uid", ""))
