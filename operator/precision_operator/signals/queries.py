@@ -3,6 +3,7 @@
 ``$namespace``, ``$window`` and ``$minSteps`` of a template are filled in by ``render``. Windows end at the evaluation.
 ``increase`` extrapolates to the window's edges, and less so for a counter that was 0 a moment ago: a ratio reads low for
 the first window after its counter left 0, never high.
+"""
 
 import re
 from collections.abc import Mapping

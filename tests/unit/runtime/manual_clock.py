@@ -1,0 +1,48 @@
+"""A clock that a test moves by hand."""
+
+import asyncio
+
+
+class ManualClock:
+    """Time stands still until ``advance``."""
+
+    def __init__(self, start: float = 1_000.0) -> None:
+        self.now = start
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def time(self) -> float:
+        return 1_700_000_000.0 + self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.now + seconds, future))
+        await future
+
+    async def advance(self, seconds: float) -> None:
+        """Move on to ``seconds`` from now, waking each sleeper at its own time."""
+        target = self.now + seconds
+        await settle()
+        while True:
+            self._sleepers = [(at, f) for at, f in self._sleepers if not f.done()]
+            due = min((at for at, _ in self._sleepers if at <= target), default=None)
+            if due is None:
+                break
+            self.now = max(self.now, due)
+            for at, future in self._sleepers:
+                if at <= self.now and not future.done():
+                    future.set_result(None)
+            await settle()
+        self.now = target
+        await settle()
+
+
+async def settle() -> None:
+    """Let everything run that can run."""
+    for _ in range(25):
+        await asyncio.sleep(0)

@@ -1,0 +1,185 @@
+"""The work queue: no key lost, never two workers on one key, the urgent first."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_operator.runtime.queue import Priority, WorkQueue
+from tests.unit.runtime.manual_clock import ManualClock, settle
+
+
+async def test_a_key_is_taken_once_however_often_it_was_added() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    for _ in range(3):
+        queue.add("a")
+    assert await queue.get() == "a"
+    assert queue.depth == 0
+
+
+async def test_a_key_added_while_processed_runs_once_more_and_not_before_done() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add("a", priority=Priority.EMERGENCY)
+    second = asyncio.ensure_future(queue.get())
+    await settle()
+    assert not second.done()
+    queue.done(key)
+    assert await second == "a"
+    queue.done("a")
+    assert queue.depth == 0
+
+
+async def test_an_emergency_goes_first_and_moves_a_waiting_key_up() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    for key in "abc":
+        queue.add(key)
+    queue.add("c", priority=Priority.EMERGENCY)
+    queue.add("c")  # never down again
+    assert [await queue.get() for _ in range(3)] == ["c", "a", "b"]
+
+
+async def test_of_several_delays_the_earliest_wins() -> None:
+    clock = ManualClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    queue.add_after("a", 10)
+    queue.add_after("a", 2)
+    queue.add_after("a", 5)
+    getter = asyncio.ensure_future(queue.get())
+    await clock.advance(1.9)
+    assert not getter.done()
+    await clock.advance(0.2)
+    assert await getter == "a"
+    queue.done("a")
+    await clock.advance(60)
+    assert queue.depth == 0
+
+
+async def test_backoff_doubles_up_to_its_limit_and_forget_resets_it() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    delays = [queue.backoff("a") for _ in range(11)]
+    assert delays[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert delays[-1] == 30.0
+    assert queue.backoff("b") == 0.1
+    queue.forget("a")
+    assert queue.backoff("a") == 0.1
+
+
+async def test_a_dropped_key_never_comes_back() -> None:
+    clock = ManualClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.add_after("a", 1)
+    queue.drop("a")
+    queue.done(key)
+    await clock.advance(5)
+    assert queue.depth == 0
+
+
+async def test_a_cancelled_get_loses_no_key() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    first, second = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
+    await settle()
+    queue.add("a")
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
+
+
+async def test_age_counts_from_the_first_add() -> None:
+    clock = ManualClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    assert queue.oldest_seconds == 0
+    queue.add("a")
+    await clock.advance(3)
+    queue.add("a", priority=Priority.EMERGENCY)
+    assert queue.oldest_seconds == 3
+
+
+async def test_done_without_get_is_a_programming_error() -> None:
+    with pytest.raises(ValueError, match="once for each get"):
+        WorkQueue[str](ManualClock()).done("a")
+
+
+_KEYS = st.sampled_from("abcd")
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), _KEYS, st.sampled_from(Priority)),
+        st.tuples(st.just("after"), _KEYS, st.sampled_from([0.5, 1.0, 3.0])),
+        st.tuples(st.just("backoff"), _KEYS, st.none()),
+        st.tuples(st.just("get"), st.none(), st.none()),
+        st.tuples(st.just("done"), st.integers(0, 3), st.none()),
+        st.tuples(st.just("tick"), st.sampled_from([0.4, 1.0, 5.0]), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+@settings(max_examples=150, deadline=None)
+def test_no_key_is_lost_none_is_taken_twice_and_the_urgent_go_first(steps: list[tuple[str, object, object]]) -> None:
+    asyncio.run(_check(steps))
+
+
+async def _check(steps: list[tuple[str, object, object]]) -> None:
+    """Against the simplest model: which keys are owed a run, and since when at which priority."""
+    clock = ManualClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    owed: dict[str, Priority] = {}
+    due: dict[str, float] = {}
+    active: list[str] = []
+
+    def pass_time() -> None:
+        for key in [k for k, at in due.items() if at <= clock.now]:
+            del due[key]
+            owed[key] = min(owed.get(key, Priority.NORMAL), Priority.NORMAL)
+
+    async def take() -> None:
+        ready = {k: p for k, p in owed.items() if k not in active}
+        if not ready:
+            return
+        key = await asyncio.wait_for(queue.get(), 1)
+        assert key not in active, "two workers on one key"
+        assert key in ready, "a run that nobody asked for"
+        assert ready[key] == min(ready.values()), "an emergency was overtaken"
+        del owed[key]
+        active.append(key)
+
+    for verb, what, how in steps:
+        if verb == "add":
+            assert isinstance(what, str)
+            assert isinstance(how, Priority)
+            queue.add(what, priority=how)
+            owed[what] = min(owed.get(what, how), how)
+        elif verb == "after":
+            assert isinstance(what, str)
+            assert isinstance(how, float)
+            queue.add_after(what, how)
+            due[what] = min(due.get(what, float("inf")), clock.now + how)
+        elif verb == "backoff":
+            assert isinstance(what, str)
+            delay = queue.backoff(what)
+            due[what] = min(due.get(what, float("inf")), clock.now + delay)
+        elif verb == "get":
+            await take()
+        elif verb == "done" and active:
+            assert isinstance(what, int)
+            queue.done(active.pop(what % len(active)))
+        elif verb == "tick":
+            assert isinstance(what, float)
+            await clock.advance(what)
+        pass_time()
+        assert queue.depth == len(owed)
+    await clock.advance(100)
+    pass_time()
+    for key in active:
+        queue.done(key)
+    active.clear()
+    while owed:
+        await take()
+    assert queue.depth == 0
+    queue.close()

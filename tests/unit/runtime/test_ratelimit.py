@@ -1,0 +1,110 @@
+"""The rate limiter: ceilings hold, emergencies go first and borrow within bounds."""
+
+import asyncio
+
+import pytest
+
+from precision_operator.runtime.ratelimit import RateLimiter
+from tests.unit.runtime.manual_clock import ManualClock, settle
+
+
+class Writers:
+    """Writers that note when they got their slot and keep it until told."""
+
+    def __init__(self, limiter: RateLimiter, *, keep: bool = False) -> None:
+        self.limiter = limiter
+        self.got: list[str] = []
+        self.leave = asyncio.Event()
+        if not keep:
+            self.leave.set()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def start(self, name: str, *, emergency: bool = False) -> "asyncio.Task[None]":
+        async def write() -> None:
+            async with self.limiter.slot(emergency):
+                self.got.append(name)
+                await self.leave.wait()
+
+        task = asyncio.ensure_future(write())
+        self.tasks.append(task)
+        return task
+
+
+async def test_the_rate_holds() -> None:
+    clock = ManualClock()
+    writers = Writers(RateLimiter(10, 100, clock))
+    for i in range(25):
+        writers.start(str(i))
+    await settle()
+    assert len(writers.got) == 10
+    await clock.advance(1.0)
+    assert len(writers.got) == 20
+    await clock.advance(0.5)
+    assert writers.got == [str(i) for i in range(25)]
+
+
+async def test_no_more_than_so_many_are_in_flight() -> None:
+    limiter = RateLimiter(1000, 3, ManualClock())
+    writers = Writers(limiter, keep=True)
+    for i in range(5):
+        writers.start(str(i))
+    await settle()
+    assert (len(writers.got), limiter.in_flight, limiter.waiting) == (3, 3, 2)
+    writers.leave.set()
+    await asyncio.gather(*writers.tasks)
+    assert limiter.in_flight == 0
+
+
+async def test_an_emergency_overtakes_and_borrows_up_to_its_burst() -> None:
+    clock = ManualClock()
+    writers = Writers(RateLimiter(10, 100, clock, emergency_burst=5))
+    for i in range(12):
+        writers.start(f"n{i}")
+    await settle()
+    for i in range(7):
+        writers.start(f"e{i}", emergency=True)
+    await settle()
+    assert writers.got[10:] == [f"e{i}" for i in range(5)], "the credit is bounded"
+    await clock.advance(0.21)
+    assert writers.got[15:] == ["e5", "e6"]
+    await clock.advance(0.5)
+    assert len(writers.got) == 17, "normal writes pay the credit back"
+    await clock.advance(0.3)
+    assert writers.got[17:] == ["n10", "n11"]
+
+
+async def test_a_cancelled_waiter_leaves_no_hole() -> None:
+    clock = ManualClock()
+    limiter = RateLimiter(1000, 1, clock)
+    writers = Writers(limiter, keep=True)
+    writers.start("a")
+    await settle()
+    second, _ = writers.start("b"), writers.start("c")
+    await settle()
+    second.cancel()
+    writers.tasks[0].cancel()
+    await settle()
+    assert writers.got == ["a", "c"]
+    assert limiter.in_flight == 1
+    writers.leave.set()
+    await asyncio.gather(*writers.tasks, return_exceptions=True)
+    assert limiter.in_flight == 0
+
+
+async def test_pause_holds_both_lanes() -> None:
+    clock = ManualClock()
+    limiter = RateLimiter(10, 10, clock)
+    writers = Writers(limiter)
+    limiter.pause(2.0)
+    writers.start("n")
+    writers.start("e", emergency=True)
+    await clock.advance(1.9)
+    assert writers.got == []
+    await clock.advance(0.2)
+    assert writers.got == ["e", "n"]
+
+
+@pytest.mark.parametrize(("rate", "cap"), [(0, 1), (-1, 1), (1, 0)])
+def test_a_limit_that_lets_nothing_through_is_refused(rate: float, cap: int) -> None:
+    with pytest.raises(ValueError, match="writesPerSecond"):
+        RateLimiter(rate, cap, ManualClock())
