@@ -146,7 +146,7 @@ def merge(target: JsonValue, patch: Mapping[str, JsonValue]) -> JsonValue:
 
 
 def _invalid(operation: Operation, why: str) -> KubeError:
-    return KubeError(f"{operation.op} {operation.path}: {why}", status=422)
+    return PreconditionFailed(f"{operation.op} {operation.path}: {why}", status=422)
 
 
 def apply_operation(document: JsonObject, operation: Operation) -> None:

@@ -78,5 +78,5 @@ class KubeApi(Protocol):
     async def json_patch(
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> JsonObject:
-        """JSON patch; a ``test`` that does not hold raises PreconditionFailed and nothing is written."""
+        """JSON patch; where a ``test`` does not hold or a path is missing, PreconditionFailed, and nothing is written."""
         ...

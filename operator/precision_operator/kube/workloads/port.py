@@ -79,7 +79,10 @@ class PodRecord:
 class WorkloadAdapter(Protocol):
     """One kind of workload: how it is read, and how our actions are written to it."""
 
-    resource: Resource
+    @property
+    def resource(self) -> Resource:
+        """The kind that it adapts."""
+        ...
 
     def workload(self, body: JsonObject) -> WorkloadRecord:
         """The slim record of a workload's body; never raises on odd bodies the API server let through."""
