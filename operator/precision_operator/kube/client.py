@@ -51,10 +51,7 @@ class KubeClient:
         *,
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
-        on_request: MESSAGE_LIMIT = 500
-"""Characters of an error's message: some answers quote the whole object."""
-
-RequestHook = _nothing,
+        on_request: RequestHook = _nothing,
     ) -> None:
         configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
         configuration.retries = None
@@ -73,10 +70,7 @@ RequestHook = _nothing,
         *,
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
-        on_request: MESSAGE_LIMIT = 500
-"""Characters of an error's message: some answers quote the whole object."""
-
-RequestHook = _nothing,
+        on_request: RequestHook = _nothing,
     ) -> "KubeClient":
         """A client for this access; opens no connection yet.
 
