@@ -1,0 +1,388 @@
+"""What the API server itself says to good and to bad policies: the schema, its CEL rules and its defaults."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from lab.cluster import Kubectl
+
+Json = dict[str, Any]
+SELECTOR: Json = {"matchLabels": {"app": "trainer"}}
+
+
+def policy(name: str = "p", /, **spec: Any) -> Json:
+    return {
+        "apiVersion": "precision.genesis.ai/v1alpha1",
+        "kind": "PrecisionPolicy",
+        "metadata": {"name": name},
+        "spec": {"selector": SELECTOR, **spec},
+    }
+
+
+def steps(*items: Json) -> Json:
+    return {"strategy": {"steps": list(items)}}
+
+
+def weights(*values: Any) -> Json:
+    return steps(*({"setWeight": value} for value in values))
+
+
+def selecting(*expressions: Json, **labels: str) -> Json:
+    return {"selector": {"matchExpressions": list(expressions), "matchLabels": labels}}
+
+
+def dry_run(kubectl: Kubectl, body: Json) -> tuple[bool, str]:
+    done = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(body), check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+GOOD: dict[str, Json] = {
+    "only a selector": {},
+    "bf16 with its fallback fp32": {"target": "bf16"},
+    "fp16 with fallback bf16": {"target": "fp16", "fallback": "bf16"},
+    "fp32, which takes a fleet off reduced precision": {"target": "fp32"},
+    "a rollout that stops at 50 %": weights(10, 50),
+    "a single step": weights(100),
+    "pauses that wait for a person": steps({"setWeight": 1}, {"pause": {}}, {"setWeight": 2}, {"pause": {"duration": "1h30m"}}),
+    "fifty steps": weights(*range(1, 51)),
+    "the fastest evaluation": {"evaluation": {"interval": "500ms", "window": "2s", "maxSampleAge": "1s", "noDataLimit": "1s"}},
+    "the slowest evaluation": {"evaluation": {"interval": "5m", "window": "1h", "maxSampleAge": "10m", "noDataLimit": "24h"}},
+    "a window as long as the interval": {"evaluation": {"interval": "1m", "window": "60s"}},
+    "durations of several parts": {"evaluation": {"window": "1m30s500ms"}},
+    "no tolerance at all": {"evaluation": {"failureLimit": 0, "minSamples": 1, "minSteps": 0}},
+    "rollback without data": {"evaluation": {"onNoData": "Rollback"}},
+    "thresholds of its own": {"criteria": {"overflow": {"enter": 0.1, "leave": 0.05, "promoteBelow": 0.1, "severity": "P2"}}},
+    "whole numbers as thresholds": {"criteria": {"failures": {"enter": 1, "leave": 0, "promoteBelow": 0}}},
+    "every criterion off": {"criteria": {name: {"enabled": False} for name in ("overflow", "divergence", "failures", "nonFinite", "speed")}},
+    "speed, where lower is worse": {"criteria": {"speed": {"enter": 1.0, "leave": 1.2, "query": "team-speed"}}},
+    "a whole fleet needed for a fleet rollback": {"rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}},
+    "short deadlines": {"rollback": {"deadlines": {"P0": "1s", "P1": "24h", "P2": "1s"}}},
+    "another metric source": {"prometheusRef": {"name": "team-a"}},
+    "all four operators": selecting(
+        {"key": "app", "operator": "In", "values": ["a", ""]},
+        {"key": "example.com/team", "operator": "NotIn", "values": ["x"]},
+        {"key": "gpu", "operator": "Exists"},
+        {"key": "debug", "operator": "DoesNotExist", "values": []},
+    ),
+    "label keys with a prefix": selecting(**{"training.example.com/team": "vision", "a": ""}),
+    "suspended, restoring on deletion": {"suspend": True, "deletionPolicy": "Restore", "delivery": "NewOnly"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_sensible_policy_is_accepted(kubectl: Kubectl, name: str) -> None:
+    accepted, said = dry_run(kubectl, policy(**GOOD[name]))
+    assert accepted, said
+
+
+BAD: dict[str, tuple[Json, str]] = {
+    # selector
+    "no selector": ({"selector": None}, "spec.selector"),
+    "an empty selector": ({"selector": {}}, "an empty one would select every workload of the namespace: name a label"),
+    "empty lists in the selector": (selecting(), "selector must have at least one requirement"),
+    "In without values": (selecting({"key": "a", "operator": "In"}), "need at least one value: list the values, or use Exists"),
+    "NotIn with no values": (selecting({"key": "a", "operator": "NotIn", "values": []}), "need at least one value"),
+    "Exists with values": (selecting({"key": "a", "operator": "Exists", "values": ["x"]}), "take no values: remove values, or use In"),
+    "DoesNotExist with values": (selecting({"key": "a", "operator": "DoesNotExist", "values": ["x"]}), "take no values"),
+    "an unknown operator": (selecting({"key": "a", "operator": "Gt", "values": ["1"]}), 'supported values: "In", "NotIn", "Exists", "DoesNotExist"'),
+    "a label key that can be none": (selecting(**{"a b": "c"}), "every key of matchLabels must be a label key"),
+    "a label key that is empty": (selecting(**{"": "c"}), "every key of matchLabels must be a label key"),
+    "a label key that is too long": (selecting(**{"k" * 64: "c"}), "every key of matchLabels must be a label key"),
+    "a label value that can be none": (selecting(app="a b"), "spec.selector.matchLabels.app"),
+    "a label value that is too long": (selecting(app="v" * 64), "may not be more than 63"),
+    "an expression's key that can be none": (selecting({"key": "a/b/c", "operator": "Exists"}), "matchExpressions[0].key"),
+    "seventeen labels": (selecting(**{f"k{i}": "v" for i in range(17)}), "must have at most 16"),
+    "a namespace of its own": ({"namespace": "other"}, 'unknown field "spec.namespace"'),
+    # modes
+    "an unknown target": ({"target": "fp8"}, 'supported values: "fp16", "bf16", "fp32"'),
+    "a target in capitals": ({"target": "FP16"}, "supported values"),
+    "a fallback that is the target": ({"target": "bf16", "fallback": "bf16"}, "found target bf16 with fallback bf16: use fallback: fp32"),
+    "a fallback less safe than the target": ({"target": "fp32", "fallback": "bf16"}, "fallback must be safer than target"),
+    "fp16 as fallback": ({"fallback": "fp16"}, 'supported values: "fp32", "bf16"'),
+    "an unknown delivery": ({"delivery": "Force"}, 'supported values: "Auto", "Hot", "Restart", "NewOnly"'),
+    "an unknown deletion policy": ({"deletionPolicy": "Delete"}, 'supported values: "Leave", "Restore"'),
+    "suspend as a string": ({"suspend": "yes"}, "must be of type boolean"),
+    # no address and no credential can be said
+    "an address": ({"prometheusRef": {"address": "x"}}, 'unknown field "spec.prometheusRef.address"'),
+    "an address as a name": ({"prometheusRef": {"name": "http://x:9090"}}, "spec.prometheusRef.name"),
+    "PromQL as a query": ({"criteria": {"overflow": {"query": "sum(up)"}}}, "spec.criteria.overflow.query"),
+    "an injection as a query": ({"criteria": {"overflow": {"query": '"} or vector(0) #'}}}, "spec.criteria.overflow.query"),
+    "a query of 64 characters": ({"criteria": {"speed": {"query": "q" * 64}}}, "may not be more than 63"),
+    # steps
+    "no steps": (steps(), "should have at least 1 items"),
+    "a step that is both": (steps({"setWeight": 10, "pause": {}}), "exactly one of setWeight and pause: split it into two items"),
+    "a step that is neither": (steps({"setWeight": 10}, {}), "exactly one of setWeight and pause"),
+    "a pause first": (steps({"pause": {"duration": "1m"}}, {"setWeight": 10}), "steps must begin with a setWeight"),
+    "weights that fall": (weights(50, 25), "must rise strictly: order them and remove repeated ones"),
+    "weights that fall, with pauses between": (steps({"setWeight": 50}, {"pause": {}}, {"setWeight": 25}), "must rise strictly"),
+    "a weight twice": (weights(10, 25, 25), "must rise strictly"),
+    "a weight of 0": (weights(0, 50), "greater than or equal to 1"),
+    "a weight of 101": (weights(101), "less than or equal to 100"),
+    "a weight with a fraction": (weights(10.5), "must be of type integer"),
+    "a weight as a string": (weights("10"), "must be of type integer"),
+    "a weight in percent": (weights("10%"), "must be of type integer"),
+    "a weight that overflows": (weights(2**63 - 1), "less than or equal to 100"),
+    "51 steps": (weights(*range(1, 52)), "must have at most 50 items"),
+    "a pause of 0s": (steps({"setWeight": 10}, {"pause": {"duration": "0s"}}), "found 0s: drop the step to wait for nothing"),
+    "a pause of a year": (steps({"setWeight": 10}, {"pause": {"duration": "8760h"}}), "at most 720h, found 8760h"),
+    "a pause that is a duration": (steps({"setWeight": 10}, {"pause": "10m"}), "must be of type object"),
+    # durations
+    "an interval of 0s": ({"evaluation": {"interval": "0s"}}, "between 500ms and 5m, e.g. 15s; found 0s"),
+    "an interval of 1ms": ({"evaluation": {"interval": "1ms"}}, "between 500ms and 5m"),
+    "an interval of 6m": ({"evaluation": {"interval": "6m", "window": "1h"}}, "between 500ms and 5m"),
+    "a negative interval": ({"evaluation": {"interval": "-1m"}}, "spec.evaluation.interval"),
+    "an interval without a unit": ({"evaluation": {"interval": "15"}}, "spec.evaluation.interval"),
+    "an interval as a number": ({"evaluation": {"interval": 15}}, "must be of type string"),
+    "an interval in days": ({"evaluation": {"interval": "1d"}}, "spec.evaluation.interval"),
+    "an interval in nanoseconds": ({"evaluation": {"interval": "1ns"}}, "spec.evaluation.interval"),
+    "an interval with a fraction": ({"evaluation": {"interval": "1.5s"}}, "spec.evaluation.interval"),
+    "an interval past any clock": ({"evaluation": {"interval": "9999999h"}}, "spec.evaluation.interval"),
+    "an interval of many hours": ({"evaluation": {"interval": "999999h999999h"}}, "between 500ms and 5m"),
+    "a window shorter than the interval": ({"evaluation": {"interval": "1m", "window": "30s"}}, "found window 30s with interval 1m: raise window or lower interval"),
+    "a window of 1s": ({"evaluation": {"interval": "500ms", "window": "1s"}}, "between 2s and 1h"),
+    "a sample age of an hour": ({"evaluation": {"maxSampleAge": "1h"}}, "between 1s and 10m"),
+    "a limit without data of 2 days": ({"evaluation": {"noDataLimit": "48h"}}, "between 1s and 24h"),
+    "an acknowledgement in 0s": ({"rollback": {"ackTimeout": "0s"}}, "between 1s and 30m"),
+    "a deadline of 25h": ({"rollback": {"deadlines": {"P1": "25h"}}}, "must be between 1s and 24h, e.g. 5m; found 25h"),
+    "a deadline for P3": ({"rollback": {"deadlines": {"P3": "1h"}}}, 'unknown field "spec.rollback.deadlines.P3"'),
+    "a progress deadline of 5 s": ({"progressDeadlineSeconds": 5}, "greater than or equal to 10"),
+    "a progress deadline of 2 days": ({"progressDeadlineSeconds": 172800}, "less than or equal to 86400"),
+    # evidence
+    "a negative failure limit": ({"evaluation": {"failureLimit": -1}}, "greater than or equal to 0"),
+    "promotion on no sample": ({"evaluation": {"minSamples": 0}}, "greater than or equal to 1"),
+    "promotion on no data": ({"evaluation": {"onNoData": "Promote"}}, 'supported values: "Hold", "Rollback"'),
+    "null steps needed": ({"evaluation": {"minSteps": -1}}, "greater than or equal to 0"),
+    # thresholds
+    "leave at enter": ({"criteria": {"overflow": {"enter": 0.3, "leave": 0.3}}}, "leave (default 0.2) must be below enter (default 0.3)"),
+    "leave above enter": ({"criteria": {"divergence": {"leave": 0.5}}}, "lower leave or raise enter"),
+    "enter below the default of leave": ({"criteria": {"overflow": {"enter": 0.15}}}, "leave (default 0.2) must be below enter"),
+    "promotion above enter": ({"criteria": {"failures": {"promoteBelow": 0.6}}}, "because a breach never promotes"),
+    "speed the other way round": ({"criteria": {"speed": {"enter": 0.9, "leave": 0.8}}}, "must be above enter (default 0.8), because lower is worse here"),
+    "speed with leave at enter": ({"criteria": {"speed": {"enter": 0.9}}}, "because lower is worse here"),
+    "a speed of 0": ({"criteria": {"speed": {"enter": 0}}}, "greater than 0"),
+    "a share above 1": ({"criteria": {"overflow": {"enter": 1.5}}}, "less than or equal to 1"),
+    "a share in percent": ({"criteria": {"overflow": {"enter": 30}}}, "less than or equal to 1"),
+    "a negative share": ({"criteria": {"failures": {"leave": -0.1}}}, "greater than or equal to 0"),
+    "a divergence of 0": ({"criteria": {"divergence": {"promoteBelow": 0}}}, "greater than 0"),
+    "a threshold as a string": ({"criteria": {"overflow": {"enter": "0.3"}}}, "must be of type number"),
+    "a threshold that is not a number": ({"criteria": {"overflow": {"enter": "NaN"}}}, "must be of type number"),
+    "a threshold for non-finite losses": ({"criteria": {"nonFinite": {"enter": 0.1}}}, 'unknown field "spec.criteria.nonFinite.enter"'),
+    "an unknown severity": ({"criteria": {"overflow": {"severity": "P3"}}}, 'supported values: "P0", "P1", "P2"'),
+    "a criterion with a typo": ({"criteria": {"overflows": {}}}, 'unknown field "spec.criteria.overflows"'),
+    "a fleet share of 0": ({"rollback": {"fleetShare": 0}}, "greater than 0"),
+    "a fleet share in percent": ({"rollback": {"fleetShare": 25}}, "less than or equal to 1"),
+    "a fleet of nobody": ({"rollback": {"fleetMinimum": 0}}, "greater than or equal to 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_nonsense_is_refused_with_what_was_expected(kubectl: Kubectl, name: str) -> None:
+    spec, expected = BAD[name]
+    accepted, said = dry_run(kubectl, policy(**spec))
+    assert not accepted, "accepted"
+    assert expected in said
+
+
+def test_a_policy_without_a_spec_is_refused(kubectl: Kubectl) -> None:
+    body = policy()
+    del body["spec"]
+    accepted, said = dry_run(kubectl, body)
+    assert not accepted
+    assert "spec: Required value" in said
+
+
+DEFAULTS: Json = {
+    "selector": SELECTOR,
+    "target": "fp16",
+    "fallback": "fp32",
+    "delivery": "Auto",
+    "suspend": False,
+    "deletionPolicy": "Leave",
+    "prometheusRef": {"name": "default"},
+    "progressDeadlineSeconds": 600,
+    "strategy": {
+        "steps": [
+            {"setWeight": 10},
+            {"pause": {"duration": "10m"}},
+            {"setWeight": 25},
+            {"pause": {"duration": "10m"}},
+            {"setWeight": 50},
+            {"pause": {"duration": "10m"}},
+            {"setWeight": 100},
+        ]
+    },
+    "evaluation": {
+        "interval": "15s",
+        "window": "5m",
+        "failureLimit": 1,
+        "minSamples": 3,
+        "minSteps": 20,
+        "maxSampleAge": "1m",
+        "noDataLimit": "10m",
+        "onNoData": "Hold",
+    },
+    "criteria": {
+        "overflow": {"enabled": True, "severity": "P1", "enter": 0.3, "leave": 0.2, "promoteBelow": 0.05},
+        "divergence": {"enabled": True, "severity": "P1", "enter": 0.2, "leave": 0.1, "promoteBelow": 0.05},
+        "failures": {"enabled": True, "severity": "P0", "enter": 0.5, "leave": 0.25, "promoteBelow": 0.05},
+        "nonFinite": {"enabled": True, "severity": "P0"},
+        "speed": {"enabled": True, "severity": "P2", "enter": 0.8, "leave": 0.9},
+    },
+    "rollback": {
+        "fleetShare": 0.25,
+        "fleetMinimum": 2,
+        "ackTimeout": "30s",
+        "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
+    },
+}
+
+
+def test_a_selector_alone_gives_every_default(kubectl: Kubectl) -> None:
+    accepted, said = dry_run(kubectl, policy())
+    assert accepted, said
+    assert json.loads(said)["spec"] == DEFAULTS
+
+
+def test_one_field_of_a_group_leaves_the_defaults_of_the_others(kubectl: Kubectl) -> None:
+    changed: Json = {"evaluation": {"interval": "2s"}, "criteria": {"speed": {"enabled": False}}}
+    expected = copy.deepcopy(DEFAULTS)
+    expected["evaluation"]["interval"] = "2s"
+    expected["criteria"]["speed"]["enabled"] = False
+    _, said = dry_run(kubectl, policy(**changed))
+    assert json.loads(said)["spec"] == expected
+
+
+def test_null_means_the_default(kubectl: Kubectl) -> None:
+    _, said = dry_run(kubectl, policy(target=None, evaluation=None, criteria=None))
+    assert json.loads(said)["spec"] == DEFAULTS
+
+
+STATUS: Json = {
+    "observedGeneration": 3,
+    "phase": "RollingBack",
+    "reason": "Overflow",
+    "message": "2 of 6 workloads overflow in more than 30 % of their steps",
+    "precision": "fp32",
+    "gate": "Closed",
+    "generation": 17,
+    "fallback": "fp32",
+    "transitionId": 9,
+    "stepIndex": 2,
+    "step": "2/4 25%",
+    "weight": 25,
+    "phaseSince": "2026-11-21T10:00:00Z",
+    "stepSince": "2026-11-21T10:00:00.123456Z",
+    "evidenceSince": "2026-11-21T10:00:00Z",
+    "noDataSince": "2026-11-21T10:00:00Z",
+    "progress": "3/6",
+    "total": 6,
+    "moved": 3,
+    "breached": 2,
+    "unknown": 1,
+    "members": [{"name": "a", "uid": "1"}],
+    "held": [{"name": "a", "uid": "1", "reason": "Overflow", "since": "2026-11-21T10:00:00Z"}],
+    "failing": [{"name": "b", "uid": "2", "signal": "overflow", "severity": "P1", "since": "2026-11-21T10:00:00Z", "count": 2}],
+    "incident": {
+        "id": "p-9",
+        "severity": "P1",
+        "scope": "Fleet",
+        "reason": "Overflow",
+        "message": "two of six",
+        "workloads": ["a", "b"],
+        "detectedAt": "2026-11-21T10:00:00Z",
+        "decidedAt": "2026-11-21T10:00:00Z",
+        "lastPatchAt": "2026-11-21T10:00:00Z",
+        "lastAckAt": "2026-11-21T10:00:00Z",
+        "deadlineAt": "2026-11-21T10:00:00Z",
+        "settledAt": "2026-11-21T10:00:00Z",
+        "escalated": False,
+    },
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "False",
+            "observedGeneration": 3,
+            "lastTransitionTime": "2026-11-21T10:00:00Z",
+            "reason": "RollingBack",
+            "message": "",
+        }
+    ],
+    "writer": {"holder": "precision-operator-0", "epoch": 4},
+}  # fmt: skip
+
+
+def test_every_field_of_the_status_is_kept_as_written(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
+    kubectl(
+        "patch",
+        "pp",
+        "p",
+        "-n",
+        namespace,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        json.dumps({"status": STATUS}),
+    )
+    assert kubectl.json("get", "pp", "p", "-n", namespace)["status"] == STATUS
+
+
+def test_a_status_sent_with_a_new_policy_is_dropped(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**policy(), "status": STATUS}))
+    assert "status" not in kubectl.json("get", "pp", "p", "-n", namespace)
+
+
+def test_the_table_shows_where_a_policy_stands(kubectl: Kubectl, namespace: str) -> None:
+    kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
+    kubectl(
+        "patch",
+        "pp",
+        "p",
+        "-n",
+        namespace,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        json.dumps({"status": STATUS}),
+    )
+    header, row = kubectl("get", "pp", "-n", namespace).stdout.splitlines()
+    assert header.split() == ["NAME", "PRECISION", "PHASE", "STEP", "MOVED", "SINCE", "AGE"]
+    assert row.split()[:6] == ["p", "fp32", "RollingBack", "2/4", "25%", "3/6"]
+    wide = kubectl("get", "genesis", "-n", namespace, "-o", "wide").stdout
+    assert "REASON" in wide
+    assert "Overflow" in wide
+
+
+def test_the_largest_status_still_fits(kubectl: Kubectl, namespace: str) -> None:
+    uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+    members = [{"name": f"trainer-with-a-name-of-usual-length-{i:04}", "uid": uid} for i in range(5000)]
+    kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
+    current = kubectl.json("get", "pp", "p", "-n", namespace)
+    body = json.dumps({**current, "status": {"members": members}})
+    kubectl("replace", "-n", namespace, "--subresource=status", "-f", "-", input=body)
+    assert len(kubectl.json("get", "pp", "p", "-n", namespace)["status"]["members"]) == 5000
+
+
+def test_every_field_is_described(kubectl: Kubectl) -> None:
+    schema = kubectl.json("get", "crd", "precisionpolicies.precision.genesis.ai")["spec"]["versions"][0]["schema"]
+
+    def undescribed(node: Json, path: str) -> list[str]:
+        found = (
+            [path] if not node.get("description") and path and path != ".metadata" and not path.endswith("[]") else []
+        )
+        for key, child in node.get("properties", {}).items():
+            found += undescribed(child, f"{path}.{key}")
+        if isinstance(node.get("items"), dict):
+            found += undescribed(node["items"], f"{path}[]")
+        return found
+
+    assert undescribed(schema["openAPIV3Schema"], "") == []
+
+
+def test_no_part_of_the_schema_lets_unknown_fields_through(kubectl: Kubectl) -> None:
+    crd = json.dumps(kubectl.json("get", "crd", "precisionpolicies.precision.genesis.ai")["spec"])
+    assert "x-kubernetes-preserve-unknown-fields" not in crd
