@@ -174,12 +174,14 @@ async def run_kopf(
     thread = _KopfThread(registry, settings, access, ready_flag)
     thread.start()
     stopper = asyncio.create_task(stop_flag.wait(), name="kopf stop flag")
+    ender = asyncio.create_task(thread.ended.wait(), name="kopf end")
     try:
-        await asyncio.wait({stopper, thread.ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopper, ender}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stopper.cancel()
         thread.stop()
-        await asyncio.wait({thread.ended}, timeout=STOP_SECONDS)
+        await asyncio.wait({ender}, timeout=STOP_SECONDS)
+        stopper.cancel()
+        ender.cancel()
     if not stop_flag.is_set() or registry.error is not None:
         raise registry.error or WatchLost(f"kopf ended: {thread.failure or 'without an error'}")
 
@@ -195,7 +197,7 @@ class _KopfThread(threading.Thread):
         self._outer = asyncio.get_running_loop()
         self._stop: Callable[[], None] = lambda: None
         self._stopped = threading.Event()
-        self.ended: asyncio.Future[None] = self._outer.create_future()
+        self.ended = asyncio.Event()
         self.failure: BaseException | None = None
         _register_login(registry, access)
 
@@ -211,7 +213,7 @@ class _KopfThread(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - a thread's last word; told by `ended` and `failure`
             self.failure = error
         finally:
-            self._tell(lambda: self.ended.done() or self.ended.set_result(None))
+            self._tell(self.ended.set)
 
     async def _main(self) -> None:
         inner, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()

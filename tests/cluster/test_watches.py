@@ -1,0 +1,118 @@
+"""kopf in its thread against a real API server: what it hears reaches the inventory, and what it loses is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lab.cluster import ControlPlane, Kubectl
+from precision_operator.api.selector import Selector
+from precision_operator.kube.access import Access
+from precision_operator.kube.port import JsonObject
+from precision_operator.kube.workloads.deployment import DeploymentAdapter
+from precision_operator.settings import Settings
+from precision_operator.shell.inventory import Inventory, Kind
+from precision_operator.shell.registry import WatchLost, build_registry, run_kopf
+from precision_operator.shell.sink import InventorySink
+
+FLEET = Selector(match_labels=(("fleet", "a"),))
+
+
+class World(InventorySink):
+    """An inventory that a running kopf fills."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory(DeploymentAdapter())
+        self.beats: set[str] = set()
+        self._news = asyncio.Event()
+        super().__init__(self.inventory, enqueue=lambda key: None, heartbeat=self.beats.add)
+
+    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        super().event(kind, body, deleted=deleted)
+        self._news.set()
+
+    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
+        super().relisted(kind, namespace, uids)
+        self._news.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(40):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
+    world, stop = World(), asyncio.Event()
+    kopf = asyncio.create_task(
+        run_kopf(build_registry(world, settings), settings, access=access, stop_flag=stop), name="kopf"
+    )
+    ready = asyncio.create_task(world.until(lambda: world.inventory.ready))
+    await asyncio.wait({kopf, ready}, return_when=asyncio.FIRST_COMPLETED)
+    if kopf.done():
+        ready.cancel()
+        await kopf
+    yield world
+    stop.set()
+    await kopf
+
+
+def deployment(name: str, *, replicas: int = 1) -> JsonObject:
+    labels: JsonObject = {"app": name, "fleet": "a"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
+        },
+    }
+
+
+async def apply(kubectl: Kubectl, namespace: str, *bodies: JsonObject) -> None:
+    for body in bodies:
+        await asyncio.to_thread(kubectl.apply, {**body, "metadata": {**body["metadata"], "namespace": namespace}})
+
+
+async def test_what_exists_comes_and_goes_is_known(
+    control_plane: ControlPlane, kubectl: Kubectl, namespace: str
+) -> None:
+    await apply(kubectl, namespace, deployment("one"))
+    async with watching(Access(control_plane.kubeconfig), Settings(watch_namespaces=(namespace,))) as world:
+        inventory = world.inventory
+        assert [view.name for view in inventory.selected(namespace, FLEET)] == ["one"]
+        await apply(kubectl, namespace, deployment("two", replicas=2))
+        await world.until(
+            lambda: [(v.name, len(v.pods)) for v in inventory.selected(namespace, FLEET)] == [("one", 1), ("two", 2)]
+        )
+        await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
+        await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["two"])
+        await world.until(lambda: inventory.count(Kind.PODS) == 2)
+        assert world.beats >= {"deployments", "pods", "precisionpolicies"}
+
+
+async def test_a_restart_of_the_api_server_is_survived_and_losses_are_noticed(
+    kubectl: Kubectl, control_plane: ControlPlane, namespace: str
+) -> None:
+    await apply(kubectl, namespace, deployment("one"), deployment("two"))
+    async with watching(Access(control_plane.kubeconfig), Settings()) as world:
+        inventory = world.inventory
+        await world.until(lambda: len(inventory.selected(namespace, FLEET)) == 2)
+        await asyncio.to_thread(control_plane.stop_apiserver)
+        control_plane.start_apiserver()  # in this thread: the server would die with another
+        await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace)
+        await apply(kubectl, namespace, deployment("three"))
+        await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["three", "two"])
+
+
+async def test_a_watch_that_is_forbidden_ends_the_run(control_plane: ControlPlane, namespace: str) -> None:
+    access = Access(control_plane.user_kubeconfig("nobody"))
+    with pytest.raises(WatchLost, match="Forbidden"):
+        async with watching(access, Settings(watch_namespaces=(namespace,))):
+            raise AssertionError("it may not start")
