@@ -148,7 +148,8 @@ class _Client:
         self._adapter.abort()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, also where somebody still holds it (the traceback of an error does)."""
+        self._adapter.abort()
         self._session.close()
 
     def _headers(self) -> dict[str, str]:

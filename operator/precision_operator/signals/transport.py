@@ -79,11 +79,12 @@ class BoundedAdapter(HTTPAdapter):
         response = super().send(request, stream=True, timeout=timeout, verify=verify, cert=cert, proxies=proxies)
         try:
             body = self._read(response)
+            if response.status_code != 200:
+                raise _refusal(response, body)
+            cast(BaseHTTPResponse, response.raw).release_conn()  # `read1` does not, at the body's end
         except BaseException:
             response.close()  # what is left of the body must not be taken for the next answer
             raise
-        if response.status_code != 200:
-            raise _refusal(response, body)
         answer = VectorAnswer()
         answer.status_code = response.status_code
         answer.headers = response.headers

@@ -1,0 +1,77 @@
+"""The operator's metrics: stable names, and no series of a policy that is gone."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from precision_operator.observability.metrics import Metrics
+
+
+def samples(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    made = Metrics()
+    made.watch_queue(lambda: 3.0, lambda: 1.5)
+    made.watch_leadership(lambda: True)
+    made.watch_heartbeat(lambda: 1234.5)
+    made.reconciled("success", 0.01)
+    made.api_write("patch", "pods", "Conflict")
+    made.prometheus_query("ack", "success", 0.02)
+    made.policy_state("ns", "p", phase="Progressing", precision="fp16")
+    made.policy_workloads("ns", "p", {"moved": 2, "waiting": 4})
+    made.rollback("ns", "p", severity="emergency", reason="OverflowBreach", scope="fleet")
+    made.rollback_stage("detected_to_decided", 0.2)
+    made.transition("ns", "p", before="Progressing", after="Degraded", reason="OverflowBreach")
+    return made
+
+
+def test_the_promised_names_are_there(metrics: Metrics) -> None:
+    found = samples(metrics)
+    assert found["workqueue_depth"] == [({}, 3.0)]
+    assert found["workqueue_oldest_seconds"] == [({}, 1.5)]
+    assert found["reconcile_total"] == [({"result": "success"}, 1.0)]
+    assert found["reconcile_duration_seconds_count"] == [({}, 1.0)]
+    assert found["precision_operator_api_writes_total"] == [
+        ({"verb": "patch", "resource": "pods", "result": "Conflict"}, 1.0)
+    ]
+    assert found["precision_operator_prometheus_queries_total"] == [({"query": "ack", "result": "success"}, 1.0)]
+    assert found["precision_operator_prometheus_query_duration_seconds_count"] == [({}, 1.0)]
+    assert found["precision_operator_leader"] == [({}, 1.0)]
+    assert found["precision_operator_heartbeat_timestamp_seconds"] == [({}, 1234.5)]
+    assert found["precision_rollback_stage_seconds_count"] == [({"stage": "detected_to_decided"}, 1.0)]
+    assert found["precision_policy_transitions_total"][0][0] == {
+        "namespace": "ns",
+        "policy": "p",
+        "from": "Progressing",
+        "to": "Degraded",
+        "reason": "OverflowBreach",
+    }
+    assert found["process_resident_memory_bytes"]
+
+
+def test_a_policy_has_one_state_at_a_time(metrics: Metrics) -> None:
+    metrics.policy_state("ns", "p", phase="Degraded", precision="fp32")
+    metrics.policy_state("ns", "p", phase="Degraded", precision="fp32")
+    assert samples(metrics)["precision_policy_info"] == [
+        ({"namespace": "ns", "policy": "p", "phase": "Degraded", "precision": "fp32"}, 1.0)
+    ]
+    metrics.policy_workloads("ns", "p", {"moved": 1})
+    counts = {labels["state"]: value for labels, value in samples(metrics)["precision_policy_workloads"]}
+    assert counts == {"moved": 1.0, "waiting": 0.0}
+
+
+def test_a_deleted_policy_leaves_no_series(metrics: Metrics) -> None:
+    metrics.policy_state("ns", "other", phase="Healthy", precision="fp16")
+    metrics.forget_policy("ns", "p")
+    metrics.forget_policy("ns", "p")
+    of_p = [labels for series in samples(metrics).values() for labels, _ in series if labels.get("policy") == "p"]
+    assert of_p == []
+    assert samples(metrics)["precision_policy_info"][0][0]["policy"] == "other"
+    metrics.policy_state("ns", "p", phase="Healthy", precision="fp16")
+    assert len(samples(metrics)["precision_policy_info"]) == 2

@@ -1,0 +1,110 @@
+"""A server on a real socket that answers as told: Prometheus on its worst days."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Write = Callable[[bytes], None]
+
+
+def vector(*values: object, pod: str = "", warnings: list[str] | None = None) -> bytes:
+    """A success with one sample for each value, of pods p0, p1, … or all of ``pod``."""
+    result = [{"metric": {"pod": pod or f"p{i}"}, "value": [1.5, value]} for i, value in enumerate(values)]
+    return success("vector", result, warnings=warnings)
+
+
+def success(kind: str, result: object, *, warnings: list[str] | None = None) -> bytes:
+    body: dict[str, object] = {"status": "success", "data": {"resultType": kind, "result": result}}
+    if warnings:
+        body["warnings"] = warnings
+    return json.dumps(body).encode()
+
+
+def failure(kind: str, message: str) -> bytes:
+    return json.dumps({"status": "error", "errorType": kind, "error": message}).encode()
+
+
+def http(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+@dataclass
+class Server:
+    """Answers every request with ``reply``; keeps the requests' heads."""
+
+    reply: bytes = b""
+    stream: Callable[[Write, threading.Event], None] | None = None
+    """Instead of ``reply``: writes by itself until it is done or the event is set."""
+    port: int = 0
+    heads: list[str] = field(default_factory=list)
+    open: int = 0
+    accepted: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def handle(self, connection: socket.socket) -> None:
+        with self.lock:
+            self.open += 1
+            self.accepted += 1
+        try:
+            with connection:
+                while head := _head(connection):
+                    self.heads.append(head)
+                    if self.stream is not None:
+                        self.stream(connection.sendall, self.stop)
+                        return
+                    connection.sendall(self.reply)
+        except OSError:
+            return  # the client hung up: that is its right
+        finally:
+            with self.lock:
+                self.open -= 1
+
+
+def _head(connection: socket.socket) -> str:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        chunk = connection.recv(65536)
+        if not chunk:
+            return ""
+        data += chunk
+    return data.decode("latin-1")
+
+
+@contextmanager
+def serve(reply: bytes = b"", stream: Callable[[Write, threading.Event], None] | None = None) -> Iterator[Server]:
+    """A running server."""
+    server = Server(reply, stream)
+    threads: list[threading.Thread] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.port = listener.getsockname()[1]
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                thread = threading.Thread(target=server.handle, args=(connection,), daemon=True)
+                threads.append(thread)
+                thread.start()
+
+        acceptor = threading.Thread(target=accept, daemon=True)
+        acceptor.start()
+        try:
+            yield server
+        finally:
+            server.stop.set()
+            listener.shutdown(socket.SHUT_RDWR)
+    acceptor.join(5)
+    for thread in threads:
+        thread.join(5)

@@ -1,0 +1,226 @@
+"""The evaluator: one query a metric whoever asks, split by pod, and never an exception."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.core.model import PodSignals, Signal
+from precision_operator.core.modes import Mode
+from precision_operator.errors import QueryInvalid, SourceUnavailable
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.port import Sample
+from tests.unit.runtime.manual_clock import ManualClock, settle
+
+PLAN = EvaluationPlan(
+    endpoint="main",
+    namespace="team",
+    window_seconds=10,
+    min_steps=5,
+    interval_seconds=2,
+    queries=(("overflow", ""), ("divergence", "")),
+)
+
+
+def at(pod: str, value: float, **labels: str) -> Sample:
+    return Sample({"pod": pod, **labels}, value)
+
+
+class Source:
+    """Answers by a word that the query contains; counts what it was asked."""
+
+    def __init__(self, **answers: Sequence[Sample] | Exception) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+        self.gate: asyncio.Event | None = None
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        self.asked.append(query)
+        if self.gate is not None:
+            await self.gate.wait()
+        for word, answer in self.answers.items():
+            if word in query:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+        return []
+
+
+def make(source: Source, clock: ManualClock, **queries: str) -> Evaluator:
+    return Evaluator({"main": source}, queries, clock)
+
+
+async def test_answers_are_split_by_pod() -> None:
+    clock = ManualClock()
+    source = Source(
+        precision_info=[at("a", 100.0, mode="fp16", generation="3"), at("b", 101.0, mode="fp32", generation="2")],
+        training_steps_total=[at("a", 40.0)],
+        overflow=[at("a", 0.25)],
+        loss=[at("a", math.nan), at("c", -0.1)],
+    )
+    # "steps" and "overflow" share words: the steps query names genesis_training_steps_total only
+    source.answers = {k: source.answers[k] for k in ("overflow", "precision_info", "training_steps_total", "loss")}
+    evaluation = await make(source, clock).evaluate(PLAN)
+    assert evaluation.errors == {}
+    assert evaluation.at == evaluation.continuous_since == clock.time()
+    a = evaluation.pods["a"]
+    assert (a.mode, a.generation, a.sampled_at, a.steps) == (Mode.FP16, 3, 100.0, 40.0)
+    assert a.values[Signal.OVERFLOW] == 0.25
+    assert math.isnan(a.values[Signal.DIVERGENCE])
+    assert evaluation.pods["b"] == PodSignals(mode=Mode.FP32, generation=2, sampled_at=101.0)
+    assert evaluation.pods["c"].sampled_at is None
+    assert len(source.asked) == 4
+
+
+async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_nothing() -> None:
+    source = Source(
+        precision_info=[
+            at("a", 100.0, mode="fp16", generation="3"),
+            at("a", 102.0, mode="fp32", generation="4"),
+            at("b", 100.0, mode="fp16", generation="3"),
+            at("b", 100.0, mode="fp32", generation="3"),
+            at("c", 100.0, mode="int4", generation="-1"),
+            at("d", math.nan, mode="fp16", generation="3"),
+        ]
+    )
+    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    assert (evaluation.pods["a"].mode, evaluation.pods["a"].generation) == (Mode.FP32, 4)
+    assert (evaluation.pods["b"].mode, evaluation.pods["b"].generation) == (None, None)
+    assert evaluation.errors["ack"].startswith("DuplicateSeries: more than one series for b;")
+    assert (evaluation.pods["c"].mode, evaluation.pods["c"].generation) == (None, None)
+    assert "d" not in evaluation.pods
+
+
+async def test_a_pod_with_two_series_has_no_value_and_the_others_keep_theirs() -> None:
+    source = Source(overflow=[at("a", 0.0), at("a", 1.0), at("b", 0.5)])
+    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    assert "a" not in evaluation.pods
+    assert evaluation.pods["b"].values == {Signal.OVERFLOW: 0.5}
+    assert evaluation.errors["overflow"].startswith("DuplicateSeries: more than one series for a;")
+
+
+async def test_series_without_pod_are_named() -> None:
+    evaluation = await make(Source(overflow=[Sample({}, 1.0)]), ManualClock()).evaluate(PLAN)
+    assert evaluation.pods == {}
+    assert evaluation.errors["overflow"].startswith("MissingPodLabel: 1 of 1 series")
+
+
+async def test_an_error_stays_with_its_query() -> None:
+    source = Source(
+        overflow=SourceUnavailable("no answer within 5 s"), loss=QueryInvalid("parse"), info=RuntimeError("bug")
+    )
+    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    assert evaluation.errors == {
+        "overflow": "MetricsUnavailable: no answer within 5 s",
+        "divergence": "QueryInvalid: parse",
+        "ack": "InternalError: RuntimeError: bug",
+    }
+
+
+async def test_policies_that_ask_the_same_share_the_requests() -> None:
+    clock = ManualClock()
+    source = Source()
+    evaluator = make(source, clock)
+    other = replace(PLAN, queries=(("overflow", ""), ("speed", "")))
+    first, second = await asyncio.gather(evaluator.evaluate(PLAN), evaluator.evaluate(other))
+    assert len(source.asked) == len(set(source.asked)) == 5
+    assert first.at == second.at
+    await clock.advance(0.9)
+    third = await evaluator.evaluate(PLAN)
+    assert len(source.asked) == 5, "fresh for half an interval"
+    assert third.at == first.at, "the same reading, so the same time"
+    await clock.advance(0.2)
+    fourth = await evaluator.evaluate(PLAN)
+    assert len(source.asked) == 9
+    assert fourth.at > first.at
+    await evaluator.evaluate(replace(PLAN, namespace="other"))
+    assert len(source.asked) == 13
+
+
+async def test_a_slow_source_is_asked_once_at_a_time() -> None:
+    clock = ManualClock()
+    source = Source()
+    source.gate = asyncio.Event()
+    evaluator = make(source, clock)
+    asking = []
+    for _ in range(5):
+        asking.append(asyncio.ensure_future(evaluator.evaluate(PLAN)))
+        await clock.advance(2)
+    assert len(source.asked) == 4
+    asking[0].cancel()
+    await settle()
+    source.gate.set()
+    evaluations = await asyncio.gather(*asking[1:])
+    assert len(source.asked) == 4
+    assert len({evaluation.at for evaluation in evaluations}) == 1
+
+
+async def test_continuity_ends_with_a_gap_of_more_than_three_intervals() -> None:
+    clock = ManualClock()
+    evaluator = make(Source(), clock)
+    began = (await evaluator.evaluate(PLAN)).at
+    for pause in (2, 2, 6):
+        await clock.advance(pause)
+        assert (await evaluator.evaluate(PLAN)).continuous_since == began
+    await clock.advance(6.1)
+    again = await evaluator.evaluate(PLAN)
+    assert again.continuous_since == again.at
+
+
+GOOD = 'max by (pod) (mine{namespace="$namespace"})'
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        ({}, None, []),
+        ({"endpoint": "prod"}, "UnknownEndpoint", ["'prod'", "known endpoints: main", "prometheusRef"]),
+        ({"queries": (("overflow", "mine"),)}, None, []),
+        ({"queries": (("overflow", "yours"),)}, "UnknownQuery", ["'yours'", "bad, mine", "settings"]),
+        ({"queries": (("overflow", "bad"),)}, "QueryInvalid", ["'bad'", "does not parse", "correct"]),
+        ({"queries": (("latency", ""),)}, "UnknownQuery", ["'latency'", "divergence"]),
+    ],
+)
+async def test_a_plan_that_cannot_be_carried_out_is_told_why_and_asks_nothing(
+    change: dict[str, object], reason: str | None, words: list[str]
+) -> None:
+    source = Source()
+    evaluator = make(source, ManualClock(), mine=GOOD, bad='sum(x{namespace="$namespace"}')
+    make_plan: Callable[..., EvaluationPlan] = replace
+    plan = make_plan(PLAN, **change)
+    problem = evaluator.problem(plan)
+    evaluation = await evaluator.evaluate(plan)
+    if reason is None:
+        assert problem is None
+        return
+    assert problem is not None
+    assert problem[0] == reason
+    for word in words:
+        assert word in problem[1]
+    assert source.asked == []
+    assert set(evaluation.errors) >= {"ack", "steps"}
+    assert all(text.startswith(reason) for text in evaluation.errors.values())
+
+
+async def test_an_admins_query_takes_the_built_in_ones_place() -> None:
+    source = Source(mine=[at("a", 0.7)])
+    plan = replace(PLAN, queries=(("overflow", "mine"),))
+    evaluation = await make(source, ManualClock(), mine=GOOD).evaluate(plan)
+    assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
+    assert 'max by (pod) (mine{namespace="team"})' in source.asked
+
+
+async def test_requests_are_observed_and_a_namespace_that_is_none_is_an_error() -> None:
+    seen: list[tuple[str, str]] = []
+    source = Source(overflow=SourceUnavailable("away"))
+    evaluator = Evaluator(
+        {"main": source}, {}, ManualClock(), observe=lambda query, result, _: seen.append((query, result))
+    )
+    await evaluator.evaluate(PLAN)
+    assert ("overflow", "MetricsUnavailable") in seen
+    assert ("ack", "success") in seen
+    evaluation = await evaluator.evaluate(replace(PLAN, namespace='"}'))
+    assert evaluation.errors["ack"].startswith("QueryInvalid: expected a namespace")
+    await evaluator.close()

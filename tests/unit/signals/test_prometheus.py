@@ -1,0 +1,266 @@
+"""PrometheusSource against bodies of a real socket: what is no whole vector is never taken for one."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import math
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
+from precision_operator.settings import PrometheusEndpoint
+from precision_operator.signals.prometheus import PrometheusSource
+from tests.unit.signals.bodies import Write, failure, http, serve, success, vector
+
+
+@asynccontextmanager
+async def source_of(
+    url: str, *, limit: float = 2.0, max_bytes: int = 100_000, token: str = "", threads: int = 2
+) -> AsyncIterator[PrometheusSource]:
+    endpoint = PrometheusEndpoint(url=url, timeout_seconds=limit, max_response_bytes=max_bytes, bearer_token_file=token)
+    source = PrometheusSource("main", endpoint, threads=threads)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+async def until(condition: object, *, seconds: float = 5.0) -> None:
+    """Wait for a condition that other threads bring about."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come about"
+        await asyncio.sleep(0.01)
+
+
+VALUES = {
+    "empty": (success("vector", []), []),
+    "numbers": (vector("0", "-1.5", "1e-3"), [0.0, -1.5, 0.001]),
+    "NaN and infinities": (vector("NaN", "+Inf", "-Inf"), [math.nan, math.inf, -math.inf]),
+    "duplicates are passed on": (vector("1", "2", pod="p"), [1.0, 2.0]),
+    "infos are no warnings": (
+        json.dumps(
+            {"status": "success", "infos": ["might not be a counter"], "data": {"resultType": "vector", "result": []}}
+        ).encode(),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+async def test_a_vector_is_read_as_it_is(name: str) -> None:
+    body, expected = VALUES[name]
+    with serve(http(body)) as server:
+        async with source_of(server.url) as source:
+            samples = await source.vector("q")
+    assert [str(sample.value) for sample in samples] == [str(value) for value in expected]
+
+
+REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
+    "scalar": (http(success("scalar", [1.5, "1"])), SourceUnavailable, "expected a vector, found scalar"),
+    "string": (http(success("string", [1.5, "x"])), SourceUnavailable, "found string"),
+    "matrix": (
+        http(success("matrix", [{"metric": {}, "values": [[1.5, "1"]]}])),
+        SourceUnavailable,
+        "found matrix",
+    ),
+    "no data": (http(b'{"status":"success"}'), SourceUnavailable, "found no result"),
+    "result null": (http(success("vector", None)), SourceUnavailable, "expected a vector"),
+    "warnings": (http(vector("1", warnings=["store 3 is away"])), SourceUnavailable, "partial.*store 3 is away"),
+    "empty with warnings": (
+        http(success("vector", [], warnings=["partial response"])),
+        SourceUnavailable,
+        "partial response",
+    ),
+    "200 and error": (http(failure("internal", "broken")), SourceUnavailable, "internal: broken"),
+    "HTML": (http(b"<html>login</html>"), SourceUnavailable, "expected JSON"),
+    "nothing": (http(b""), SourceUnavailable, "expected JSON"),
+    "null": (http(b"null"), SourceUnavailable, "expected a JSON object"),
+    "deep": (http(b"[" * 90_000), SourceUnavailable, "expected JSON"),
+    "native histogram": (
+        http(success("vector", [{"metric": {"pod": "p"}, "histogram": [1.5, {}]}])),
+        SourceUnavailable,
+        "numeric value",
+    ),
+    "value no number": (http(vector("many")), SourceUnavailable, "numeric value"),
+    "value not a string": (http(vector(3)), SourceUnavailable, "numeric value"),
+    "400 bad_data": (
+        http(failure("bad_data", "1:5: parse error: unclosed parenthesis"), "400 Bad Request"),
+        QueryInvalid,
+        "unclosed parenthesis",
+    ),
+    "422 bad_data": (http(failure("bad_data", "no"), "422 Unprocessable Entity"), QueryInvalid, "refuses the query"),
+    "422 execution": (
+        http(failure("execution", "many-to-many matching"), "422 Unprocessable Entity"),
+        SourceUnavailable,
+        "many-to-many",
+    ),
+    "400 of a proxy": (http(b"<html>", "400 Bad Request"), SourceUnavailable, "HTTP 400, without an answer"),
+    "401": (http(b"", "401 Unauthorized"), SourceUnavailable, "HTTP 401"),
+    "404": (http(b"not found", "404 Not Found"), SourceUnavailable, "check the endpoint's URL"),
+    "429": (http(b"", "429 Too Many Requests", Retry_After="60"), SourceUnavailable, "HTTP 429"),
+    "503 JSON": (http(failure("timeout", "query timed out"), "503 Unavailable"), SourceUnavailable, "timed out"),
+    "503": (http(b"", "503 Unavailable"), SourceUnavailable, "HTTP 503"),
+    "huge": (http(b" " * 300_000), SourceUnavailable, "longer than 100000 bytes"),
+    "gzip bomb": (
+        http(gzip.compress(b" " * 10_000_000), Content_Encoding="gzip"),
+        SourceUnavailable,
+        "compressed",
+    ),
+    "cut off": (
+        http(vector("1"))[:-10] and http(vector("1")).replace(b"Content-Length: ", b"Content-Length: 9"),
+        SourceUnavailable,
+        "main",
+    ),
+    "no HTTP": (b"\x00\x01garbage\r\n\r\n", SourceUnavailable, "main"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> None:
+    reply, error, message = REFUSED[name]
+    with serve(reply) as server:
+        async with source_of(server.url, limit=0.5 if name in ("cut off", "no HTTP") else 2.0) as source:
+            began = time.monotonic()
+            with pytest.raises(error, match=message) as caught:
+                await source.vector("q")
+            assert time.monotonic() - began < 1.5, "no retry, no Retry-After"
+            await until(lambda: not server.open)  # a connection that went wrong is not kept
+    assert type(caught.value) is error
+    assert len(server.heads) == 1, "asked once"
+
+
+async def test_a_healthy_connection_is_kept() -> None:
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url) as source:
+            for _ in range(5):
+                await source.vector("q")
+    assert (len(server.heads), server.accepted) == (5, 1)
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    with serve(http(vector("1"))) as elsewhere:
+        with serve(http(b"", "302 Found", Location=f"{elsewhere.url}/api/v1/query")) as server:
+            async with source_of(server.url) as source:
+                with pytest.raises(SourceUnavailable, match="redirect is not followed"):
+                    await source.vector("q")
+        assert elsewhere.heads == []
+
+
+async def test_nobody_listens() -> None:
+    with serve() as server:
+        url = server.url
+    async with source_of(url) as source:
+        with pytest.raises(SourceUnavailable, match="refused"):
+            await source.vector("q")
+
+
+def silent(write: Write, stop: threading.Event) -> None:
+    stop.wait()
+
+
+def drip_body(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n")
+    while not stop.wait(0.02):
+        write(b" ")
+
+
+def drip_chunks(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while not stop.wait(0.02):
+        write(b"1\r\n \r\n")
+
+
+def drip_head(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nX: ")
+    while not stop.wait(0.02):
+        write(b"x")
+
+
+@pytest.mark.parametrize("stream", [silent, drip_body, drip_chunks, drip_head])
+async def test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_freed(stream: object) -> None:
+    assert callable(stream)
+    with serve(stream=stream) as server:
+        async with source_of(server.url, limit=0.4, threads=2) as source:
+            began = time.monotonic()
+            outcomes = await asyncio.gather(*(source.vector("q") for _ in range(6)), return_exceptions=True)
+            assert time.monotonic() - began < 1.0
+            assert all(isinstance(outcome, SourceUnavailable) for outcome in outcomes)
+            threads = [thread for thread in threading.enumerate() if thread.name.startswith("prometheus-main")]
+            assert len(threads) <= 2
+            await until(lambda: not source._busy)
+            server.stream, server.reply = None, http(vector("7"))
+            assert [sample.value for sample in await source.vector("q")] == [7.0], "and recovers by itself"
+
+
+async def test_a_cancelled_query_frees_its_thread() -> None:
+    with serve(stream=silent) as server:
+        async with source_of(server.url, limit=30, threads=1) as source:
+            asking = asyncio.ensure_future(source.vector("q"))
+            await until(lambda: server.heads)
+            asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asking
+            await until(lambda: not source._busy)
+
+
+async def test_the_loop_runs_on_while_a_query_hangs() -> None:
+    with serve(stream=silent) as server:
+        async with source_of(server.url, limit=0.3) as source:
+            asking = asyncio.ensure_future(source.vector("q"))
+            turns = 0
+            while not asking.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns > 100
+            assert isinstance(asking.exception(), SourceUnavailable)
+
+
+async def test_the_request_carries_query_deadline_and_the_newest_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url + "/", token=str(token)) as source:
+            await source.vector('up{a="b c"}')
+            token.write_text("two\n")
+            await source.vector("q")
+            token.unlink()
+            with pytest.raises(SourceUnavailable, match="No such file"):
+                await source.vector("q")
+    first, second = server.heads
+    assert first.startswith("GET /api/v1/query?query=up%7Ba%3D%22b+c%22%7D&timeout=")
+    assert "Authorization: Bearer one\r\n" in first
+    assert "Authorization: Bearer two\r\n" in second
+    assert "Accept-Encoding: identity\r\n" in first
+
+
+async def test_the_environments_proxy_and_netrc_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url) as source:
+            assert len(await source.vector("q")) == 1
+
+
+async def test_credentials_in_the_url_are_not_told() -> None:
+    with serve() as server:
+        port = server.port
+    async with source_of(f"http://user:hunter2@127.0.0.1:{port}") as source:
+        with pytest.raises(SourceUnavailable) as caught:
+            await source.vector("q")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_a_closed_source_says_so() -> None:
+    with serve(http(vector("1"))) as server:
+        async with source_of(server.url) as source:
+            await source.vector("q")
+        with pytest.raises(SourceUnavailable, match="closed"):
+            await source.vector("q")
