@@ -20,7 +20,7 @@ class Kubectl:
     def __init__(self, program: str | Path, kubeconfig: Path, context: str | None = None) -> None:
         self.kubeconfig = kubeconfig
         self.context = context
-        self._command: list[str | Path] = [
+        self.command: list[str | Path] = [
             program,
             "--kubeconfig",
             kubeconfig,
@@ -31,7 +31,7 @@ class Kubectl:
         self, *arguments: str | Path, input: str | None = None, check: bool = True, timeout: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl; raise CommandFailed on failure unless `check` is off."""
-        return run([*self._command, *arguments], input=input, check=check, timeout=timeout)
+        return run([*self.command, *arguments], input=input, check=check, timeout=timeout)
 
     def json(self, *arguments: str | Path, input: str | None = None) -> Json:
         """Run kubectl with `-o json` and parse what it prints."""

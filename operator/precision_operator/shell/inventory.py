@@ -164,6 +164,17 @@ class Inventory:
             for view in [self._view(space, name, workload)]
         )
 
+    def restarting(self) -> frozenset[str]:
+        """Uids of all workloads, of any namespace, that we wrote to and that are rolling out now."""
+        return frozenset(
+            view.uid
+            for space in self._namespaces.values()
+            for name, workload in space.workloads.items()
+            if workload.record.view.generation_raw is not None and not workload.record.view.paused
+            for view in [self._view(space, name, workload)]
+            if view.settle is None and view.replicas > 0 and not view.rolled_out
+        )
+
     def disagreeing(self, namespace: str, selector: Selector) -> tuple[str, ...]:
         """Names of workloads that the selector matches by their own labels only: they are *not* selected."""
         space = self._namespaces.get(namespace, _Namespace())

@@ -1,0 +1,117 @@
+"""Reading back what happened: the API server's audit log and the trainers' own log lines."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+
+@dataclass(frozen=True)
+class Write:
+    """One write that the API server received from the operator."""
+
+    received_at: float
+    completed_at: float
+    verb: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    code: int
+    body: Any
+
+    @property
+    def succeeded(self) -> bool:
+        """It was carried out."""
+        return 200 <= self.code < 300
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def operator_writes(audit_log: Path, user: str) -> list[Write]:
+    """All writes of the operator's ServiceAccount, in the order in which they completed; Leases apart."""
+    writes = []
+    for event in _lines(audit_log):
+        reference = event.get("objectRef", {})
+        if event.get("stage") != "ResponseComplete" or event.get("verb") not in WRITE_VERBS:
+            continue
+        if event.get("user", {}).get("username") != user or reference.get("resource") == "leases":
+            continue
+        writes.append(
+            Write(
+                received_at=_seconds(event["requestReceivedTimestamp"]),
+                completed_at=_seconds(event["stageTimestamp"]),
+                verb=event["verb"],
+                resource=reference.get("resource", ""),
+                subresource=reference.get("subresource", ""),
+                namespace=reference.get("namespace", ""),
+                name=reference.get("name", ""),
+                code=event.get("responseStatus", {}).get("code", 0),
+                body=event.get("requestObject"),
+            )
+        )
+    return sorted(writes, key=lambda w: w.completed_at)
+
+
+def decided_at(writes: Iterable[Write], *, since: float) -> float | None:
+    """When the status that says RollingBack was committed."""
+    for write in writes:
+        if write.subresource == "status" and write.succeeded and write.completed_at >= since:
+            status = write.body.get("status", {}) if isinstance(write.body, dict) else {}
+            if status.get("phase") == "RollingBack":
+                return write.completed_at
+    return None
+
+
+@dataclass(frozen=True)
+class TrainerEvent:
+    """One JSON line of a trainer."""
+
+    workload: str
+    pod: str
+    event: str
+    rank: int
+    at: float
+    body: dict[str, Any]
+
+
+def trainer_events(logs: Path) -> list[TrainerEvent]:
+    """All JSON lines of all trainers, by time. Files are named ``<workload>@<pod>.log``."""
+    events = []
+    for path in sorted(logs.glob("*.log")):
+        workload, _, pod = path.stem.partition("@")
+        for line in _lines(path):
+            if "event" in line and "time" in line:
+                rank = int(line.get("rank", 0))
+                events.append(TrainerEvent(workload, pod, line["event"], rank, float(line["time"]), line))
+    return sorted(events, key=lambda e: e.at)
+
+
+def flips(events: Iterable[TrainerEvent], *, to: str, since: float) -> dict[tuple[str, int], TrainerEvent]:
+    """(pod, rank) → its own flip to a mode after a time."""
+    found: dict[tuple[str, int], TrainerEvent] = {}
+    for event in events:
+        if event.event == "precision_changed" and event.body.get("to") == to and event.at >= since:
+            found.setdefault((event.pod, event.rank), event)
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file, one a line; other lines (tracebacks, warnings) are passed over."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("{"):
+                try:
+                    value = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # a line torn by a dying process
+                if isinstance(value, dict):
+                    yield value

@@ -1,0 +1,168 @@
+"""The six trainers of the demo, and those that come late, as Deployments."""
+
+from dataclasses import dataclass
+from typing import Any
+
+NAMESPACE = "training"
+FLEET_LABELS = {"fleet": "demo"}
+FAULT = "demo.precision.genesis.ai/fault"
+METRICS_PORT = 9400
+STEP_SECONDS = 0.25
+"""Least time between two steps: seven ranks share two cores with a whole control plane."""
+
+LITERAL = "trainer-literal"
+VOLUME_PATH = "checkpoints/trainer-literal"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One Deployment of the fleet."""
+
+    name: str
+    ranks: int = 1
+    hot: bool = True
+    asks_fp16: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        """torchrun for a gang, plain Python else."""
+        launcher = ["python3", "-m"]
+        if self.ranks > 1:
+            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}", "-m"]
+        return [
+            *launcher,
+            "precision_trainer",
+            "train",
+            "transformer",
+            "--checkpoint-dir=/checkpoints",
+            "--checkpoint-every=40",
+            "--segment-steps=20",
+            f"--metrics-port={METRICS_PORT}",
+            f"--step-interval-seconds={STEP_SECONDS}",
+        ]
+
+
+FLEET = (
+    Trainer("trainer-0"),
+    Trainer("trainer-1"),
+    Trainer("trainer-2"),
+    Trainer("trainer-3"),
+    Trainer("trainer-gang", ranks=2),
+    Trainer(LITERAL, hot=False),
+)
+FAULTY = ("trainer-1", "trainer-gang")
+NEWCOMERS = (Trainer("newcomer-hot", asks_fp16=True), Trainer("newcomer-literal", hot=False, asks_fp16=True))
+
+
+def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
+    """The Deployment of a trainer, with the contract (docs/contract.md) or with a literal value."""
+    annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
+    if trainer.hot:
+        annotations["precision.genesis.ai/enable-fp16"] = "true" if trainer.asks_fp16 else "false"
+        if trainer.asks_fp16:
+            annotations["precision.genesis.ai/mode"] = "fp16"
+    durable = trainer.name == LITERAL
+    container = {
+        "name": "trainer",
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": trainer.command,
+        "env": _environment(trainer),
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
+        "resources": {"requests": {"cpu": "50m", "memory": "300Mi"}, "limits": {"cpu": str(trainer.ranks)}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "checkpoints", "mountPath": "/checkpoints"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "precision", "mountPath": "/etc/precision", "readOnly": True},
+        ],
+    }
+    checkpoints: Json = {"persistentVolumeClaim": {"claimName": LITERAL}} if durable else {"emptyDir": {}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": trainer.name, "namespace": NAMESPACE, "labels": {**FLEET_LABELS, "app": trainer.name}},
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": {"app": trainer.name}},
+            "template": {
+                "metadata": {"labels": {**FLEET_LABELS, "app": trainer.name}, "annotations": annotations},
+                "spec": {
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "terminationGracePeriodSeconds": 30,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 65532,
+                        "runAsGroup": 65532,
+                        "fsGroup": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [container],
+                    "volumes": [
+                        {"name": "checkpoints", **checkpoints},
+                        {"name": "tmp", "emptyDir": {}},
+                        {"name": "precision", "downwardAPI": {"items": _files(trainer)}},
+                    ],
+                },
+            },
+        },
+    }
+
+
+def _environment(trainer: Trainer) -> list[Json]:
+    common: list[Json] = [
+        {"name": "OMP_NUM_THREADS", "value": "1"},
+        {"name": "PRECISION_ALLOW_CPU", "value": "true"},
+        {"name": "PRECISION_FAULT_FILE", "value": "/etc/precision/fault"},
+    ]
+    if not trainer.hot:
+        return [{"name": "ENABLE_FP16_TRAINING", "value": "true" if trainer.asks_fp16 else "false"}, *common]
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['precision.genesis.ai/{key}']"}}}
+        for name, key in (("ENABLE_FP16_TRAINING", "enable-fp16"), ("PRECISION_MODE", "mode"))
+    ] + common
+
+
+def _files(trainer: Trainer) -> list[Json]:
+    wanted = {"fault": FAULT}
+    if trainer.hot:
+        wanted["request"] = "precision.genesis.ai/request"
+    return [
+        {"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+        for path, annotation in wanted.items()
+    ]
+
+
+def volume(host_path: str | None) -> list[Json]:
+    """The literal trainer's volume: a static local one where we know the node, else the cluster's default class."""
+    claim: Json = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": LITERAL, "namespace": NAMESPACE},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    if host_path is None:
+        return [claim]
+    claim["spec"].update({"storageClassName": "", "volumeName": LITERAL})
+    local: Json = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": LITERAL},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": "",
+            "hostPath": {"path": host_path, "type": "Directory"},
+            "claimRef": {"namespace": NAMESPACE, "name": LITERAL},
+        },
+    }
+    return [local, claim]

@@ -1,0 +1,89 @@
+"""Prometheus as the demo asks it: through the API server's proxy, so that it works on any cluster. Every answer is kept."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Vector = list[tuple[dict[str, str], float]]
+
+SERVICE = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/api/v1/query"
+
+
+class Metrics:
+    """Instant queries against the cluster's Prometheus; each answer is appended to ``record``."""
+
+    def __init__(self, base_url: str, record: Path) -> None:
+        self._base = base_url
+        self._record = record
+        self._lock = threading.Lock()
+
+    def vector(self, query: str, *, what: str = "") -> Vector | None:
+        """The instant vector, or None where Prometheus did not answer."""
+        url = f"{self._base}{SERVICE}?{urllib.parse.urlencode({'query': query})}"
+        asked = time.time()
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                answer: dict[str, Any] = json.load(response)
+        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError) as error:
+            answer = {"status": "error", "error": str(error)}
+        with self._lock, self._record.open("a", encoding="utf-8") as file:
+            entry = {"asked_at": asked, "answered_at": time.time(), "what": what, "query": query, "answer": answer}
+            file.write(json.dumps(entry) + "\n")
+        if answer.get("status") != "success":
+            return None
+        return [(r["metric"], float(r["value"][1])) for r in answer["data"]["result"]]
+
+    def by_pod(self, query: str, *, what: str = "") -> dict[str, float]:
+        """The values of a vector by its pod label; empty where there is none."""
+        return {labels["pod"]: value for labels, value in self.vector(query, what=what) or [] if "pod" in labels}
+
+    def modes(self, namespace: str) -> dict[str, tuple[str, int]]:
+        """Pod → (mode, generation) by its process' own word."""
+        found = self.vector(f'genesis_precision_info{{namespace="{namespace}"}}', what="modes") or []
+        return {m["pod"]: (m["mode"], int(m["generation"])) for m, _ in found if "pod" in m}
+
+
+class BreachPoll:
+    """Asks the operator's own query four times a second and more, and keeps when the breach was first visible."""
+
+    def __init__(self, metrics: Metrics, query: str, *, level: float, needed: int, workload: Callable[[str], str]) -> None:
+        self._metrics = metrics
+        self._query = query
+        self._level = level
+        self._needed = needed
+        self._workload = workload
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="breach poll", daemon=True)
+        self.first_at: float | None = None
+        """When the first workload was in breach."""
+        self.visible_at: float | None = None
+        """When as many workloads were in breach as make it a fleet emergency."""
+        self.longest_gap_seconds = 0.0
+
+    def start(self) -> None:
+        """Begin to poll."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for the last answer."""
+        self._stop.set()
+        self._thread.join(timeout=15)
+
+    def _run(self) -> None:
+        last = time.time()
+        while not self._stop.is_set():
+            values: Mapping[str, float] = self._metrics.by_pod(self._query, what="breach poll")
+            now = time.time()
+            self.longest_gap_seconds, last = max(self.longest_gap_seconds, now - last), now
+            breached = {self._workload(pod) for pod, value in values.items() if value > self._level}
+            if breached and self.first_at is None:
+                self.first_at = now
+            if len(breached) >= self._needed and self.visible_at is None:
+                self.visible_at = now
+            self._stop.wait(0.1)

@@ -1,0 +1,124 @@
+"""The report: computed from the evidence, every value from the audit log, Prometheus or a trainer's own log line."""
+
+from pathlib import Path
+
+import yaml
+
+from lab.cluster.kubectl import Json
+from lab.demo.evidence import TrainerEvent, Write, decided_at, flips, operator_writes, trainer_events
+from lab.demo.fleet import FLEET, LITERAL
+from lab.demo.stage import OPERATOR_USER, Stage, workload_of
+from lab.demo.story import POLICY, Facts
+
+ALLOWANCE_SECONDS = 3.0
+"""Bar: breach visible → last hot rank in FP32 within one evaluation interval plus this."""
+
+
+def interval_seconds() -> float:
+    """The evaluation interval of the demo's policy."""
+    text: str = yaml.safe_load(POLICY.read_text())["spec"]["evaluation"]["interval"]
+    return float(text.removesuffix("s"))
+
+
+def build(stage: Stage, facts: Facts, logs: Path, *, version: str, queries: int | None) -> Json:
+    """The whole report; what the cluster cannot give is null, not invented."""
+    writes = operator_writes(stage.audit_log, OPERATOR_USER) if stage.audit_log else None
+    events = trainer_events(logs)
+    visible = facts.breach.visible_at if facts.breach else None
+    decided = decided_at(writes, since=facts.fault_at) if writes is not None else None
+    hot, restart = _hot(facts, events, visible), _restart(facts, events, visible)
+    all_fp32 = bool(facts.modes_after) and set(facts.modes_after.values()) == {"fp32"}
+    settled = _settled_without_rollout(facts)
+    newcomers = sorted(set(facts.newcomer_modes.values()))
+    checks = {
+        "breach was seen by the poll": visible is not None,
+        "polls at most 0.25 s apart": facts.breach is not None and facts.breach.longest_gap_seconds <= 0.25,
+        "hot ranks acknowledged within the bar": _within(hot["breach_to_last_ack_seconds"]),
+        "every hot rank flipped": hot["ranks"] == sum(t.ranks for t in FLEET if t.hot),
+        "no hot pod restarted": hot["restarts"] == 0,
+        "no hot step lost": hot["steps_lost"] == 0,
+        "the literal trainer resumed": restart["breach_to_last_ack_seconds"] is not None,
+        "all train in fp32": all_fp32,
+        "settled without a rollout": settled,
+        "newcomers start in fp32 without the operator": newcomers == ["fp32"] and facts.operator_replicas == 0,
+    }
+    return {
+        "ok": all(checks.values()),
+        "checks": checks,
+        "kubernetes": version,
+        "workloads": len(FLEET),
+        "phases": facts.phases,
+        "evaluation_interval_seconds": interval_seconds(),
+        "first_workload_breach_visible_at": facts.breach.first_at if facts.breach else None,
+        "breach_visible_at": visible,
+        "longest_poll_gap_seconds": round(facts.breach.longest_gap_seconds, 3) if facts.breach else None,
+        "decided_at": decided,
+        "last_patch_at": _last_pod_patch(writes, decided, facts.settled_at),
+        "breach_to_decided_seconds": _difference(decided, visible),
+        "hot": hot,
+        "restart": restart,
+        "all_fp32": all_fp32,
+        "settled_without_rollout": settled,
+        "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": newcomers},
+        "api_writes": _count(writes, facts.fault_at, facts.settled_at),
+        "prometheus_queries": queries,
+    }
+
+
+def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:
+    ranks = {
+        key: event for key, event in flips(events, to="fp32", since=facts.fault_at).items() if event.workload != LITERAL
+    }
+    pods = {pod for pod, _ in ranks}
+    hot_names = [t.name for t in FLEET if t.hot]
+    lost = [
+        abs(facts.offsets_after.get(pod, float("nan")) - before)
+        for pod, before in facts.offsets_before.items()
+        if workload_of(pod) in hot_names
+    ]
+    replaced = [n for n in hot_names if facts.rollout_before.get(n, ("",) * 3)[2] != facts.rollout_after.get(n, ("",) * 3)[2]]
+    return {
+        "pods": len(pods),
+        "ranks": len(ranks),
+        "breach_to_last_ack_seconds": _difference(max((e.at for e in ranks.values()), default=None), visible),
+        "restarts": len(replaced),
+        "steps_lost": int(sum(lost)) if lost and all(x == x for x in lost) else None,
+    }
+
+
+def _restart(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:
+    mine = [e for e in events if e.workload == LITERAL and e.at >= facts.fault_at]
+    stopped = [e for e in mine if e.event == "stopping"]
+    resumed = [e for e in mine if e.event == "resumed"]
+    last = max((e.at for e in resumed), default=None)
+    lost = stopped[-1].body["step"] - resumed[-1].body["step"] if stopped and resumed else None
+    return {
+        "pods": len({e.pod for e in resumed}),
+        "breach_to_last_ack_seconds": _difference(last, visible),
+        "steps_lost": lost,
+    }
+
+
+def _settled_without_rollout(facts: Facts) -> bool:
+    hot = [t.name for t in FLEET if t.hot]
+    same = all(facts.rollout_before.get(n) == facts.rollout_after.get(n) is not None for n in hot)
+    return same and all(facts.templates_after.get(n) == "false" for n in hot)
+
+
+def _last_pod_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:
+    if writes is None or decided is None:
+        return None
+    urgent = [w for w in writes if w.succeeded and decided <= w.completed_at <= until and w.resource == "pods"]
+    return max((w.completed_at for w in urgent), default=None)
+
+
+def _count(writes: list[Write] | None, since: float, until: float) -> int | None:
+    return None if writes is None else sum(1 for w in writes if since <= w.completed_at <= until)
+
+
+def _difference(later: float | None, earlier: float | None) -> float | None:
+    return None if later is None or earlier is None else round(later - earlier, 3)
+
+
+def _within(seconds: float | None) -> bool:
+    return seconds is not None and seconds <= interval_seconds() + ALLOWANCE_SECONDS

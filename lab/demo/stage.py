@@ -1,0 +1,151 @@
+"""What the story plays on: a cluster, ours or the user's, with Prometheus, images and somewhere to keep evidence."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from lab.cluster.kubectl import Json, Kubectl
+from lab.demo.fleet import NAMESPACE
+from lab.errors import LabError
+from lab.waiting import wait_for
+
+SYSTEM = "precision-system"
+RELEASE = "precision-operator"
+OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image references as the cluster's nodes know them."""
+
+    operator: str
+    trainer: str
+    pull_policy: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the demo runs."""
+
+    kubectl: Kubectl
+    helm: Callable[..., subprocess.CompletedProcess[str]]
+    images: Images
+    audit_log: Path | None
+    """None where the cluster gives us none."""
+    volume_path: Path | None
+    """A folder on the node for the literal trainer's checkpoints; None: the cluster's default storage class."""
+    evidence: Path
+    """Folder for everything that the report is computed from."""
+
+    def pods(self, namespace: str = NAMESPACE) -> list[Json]:
+        """All pods of a namespace, as they stand."""
+        items: list[Json] = self.kubectl.json("get", "pods", "-n", namespace)["items"]
+        return items
+
+    def policy_status(self) -> Json:
+        """The policy's status; empty where there is none yet."""
+        found = self.kubectl.find("precisionpolicy", "fleet", "-n", NAMESPACE) or {}
+        status: Json = found.get("status", {})
+        return status
+
+
+def workload_of(pod: str) -> str:
+    """``trainer-0-7d9c…-x2k4p`` → ``trainer-0``."""
+    return pod.rsplit("-", 2)[0]
+
+
+class ApiProxy:
+    """``kubectl proxy``: plain HTTP on loopback to the API server, and through it to Prometheus."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._process = subprocess.Popen(
+            [*kubectl.command, "proxy", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if "Starting to serve on" not in line:
+            raise LabError("kubectl proxy serving on a free port", line.strip() or "nothing", "look at the kubeconfig")
+        self.url = f"http://{line.rsplit(' ', 1)[1].strip()}"
+
+    def __enter__(self) -> "ApiProxy":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._process.terminate()
+        self._process.wait(timeout=10)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+class LogFollower:
+    """Follows the logs of every pod of the fleet from its first line, into files, so that nothing goes with a pod."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._folder = stage.evidence / "logs"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log follower", daemon=True)
+        self._followed: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def folder(self) -> Path:
+        """One file a pod: ``<workload>@<pod>.log``."""
+        return self._folder
+
+    def __enter__(self) -> "LogFollower":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        for process in self._followed.values():
+            process.terminate()
+            process.wait(timeout=10)
+
+    def _run(self) -> None:
+        with ExitStack() as files:
+            while not self._stop.is_set():
+                for pod in self._stage.pods():
+                    self._follow(pod, files)
+                self._stop.wait(1.0)
+
+    def _follow(self, pod: Json, files: ExitStack) -> None:
+        name = pod["metadata"]["name"]
+        state = [s.get("state", {}) for s in pod.get("status", {}).get("containerStatuses", [])]
+        if name in self._followed or not any("running" in s or "terminated" in s for s in state):
+            return
+        out = files.enter_context((self._folder / f"{workload_of(name)}@{name}.log").open("wb"))
+        command = [*self._stage.kubectl.command, "logs", "-f", name, "-n", NAMESPACE]
+        self._followed[name] = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+
+
+def rollout_state(stage: Stage) -> dict[str, tuple[str, str, str]]:
+    """Deployment → (revision, ReplicaSets, pods): equal before and after means that nothing was rolled out."""
+    state = {}
+    sets = stage.kubectl.json("get", "replicasets", "-n", NAMESPACE)["items"]
+    pods = stage.pods()
+    for item in stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]:
+        name, uid = item["metadata"]["name"], item["metadata"]["uid"]
+        revision = item["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision", "")
+        owned = sorted(s["metadata"]["uid"] for s in sets if s["metadata"]["ownerReferences"][0]["uid"] == uid)
+        running = sorted(
+            p["metadata"]["uid"] + str([c["restartCount"] for c in p["status"].get("containerStatuses", [])])
+            for p in pods
+            if workload_of(p["metadata"]["name"]) == name and "deletionTimestamp" not in p["metadata"]
+        )
+        state[name] = (revision, " ".join(owned), " ".join(running))
+    return state
+
+
+def settle_metrics(probe: Callable[[], bool], *, what: str, seconds: float) -> float:
+    """Wait for a condition of the fleet; returns how long it took."""
+    begun = time.monotonic()
+    wait_for(probe, what=what, seconds=seconds, every=0.5)
+    return time.monotonic() - begun

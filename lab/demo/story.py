@@ -1,0 +1,220 @@
+"""The demo's phases, in order. Each waits on a condition of the cluster or of the trainers, never on time."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lab.cluster.kubectl import Json
+from lab.demo.fleet import FAULT, FAULTY, FLEET, NAMESPACE, NEWCOMERS, Trainer, deployment, volume
+from lab.demo.metrics import BreachPoll, Metrics
+from lab.demo.stage import RELEASE, SYSTEM, Stage, rollout_state, settle_metrics, workload_of
+from lab.demo.timeline import Timeline
+from lab.errors import LabError
+from lab.paths import ROOT
+from lab.waiting import wait_for
+
+POLICY = Path(__file__).with_name("policy.yaml")
+CHART = ROOT / "helm" / "precision-operator"
+WINDOW = "10s"
+BREACH_LEVEL = 0.30
+FLEET_BREACH = 2
+"""25 % of six, at least 2: the policy's defaults."""
+
+OVERFLOW = (
+    f'sum by (pod) (rate(genesis_fp16_overflow_steps_total{{namespace="{NAMESPACE}"}}[{WINDOW}]))'
+    f' / (sum by (pod) (rate(genesis_fp16_training_steps_total{{namespace="{NAMESPACE}"}}[{WINDOW}])) > 0)'
+)
+
+
+@dataclass
+class Facts:
+    """What the phases leave for the report; all of it read back from the cluster, Prometheus or a process."""
+
+    started_at: float = field(default_factory=time.time)
+    phases: list[Json] = field(default_factory=list)
+    fault_at: float = 0.0
+    breach: BreachPoll | None = None
+    offsets_before: dict[str, float] = field(default_factory=dict)
+    offsets_after: dict[str, float] = field(default_factory=dict)
+    rollout_before: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    rollout_after: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    status_after: Json = field(default_factory=dict)
+    settled_at: float = 0.0
+    modes_after: dict[str, str] = field(default_factory=dict)
+    operator_replicas: int = -1
+    newcomer_modes: dict[str, str] = field(default_factory=dict)
+    templates_after: dict[str, str] = field(default_factory=dict)
+
+
+class Story:
+    """Plays the phases on a stage."""
+
+    def __init__(self, stage: Stage, metrics: Metrics, timeline: Timeline) -> None:
+        self._stage = stage
+        self._metrics = metrics
+        self._timeline = timeline
+        self.facts = Facts()
+
+    def play(self) -> Facts:
+        """All phases, in order."""
+        phases: list[tuple[str, Callable[[], None]]] = [
+            ("install the operator", self.install),
+            ("start six trainers in FP32", self.start_fleet),
+            ("roll out FP16 by evidence", self.roll_out),
+            ("break two trainers, roll the fleet back", self.break_and_roll_back),
+            ("settle without a rollout", self.settle),
+            ("gate: FP16 newcomers with the operator away", self.gate),
+        ]
+        for title, phase in phases:
+            begun = time.time()
+            with self._timeline.phase(title):
+                phase()
+            self.facts.phases.append({"name": title, "started_at": begun, "seconds": round(time.time() - begun, 3)})
+        return self.facts
+
+    def install(self) -> None:
+        """``helm install``, 2 replicas, and wait for both to be ready."""
+        prometheus = self._stage.kubectl.json("get", "service", "prometheus", "-n", "monitoring")
+        address = prometheus["spec"]["clusterIP"]
+        repository, _, tag = self._stage.images.operator.rpartition(":")
+        self._stage.helm(
+            "upgrade", "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
+            "--timeout", "180s",
+            "--set", f"image.repository={repository}",
+            "--set", f"image.tag={tag}",
+            "--set", f"image.pullPolicy={self._stage.images.pull_policy}",
+            "--set", f"config.prometheus.default.url=http://{address}:9090",
+        )  # fmt: skip
+
+    def start_fleet(self) -> None:
+        """Five with the contract (one a gang of two ranks), one with a literal value; all in FP32."""
+        kubectl = self._stage.kubectl
+        kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        kubectl.wait_for_namespace(NAMESPACE)
+        path = str(self._stage.volume_path) if self._stage.volume_path else None
+        kubectl.apply(*volume(path), *(self._deployment(trainer) for trainer in FLEET))
+        names = {trainer.name for trainer in FLEET}
+        self._wait_modes(names, "fp32", seconds=300)
+        self._wait_steps(names, at_least=20, seconds=180)
+
+    def roll_out(self) -> None:
+        """``kubectl apply`` of the 15-line policy; canary first, then the rest in steps."""
+        self._stage.kubectl("apply", "-f", POLICY)
+        self._follow_policy(until="Healthy", seconds=420)
+        self._wait_modes({trainer.name for trainer in FLEET}, "fp16", seconds=60)
+        self._wait_settled("fp16")
+
+    def break_and_roll_back(self) -> None:
+        """The real fault, in two of them; until every trainer says that it trains in FP32."""
+        facts = self.facts
+        facts.offsets_before = self._offsets()
+        facts.rollout_before = rollout_state(self._stage)
+        facts.breach = BreachPoll(
+            self._metrics, OVERFLOW, level=BREACH_LEVEL, needed=FLEET_BREACH, workload=workload_of
+        )
+        facts.breach.start()
+        facts.fault_at = time.time()
+        for pod in self._stage.pods():
+            if workload_of(pod["metadata"]["name"]) in FAULTY:
+                self._stage.kubectl(
+                    "annotate", "pod", pod["metadata"]["name"], "-n", NAMESPACE, f"{FAULT}=overflow=0.8"
+                )
+        try:
+            self._follow_policy(until="Held", seconds=300)
+        finally:
+            facts.breach.stop()
+        self._wait_modes({trainer.name for trainer in FLEET}, "fp32", seconds=120)
+        facts.offsets_after = self._offsets()
+
+    def settle(self) -> None:
+        """New pods of every template will start in FP32, and no pod was replaced to achieve it."""
+        self._wait_settled("fp32")
+        self.facts.settled_at = time.time()
+        self.facts.rollout_after = rollout_state(self._stage)
+        self.facts.status_after = self._stage.policy_status()
+        self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
+
+    def gate(self) -> None:
+        """The operator is scaled to 0; Deployments of the fleet that ask for FP16 are made; they start in FP32."""
+        kubectl = self._stage.kubectl
+        kubectl("scale", "deployment", RELEASE, "-n", SYSTEM, "--replicas=0")
+        wait_for(lambda: not self._stage.pods(SYSTEM), what="the operator's pods to be gone", seconds=60)
+        found = kubectl.json("get", "deployment", RELEASE, "-n", SYSTEM)
+        self.facts.operator_replicas = int(found["status"].get("replicas", 0))
+        kubectl.apply(*(self._deployment(trainer) for trainer in NEWCOMERS))
+        names = {trainer.name for trainer in NEWCOMERS}
+
+        def answered() -> bool:
+            modes = self._metrics.modes(NAMESPACE)
+            self.facts.newcomer_modes = {p: mode for p, (mode, _) in modes.items() if workload_of(p) in names}
+            return {workload_of(pod) for pod in self.facts.newcomer_modes} == names
+
+        settle_metrics(answered, what="the newcomers to say what they train in", seconds=180)
+
+    def _deployment(self, trainer: Trainer) -> Json:
+        return deployment(trainer, image=self._stage.images.trainer, pull_policy=self._stage.images.pull_policy)
+
+    def _offsets(self) -> dict[str, float]:
+        """Pod → global step less steps tried in this process: a constant while no step is lost."""
+        query = f'genesis_training_step{{namespace="{NAMESPACE}"}} - genesis_training_steps_total{{namespace="{NAMESPACE}"}}'
+        return self._metrics.by_pod(query, what="step offsets")
+
+    def _wait_modes(self, workloads: set[str], mode: str, *, seconds: float) -> None:
+        def reached() -> bool:
+            alive = {p["metadata"]["name"] for p in self._stage.pods() if "deletionTimestamp" not in p["metadata"]}
+            modes = {pod: m for pod, (m, _) in self._metrics.modes(NAMESPACE).items() if pod in alive}
+            self._timeline.modes({workload_of(pod): m for pod, m in modes.items()})
+            mine = {workload_of(pod) for pod, m in modes.items() if m == mode}
+            return workloads <= mine
+
+        settle_metrics(reached, what=f"{', '.join(sorted(workloads))} to train in {mode}", seconds=seconds)
+
+    def _wait_steps(self, workloads: set[str], *, at_least: int, seconds: float) -> None:
+        def reached() -> bool:
+            steps = self._metrics.by_pod(f'genesis_training_step{{namespace="{NAMESPACE}"}}', what="steps")
+            return workloads <= {workload_of(pod) for pod, step in steps.items() if step >= at_least}
+
+        settle_metrics(reached, what=f"all trainers to reach step {at_least}", seconds=seconds)
+
+    def _follow_policy(self, *, until: str, seconds: float) -> None:
+        def reached() -> bool:
+            status = self._stage.policy_status()
+            modes = {workload_of(pod): mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
+            self._timeline.policy(status, modes)
+            phase = status.get("phase")
+            if until == "Healthy" and phase in ("Held", "RollingBack"):
+                raise LabError("the rollout to end Healthy", f"{phase}: {status.get('message')}", "read build/demo/logs")
+            return phase == until
+
+        wait_for(
+            reached,
+            what=f"the policy to be {until}",
+            seconds=seconds,
+            every=0.5,
+            found=lambda: str(self._stage.policy_status()),
+        )
+
+    def _wait_settled(self, mode: str) -> None:
+        """Every Deployment's template asks for the mode, and none is paused."""
+        enabled = "false" if mode == "fp32" else "true"
+
+        def settled() -> bool:
+            items = self._stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]
+            for item in items:
+                template = item["spec"]["template"]
+                annotations = template["metadata"].get("annotations", {})
+                literal = [
+                    e.get("value")
+                    for e in template["spec"]["containers"][0]["env"]
+                    if e["name"] == "ENABLE_FP16_TRAINING" and "value" in e
+                ]
+                value = literal[0] if literal else annotations.get("precision.genesis.ai/enable-fp16")
+                self.facts.templates_after[item["metadata"]["name"]] = str(value)
+                if value != enabled or item["spec"].get("paused"):
+                    return False
+            return True
+
+        settle_metrics(settled, what=f"every template to ask for {mode}", seconds=120)
+
+

@@ -1,0 +1,183 @@
+"""The composition root: every part is made here, and here alone they meet."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from precision_operator.errors import Conflict, KubeError, TooManyRequests
+from precision_operator.kube.access import Access
+from precision_operator.kube.client import KubeClient
+from precision_operator.kube.events import EventRecorder
+from precision_operator.kube.workloads.deployment import DeploymentAdapter
+from precision_operator.observability.health import Health
+from precision_operator.observability.http import HttpServer
+from precision_operator.observability.metrics import Metrics
+from precision_operator.runtime.clock import SystemClock
+from precision_operator.runtime.lease import LeaseElector
+from precision_operator.runtime.queue import WorkQueue
+from precision_operator.runtime.ratelimit import RateLimiter
+from precision_operator.runtime.watchdog import Watchdog
+from precision_operator.settings import Settings
+from precision_operator.shell.act import Actor
+from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.gather import Gatherer
+from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.reconcile import Reconciler
+from precision_operator.shell.registry import build_registry, run_kopf
+from precision_operator.shell.sink import InventorySink
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.prometheus import PrometheusSource
+
+_LOG = logging.getLogger(__name__)
+
+WATCH_SILENCE_SECONDS = 180.0
+"""Streams bring a bookmark a minute: three missed, and the process is deaf."""
+
+QUEUE_SILENCE_SECONDS = 60.0
+"""A key that waits longer than this is not being served."""
+
+TICK_SECONDS = 1.0
+
+
+class App:
+    """One operator process."""
+
+    def __init__(self, settings: Settings, client: KubeClient, metrics: Metrics) -> None:
+        self._settings = settings
+        self._clock = clock = SystemClock()
+        self._metrics = metrics
+        self._watchdog = Watchdog(clock)
+        self._queue: WorkQueue[PolicyKey] = WorkQueue(clock)
+        adapter = DeploymentAdapter()
+        self._inventory = Inventory(adapter)
+        self._sink = InventorySink(self._inventory, enqueue=self._queue.add, heartbeat=self._watchdog.beat)
+        self._elector = LeaseElector(
+            client,
+            settings.lease,
+            settings.namespace,
+            settings.identity,
+            clock,
+            on_started_leading=self._started_leading,
+            on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
+        )
+        self._sources = {name: PrometheusSource(name, endpoint) for name, endpoint in settings.prometheus.items()}
+        expectations = Expectations(clock)
+        gatherer = Gatherer(
+            inventory=self._inventory,
+            evaluator=Evaluator(self._sources, settings.queries, clock, observe=metrics.prometheus_query),
+            elector=self._elector,
+            expectations=expectations,
+            settings=settings,
+            clock=clock,
+        )
+        limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
+        actor = Actor(
+            client,
+            adapter=adapter,
+            events=EventRecorder(client, identity=settings.identity),
+            limiter=limiter,
+            expectations=expectations,
+        )
+        self._reconciler = Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock)
+        self._http = HttpServer(metrics, Health(self._watchdog, lambda: self._inventory.ready))
+        metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
+        metrics.watch_leadership(lambda: self._elector.is_leader)
+        metrics.watch_heartbeat(self._watchdog.oldest_beat)
+
+    async def run(self, access: Access, stop: asyncio.Event) -> None:
+        """Run until ``stop``. The end of any part is the end of all: no half-alive process.
+
+        Raises:
+            WatchLost: a watch ended; the process must be started anew.
+            OSError: the port is taken.
+        """
+        port = await self._http.start(self._settings.http_port)
+        _LOG.info("serving metrics and probes", extra={"port": port})
+        for kind in Kind:
+            self._watchdog.expect(kind.value, WATCH_SILENCE_SECONDS)
+        self._watchdog.expect("queue", QUEUE_SILENCE_SECONDS)
+        registry = build_registry(self._sink, self._settings)
+        led_work = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run_kopf(registry, self._settings, access=access, stop_flag=stop), name="watches")
+                group.create_task(self._elector.run(led_work), name="lease")
+                ticker = group.create_task(self._tick(), name="ticker")
+                workers = [group.create_task(self._work(), name=f"worker-{i}") for i in range(self._settings.workers)]
+                await stop.wait()
+                for task in (*workers, ticker):
+                    task.cancel()
+                await asyncio.gather(*workers, ticker, return_exceptions=True)
+                led_work.set()  # only now may the next leader start
+        finally:
+            self._queue.close()
+            await self._http.stop()
+            for source in self._sources.values():
+                source.close()
+
+    async def _tick(self) -> None:
+        while True:
+            if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
+                self._watchdog.beat("queue")
+            await self._clock.sleep(TICK_SECONDS)
+
+    def _started_leading(self, epoch: int) -> None:
+        _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
+        for key in self._inventory.policies():
+            self._queue.add(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._elector.leading.wait()
+                if self._elector.is_leader and self._inventory.ready:
+                    await self._reconcile(key)
+                # Else: whoever leads next starts with all policies, and so does the inventory once it is full.
+            finally:
+                self._queue.done(key)
+
+    async def _reconcile(self, key: PolicyKey) -> None:
+        began = self._clock.monotonic()
+        result = "success"
+        try:
+            delay = await self._reconciler.reconcile(key)
+            self._queue.forget(key)
+            if delay is None:
+                self._queue.drop(key)
+            else:
+                self._queue.add_after(key, delay)
+        except Conflict as error:
+            result = error.reason
+            self._queue.backoff(key)
+        except KubeError as error:
+            result = error.reason
+            delay = self._queue.backoff(key)
+            if isinstance(error, TooManyRequests):
+                self._queue.add_after(key, error.retry_after_seconds)
+            _LOG.warning(
+                "%s/%s: %s; again in %.1f s", key.namespace, key.name, error, delay, extra={"reason": error.reason}
+            )
+        except Exception:  # noqa: BLE001 - the last barrier of a pass, see below
+            # A bug must not stop the guard of the other policies; it is counted, logged and tried again.
+            result = "InternalError"
+            self._queue.backoff(key)
+            _LOG.exception("%s/%s: pass failed", key.namespace, key.name, extra={"reason": result})
+        finally:
+            self._metrics.reconciled(result, self._clock.monotonic() - began)
+
+
+async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
+    """Connect and run until ``stop``."""
+    metrics = Metrics()
+    writes: Mapping[str, bool] = {"create": True, "update": True, "patch": True, "delete": True}
+
+    def count(verb: str, resource: str, result: str) -> None:
+        if verb in writes:
+            metrics.api_write(verb, resource, result)
+
+    async with AsyncExitStack() as stack:
+        client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
+        stack.push_async_callback(client.close)
+        await App(settings, client, metrics).run(access, stop)

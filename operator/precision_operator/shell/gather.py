@@ -1,0 +1,91 @@
+"""Gather: everything that one decision may know, from the caches and from one reading of the metrics."""
+
+from dataclasses import dataclass
+
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import PolicySpec
+from precision_operator.core.model import Evaluation, Observation
+from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.lease import LeaseElector
+from precision_operator.settings import Settings
+from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.inventory import Inventory, PolicyKey
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+
+JITTER_SHARE = 0.05
+"""A reading is due this share of an interval early: a wake-up that comes a little early must not wait a whole one."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    plan: EvaluationPlan
+    evaluation: Evaluation
+
+
+class Gatherer:
+    """Fills observations. Readings are kept for one interval, so that watch events do not ask Prometheus again."""
+
+    def __init__(
+        self,
+        *,
+        inventory: Inventory,
+        evaluator: Evaluator,
+        elector: LeaseElector,
+        expectations: Expectations,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._inventory = inventory
+        self._evaluator = evaluator
+        self._elector = elector
+        self._expectations = expectations
+        self._settings = settings
+        self._clock = clock
+        self._readings: dict[PolicyKey, _Reading] = {}
+
+    async def gather(self, key: PolicyKey, policy: Policy) -> Observation:
+        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
+        plan = plan_of(policy)
+        problem = self._evaluator.problem(plan)
+        evaluation = None
+        if problem is None and not policy.spec.suspend:
+            evaluation = await self._read(key, plan)
+        # The caches are read after the metrics: they are the fresher of the two.
+        workloads = self._inventory.selected(policy.namespace, policy.spec.selector)
+        restarting = self._inventory.restarting() | self._expectations.restarting()
+        settling = sum(1 for workload in workloads if workload.settle is not None)
+        return Observation(
+            workloads=workloads,
+            evaluation=evaluation,
+            restart_slots=max(0, self._settings.restart_budget - len(restarting)),
+            settle_slots=max(0, self._settings.settle_budget - settling),
+            problem=problem,
+            writer=self._elector.identity,
+            epoch=self._elector.epoch,
+        )
+
+    async def _read(self, key: PolicyKey, plan: EvaluationPlan) -> Evaluation:
+        known = self._readings.get(key)
+        due = plan.interval_seconds * (1.0 - JITTER_SHARE)
+        if known is not None and known.plan == plan and self._clock.time() - known.evaluation.at < due:
+            return known.evaluation
+        evaluation = await self._evaluator.evaluate(plan)
+        self._readings[key] = _Reading(plan, evaluation)
+        return evaluation
+
+    def forget(self, key: PolicyKey) -> None:
+        """The policy is gone."""
+        self._readings.pop(key, None)
+
+
+def plan_of(policy: Policy) -> EvaluationPlan:
+    """What the policy's criteria need to be asked."""
+    spec: PolicySpec = policy.spec
+    return EvaluationPlan(
+        endpoint=spec.prometheus_ref,
+        namespace=policy.namespace,
+        window_seconds=spec.evaluation.window_seconds,
+        min_steps=spec.evaluation.min_steps,
+        interval_seconds=spec.evaluation.interval_seconds,
+        queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
+    )

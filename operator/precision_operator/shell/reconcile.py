@@ -1,0 +1,99 @@
+"""Reconcile: gather → decide → commit → act, for one policy."""
+
+import logging
+
+from precision_operator.api.policy import Policy, parse_policy
+from precision_operator.api.status import Phase, Scope, Status
+from precision_operator.core.decide import Decision, decide
+from precision_operator.errors import NotFound, OperatorError
+from precision_operator.kube.port import POLICIES, KubeApi
+from precision_operator.observability.metrics import Metrics
+from precision_operator.runtime.clock import Clock
+from precision_operator.shell.act import Actor
+from precision_operator.shell.commit import commit_status
+from precision_operator.shell.gather import Gatherer
+from precision_operator.shell.inventory import PolicyKey
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 0.2
+"""After a write that did not go through: the watch needs a moment to show why."""
+
+
+class Reconciler:
+    """One pass over one policy at a time."""
+
+    def __init__(self, api: KubeApi, *, gatherer: Gatherer, actor: Actor, metrics: Metrics, clock: Clock) -> None:
+        self._api = api
+        self._gatherer = gatherer
+        self._actor = actor
+        self._metrics = metrics
+        self._clock = clock
+
+    async def reconcile(self, key: PolicyKey) -> float | None:
+        """One pass; returns in how many seconds to look again, or None where the policy is gone.
+
+        Raises:
+            Conflict: somebody changed the policy meanwhile; gather again.
+            KubeError: the API server did not answer as it should.
+        """
+        try:
+            body = await self._api.get(POLICIES, key.namespace, key.name)
+        except NotFound:
+            self._gatherer.forget(key)
+            self._metrics.forget_policy(key.namespace, key.name)
+            return None
+        policy, before = parse_policy(body)
+        observation = await self._gatherer.gather(key, policy)
+        decision = decide(policy, before, observation, self._clock.time())
+        # The commit comes first: a stale leader loses here, before it has touched anything.
+        if policy.deleted_at is None and await commit_status(self._api, key, body, before, decision.status):
+            self._report(policy, before, decision.status)
+        emergency = decision.status.phase is Phase.ROLLING_BACK
+        failures = await self._actor.act(policy, decision.actions, emergency=emergency)
+        self._metrics.policy_state(
+            key.namespace, key.name, phase=decision.status.phase, precision=decision.status.precision or ""
+        )
+        self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.status))
+        return self._delay(decision, failures)
+
+    def _delay(self, decision: Decision, failures: list[OperatorError]) -> float:
+        delay = max(0.0, decision.wake_at - self._clock.time())
+        return min(delay, LOOK_AGAIN_SECONDS) if failures else delay
+
+    def _report(self, policy: Policy, before: Status, after: Status) -> None:
+        if after.phase is not before.phase:
+            self._metrics.transition(
+                policy.namespace, policy.name, before=before.phase, after=after.phase, reason=after.reason
+            )
+            _LOG.info(
+                "%s/%s: %s → %s: %s",
+                policy.namespace,
+                policy.name,
+                before.phase,
+                after.phase,
+                after.message,
+                extra={"reason": after.reason, "policy": policy.name, "transition_id": after.transition_id},
+            )
+        new, old = after.incident, before.incident
+        if new is None:
+            return
+        if old is None or old.id != new.id:
+            self._metrics.rollback(
+                policy.namespace, policy.name, severity=new.severity, reason=new.reason, scope=Scope(new.scope)
+            )
+            self._metrics.rollback_stage("detected_to_decided", new.decided_at - new.detected_at)
+        if new.last_patch_at is not None and (old is None or old.last_patch_at is None):
+            self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - new.decided_at)
+        if new.last_ack_at is not None and (old is None or old.last_ack_at is None):
+            self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - new.decided_at)
+
+
+def _counts(status: Status) -> dict[str, int]:
+    return {
+        "total": status.total,
+        "moved": status.moved,
+        "breached": status.breached,
+        "unknown": status.unknown,
+        "held": len(status.held),
+    }
