@@ -1,0 +1,36 @@
+"""The training side of the product: mixed precision that can be switched while it trains.
+
+Parameters, gradients, optimizer state and DDP buckets are FP32 at all times. A precision mode is an autocast dtype plus a
+loss scaler, so a switch changes no state and happens at a step boundary that all ranks agree on.
+
+The public names are loaded on first use (PEP 562): ``precision-trainer --help`` must answer without importing torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .config import ExtendedFP16Config
+    from .ddp import cleanup_distributed, init_distributed
+    from .precision import PrecisionMode
+    from .trainer import ExtendedFP16Trainer
+
+__all__ = ["ExtendedFP16Config", "ExtendedFP16Trainer", "PrecisionMode", "cleanup_distributed", "init_distributed"]
+
+_HOME = {
+    "ExtendedFP16Config": ".config",
+    "ExtendedFP16Trainer": ".trainer",
+    "PrecisionMode": ".precision",
+    "cleanup_distributed": ".ddp",
+    "init_distributed": ".ddp",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from the module it lives in; raises AttributeError for any other name."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it exports {', '.join(__all__)}")
+    return getattr(import_module(home, __name__), name)

@@ -1,0 +1,46 @@
+"""The one place where torch versions differ. Supported: 2.6 (Debian trixie, the local cluster's image) to 2.15 (PyPI).
+
+Below 2.10, ``torch.load(weights_only=True)`` has a known memory-safety flaw (CVE-2026-24747). The floor for production is
+2.10; the local cluster's image is older, says so at start (``security_note``), and reads only checkpoints whose sha256
+manifest was checked first.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+SAFE_LOAD_FLOOR = (2, 10)
+
+
+def torch_version() -> tuple[int, int]:
+    """Major and minor of the running torch."""
+    major, minor = torch.__version__.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def security_note() -> str | None:
+    """What a person should know about this torch; None if there is nothing."""
+    if torch_version() >= SAFE_LOAD_FLOOR:
+        return None
+    return (
+        f"torch {torch.__version__} is below {SAFE_LOAD_FLOOR[0]}.{SAFE_LOAD_FLOOR[1]} (CVE-2026-24747 in weights_only loading): "
+        "use it only with checkpoints this trainer wrote, on a volume nobody else writes; production images need a newer one"
+    )
+
+
+def wrap_ddp(module: torch.nn.Module, device: torch.device) -> DistributedDataParallel:
+    """DDP that averages gradients and leaves buffers alone.
+
+    torch 2.15 renamed ``broadcast_buffers`` to ``forward_sync_buffers`` and warns about the old name.
+    """
+    name = "broadcast_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        name = "forward_sync_buffers"
+    # Any: the keyword's name depends on the version, so no signature fits both.
+    options: dict[str, Any] = {name: False}
+    devices = [device.index or 0] if device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)

@@ -1,0 +1,100 @@
+"""The gang: joining, leaving, and making sure that all ranks were started alike."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from .errors import ConfigError, RankMismatchError
+from .names import DEFAULT_PORT
+
+
+
+
+def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0) -> tuple[int, int]:
+    """Join the gang that torchrun (or ``precision-trainer launch``) describes in the environment.
+
+    Args:
+        backend: ``nccl`` or ``gloo``; by default nccl where there is CUDA.
+        timeout_seconds: how long a rank waits for the others before it gives up with an error.
+
+    Returns:
+        (rank, world_size); (0, 1), without a process group, if WORLD_SIZE is not set.
+
+    Raises:
+        ConfigError: the environment is incomplete or wrong.
+    """
+    world_size = _whole("WORLD_SIZE", 1)
+    rank = _whole("RANK", 0)
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"RANK={rank}: expected a number in [0, {world_size - 1}] for WORLD_SIZE={world_size}")
+    if world_size == 1 and "RANK" not in os.environ:
+        return 0, 1
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if backend == "nccl":
+        torch.cuda.set_device(_whole("LOCAL_RANK", rank))
+    try:
+        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_seconds))
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"rank {rank} of {world_size} could not join at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
+            f"within {timeout_seconds:g} s ({error}); check that all ranks run and reach that address"
+        ) from error
+    return rank, world_size
+
+
+def cleanup_distributed() -> None:
+    """Leave the gang; harmless if it was never joined."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _whole(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdigit():
+        raise ConfigError(f"{name}={text!r}: expected a whole number; start ranks with torchrun or precision-trainer launch")
+    return int(text)
+
+
+def exchange(value: Mapping[str, object]) -> list[dict[str, object]]:
+    """Every rank's ``value``, by rank. JSON inside; a collective, so for start-up and checkpoints, never for a step."""
+    if not dist.is_initialized():
+        return [dict(value)]
+    # all_gather_object would pickle; JSON text in a tensor can only ever be read as data.
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    length = torch.tensor([text.numel()], device=device)
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    sizes = [int(size.item()) for size in lengths]
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+    padded[: text.numel()] = text.to(device)
+    parts = [torch.zeros_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return [json.loads(bytes(part[:size].tolist())) for part, size in zip(parts, sizes, strict=True)]
+
+
+def check_same(setting: Mapping[str, object]) -> None:
+    """Fail on every rank, naming the settings, if the ranks were not started alike.
+
+    Raises:
+        RankMismatchError: with each differing setting and its value by rank.
+    """
+    everyone = exchange(setting)
+    names = sorted({name for one in everyone for name in one})
+    wrong = []
+    for name in names:
+        values = [one.get(name) for one in everyone]
+        if any(value != values[0] for value in values):
+            wrong.append(f"{name}: " + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values)))
+    if wrong:
+        raise RankMismatchError("ranks disagree on " + "; ".join(wrong) + "; start all ranks with the same flags and image")

@@ -1,0 +1,92 @@
+"""A DRILL, not a feature: makes a model overflow in FP16 on purpose, for the demo and for fault tests.
+
+Off, and not even installed, unless PRECISION_FAULT_FILE names a file (in a pod: the annotation
+``demo.precision.genesis.ai/fault`` as a downward-API file). With ``overflow=0.6`` in it, in 60 % of the steps one linear layer
+in the middle of the model gets its input multiplied by 2^20 and its output by 2^-20. Powers of two are exact, so in FP32 and
+BF16 the model computes the same function, bit for bit. In FP16 the input exceeds 65504, so the activation is infinite and no
+loss scale helps: that is a precision fault, as a model with growing activations has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+
+from .errors import ConfigError
+from .logs import JsonLog
+
+ENV = "PRECISION_FAULT_FILE"
+_UP, _DOWN = 2.0**20, 2.0**-20
+_MULTIPLIER, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
+
+
+def hit(step: int, share: float) -> bool:
+    """Whether ``step`` is one of the ``share`` that overflow: the same answer on every rank and in every run."""
+    value = ((step + 1) * _MULTIPLIER) & _MASK
+    value ^= value >> 31
+    value = (value * 0xBF58476D1CE4E5B9) & _MASK
+    return (value >> 11) / 2**53 < share
+
+
+class DemoFault:
+    """The switch. ``begin_step`` reads the file (one stat if unchanged), so a change works in the next step."""
+
+    def __init__(self, path: str, layer: torch.nn.Module, log: JsonLog) -> None:
+        self._path, self._log = path, log
+        self._signature: tuple[int, int, int] | None = None
+        self._share = 0.0
+        self._active = False
+        layer.register_forward_pre_hook(self._before)
+        layer.register_forward_hook(self._after)
+
+    def begin_step(self, step: int) -> None:
+        """Decide about this step."""
+        try:
+            status = os.stat(self._path)
+            signature = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if signature != self._signature:
+                self._signature = signature
+                with open(self._path, encoding="utf-8", errors="replace") as file:
+                    self._set(file.read(4096), step)
+        except OSError:
+            # No file, no fault: the annotation may not be set.
+            if self._signature is not None:
+                self._signature = None
+                self._set("", step)
+        self._active = self._share > 0 and hit(step, self._share)
+
+    def _set(self, text: str, step: int) -> None:
+        match = re.fullmatch(r"\s*overflow=(0(?:\.\d+)?|1(?:\.0+)?|\.\d+)\s*", text)
+        if text.strip() and match is None:
+            self._log.warning("demo_fault", f"DRILL: fault {text[:80]!r}: expected overflow=<0..1>; fault stays off")
+        share = float(match.group(1)) if match else 0.0
+        if share != self._share:
+            self._log.warning("demo_fault", "DRILL: overflow on purpose in this share of the steps", share=share, step=step)
+        self._share = share
+
+    def _before(self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        return (inputs[0] * _UP,) if self._active else None
+
+    def _after(
+        self, _module: torch.nn.Module, _inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+    ) -> torch.Tensor | None:
+        return output * _DOWN if self._active else None
+
+
+def install(model: torch.nn.Module, log: JsonLog) -> DemoFault | None:
+    """Install the switch if the environment asks for it, else None.
+
+    Raises:
+        ConfigError: the model has no linear layer without bias to put it on.
+    """
+    path = os.environ.get(ENV, "").strip()
+    if not path:
+        return None
+    # The first wide one without bias: a bias would be scaled down with the product and change the function.
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and module.bias is None and module.out_features > module.in_features:
+            log.warning("demo_fault", f"DRILL: fault switch installed on layer {name}, read from {path}; not for production")
+            return DemoFault(path, module, log)
+    raise ConfigError(f"{ENV}={path!r}: the model has no widening linear layer without bias for the drill; unset it")

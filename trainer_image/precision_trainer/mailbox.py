@@ -1,0 +1,62 @@
+"""Small results on their way from the device to the host, without making the step wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+Note = TypeVar("Note")
+
+
+@dataclass(slots=True)
+class _Letter(Generic[Note]):
+    note: Note
+    values: torch.Tensor
+    ready: torch.cuda.Event | None
+
+
+class Mailbox(Generic[Note]):
+    """A queue of 1-D FP32 tensors. On CUDA each is copied to pinned memory asynchronously; on the CPU it is already there.
+
+    ``get`` waits for the copy of the oldest letter; by the time a step that is ``delay`` boundaries old is read, the copy is
+    done, so that nothing waits in practice.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.delay = 2 if device.type == "cuda" else 1
+        """Boundaries between sending and reading. The same on all ranks, since all run on one kind of device."""
+        self._cuda = device.type == "cuda"
+        self._queue: deque[_Letter[Note]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, note: Note, values: torch.Tensor) -> None:
+        """Send ``values`` (1-D, not changed afterwards) with a note that stays on the host."""
+        if not self._cuda:
+            self._queue.append(_Letter(note, values, None))
+            return
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host.copy_(values, non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record()
+        self._queue.append(_Letter(note, host, ready))
+
+    def get(self) -> tuple[Note, list[float]]:
+        """The oldest letter. Raises IndexError if there is none."""
+        letter = self._queue.popleft()
+        return letter.note, _open(letter)
+
+    def peek(self) -> list[tuple[Note, list[float]]]:
+        """All letters on their way, oldest first; they stay."""
+        return [(letter.note, _open(letter)) for letter in self._queue]
+
+
+def _open(letter: _Letter[Note]) -> list[float]:
+    if letter.ready is not None:
+        letter.ready.synchronize()
+    values: list[float] = letter.values.tolist()
+    return values

@@ -1,0 +1,160 @@
+"""The metrics of docs/contract.md, as plain numbers that the training thread writes and a scrape copies.
+
+Nothing here touches torch: a scrape takes a lock for microseconds and never waits for the device.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .request import REASONS
+
+STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RUN_BUCKETS = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
+
+_COUNTERS = {
+    "genesis_training_steps": "Steps tried in this process, any mode.",
+    "genesis_training_samples": "Samples consumed in this process by the whole gang.",
+    "genesis_fp16_training_steps": "Steps tried in FP16 or BF16.",
+    "genesis_fp16_overflow_steps": "Steps skipped by the loss scaler (found_inf).",
+    "genesis_nonfinite_loss_steps": "Steps with a non-finite loss that the scaler did not skip; in FP32 and BF16 also with "
+    "non-finite gradients. Their update is skipped.",
+    "genesis_training": "Runs (segments of N steps) ended, well or not; a crashed one counts after its successor's first step.",
+    "genesis_training_success": "Runs ended well.",
+}
+_GAUGES = {
+    "genesis_precision_changed_timestamp_seconds": "When the precision mode last changed.",
+    "genesis_training_step": "Global step; survives restarts.",
+    "genesis_training_loss": "Exponential average of finite losses.",
+    "genesis_fp32_baseline_loss": "The same average at the end of the last FP32 stretch.",
+    "genesis_fp32_baseline_samples_per_second": "Throughput of the last FP32 stretch.",
+    "genesis_loss_scale": "Current loss scale; 1 where no scaler runs.",
+    "genesis_grad_norm": "Last finite global gradient norm, unscaled, before clipping.",
+    "genesis_checkpoint_last_success_timestamp_seconds": "When the last checkpoint was complete on disk.",
+    "genesis_checkpoint_step": "The step the last checkpoint holds.",
+}
+
+
+class _Histogram:
+    """Counts per bucket and the sum; the last count is of values above all bounds."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def family(self, name: str, text: str) -> HistogramMetricFamily:
+        buckets: list[tuple[str, float]] = []
+        total = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self.sum)
+
+
+class Metrics(Collector):
+    """All values of one process. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counters = dict.fromkeys(_COUNTERS, 0.0)
+        self._errors = dict.fromkeys(REASONS, 0.0)
+        self._gauges: dict[str, float] = {}
+        self._precision: tuple[str, str] | None = None
+        self._run_info: dict[str, str] | None = None
+        self._memory: dict[str, float] = {}
+        self._step_seconds = _Histogram(STEP_BUCKETS)
+        self._run_seconds = _Histogram(RUN_BUCKETS)
+        self.last_step_at = time.monotonic()
+        """Monotonic seconds of the last step, or of the start."""
+
+    def add(self, counters: dict[str, float], gauges: dict[str, float] | None = None) -> None:
+        """Raise counters and set gauges together: a scrape sees all of it or nothing. Names without ``_total``."""
+        with self._lock:
+            for name, amount in counters.items():
+                self._counters[name] += amount
+            if gauges:
+                self._set(gauges)
+
+    def set(self, gauges: dict[str, float]) -> None:
+        """Set gauges. An unset gauge is absent from the page."""
+        with self._lock:
+            self._set(gauges)
+
+    def _set(self, gauges: dict[str, float]) -> None:
+        for name, value in gauges.items():
+            if name not in _GAUGES:
+                raise KeyError(name)
+            self._gauges[name] = value
+
+    def acknowledge(self, mode: str, generation: int) -> None:
+        """All ranks train in ``mode``. Replaces the old label set in one assignment: never two, never none."""
+        self._precision = (mode, str(generation))
+
+    def run_info(self, labels: dict[str, str]) -> None:
+        """What runs (docs/contract.md)."""
+        self._run_info = labels
+
+    def memory(self, mode: str, allocated_bytes: float) -> None:
+        """CUDA memory allocated while training in ``mode``."""
+        with self._lock:
+            self._memory = {mode: allocated_bytes}
+
+    def request_error(self, reason: str) -> None:
+        """A request was refused."""
+        with self._lock:
+            self._errors[reason] += 1
+
+    def step_seconds(self, seconds: float) -> None:
+        """Duration of a step, waiting for the next one's time (``--step-interval-seconds``) left out."""
+        with self._lock:
+            self._step_seconds.observe(seconds)
+            self.last_step_at = time.monotonic()
+
+    def run_seconds(self, seconds: float) -> None:
+        """Duration of a run."""
+        with self._lock:
+            self._run_seconds.observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client: a consistent copy of everything."""
+        with self._lock:
+            families: list[Metric] = [
+                CounterMetricFamily(name, text, value=self._counters[name]) for name, text in _COUNTERS.items()
+            ]
+            families += [
+                GaugeMetricFamily(name, text, value=self._gauges[name]) for name, text in _GAUGES.items() if name in self._gauges
+            ]
+            errors = CounterMetricFamily("genesis_request_errors", "Requests refused.", labels=["reason"])
+            for reason, count in self._errors.items():
+                errors.add_metric([reason], count)
+            families.append(errors)
+            families.append(self._step_seconds.family("genesis_step_duration_seconds", "Duration of a step."))
+            families.append(self._run_seconds.family("genesis_training_duration_seconds", "Duration of a run."))
+            if self._memory:
+                memory = GaugeMetricFamily("genesis_cuda_memory_allocated_bytes", "CUDA memory allocated.", labels=["mode"])
+                for mode, value in self._memory.items():
+                    memory.add_metric([mode], value)
+                families.append(memory)
+        precision, run_info = self._precision, self._run_info
+        if precision is not None:
+            gauge = GaugeMetricFamily(
+                "genesis_precision_info", "The mode all ranks train in, and the last applied request.", labels=["mode", "generation"]
+            )
+            gauge.add_metric(list(precision), 1.0)
+            families.append(gauge)
+        if run_info is not None:
+            info = GaugeMetricFamily("genesis_run_info", "What runs.", labels=list(run_info))
+            info.add_metric(list(run_info.values()), 1.0)
+            families.append(info)
+        yield from families

@@ -1,0 +1,8 @@
+"""Names and numbers that modules with and without torch share."""
+
+from __future__ import annotations
+
+DEFAULT_PORT = "29500"
+"""Where the ranks of a gang meet, unless MASTER_PORT says otherwise."""
+REQUEST_FILE_ENV = "PRECISION_REQUEST_FILE"
+DEFAULT_REQUEST_FILE = "/etc/precision/request"

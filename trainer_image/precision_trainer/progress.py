@@ -1,0 +1,78 @@
+"""Loss average and the FP32 baseline (row T15), from step records alone. Saved with the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+DECAY = 0.98
+MIN_BASELINE_STEPS = 10
+"""A shorter FP32 stretch (say, a flip right after start) says nothing and leaves the old baseline."""
+
+
+class StepLike(Protocol):
+    """What is needed of a step record."""
+
+    @property
+    def loss(self) -> float:
+        """Gang-wide mean; may be non-finite."""
+
+    @property
+    def nonfinite(self) -> bool:
+        """Non-finite where no scaler took care of it."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """All fields are floats, so that they go into a checkpoint as they are; negative means *none yet*."""
+
+    weighted_loss: float = 0.0
+    weight: float = 0.0
+    in_fp32: float = 1.0
+    stretch_steps: float = 0.0
+    stretch_samples: float = 0.0
+    stretch_seconds: float = 0.0
+    baseline_loss: float = -1.0
+    baseline_samples_per_second: float = -1.0
+
+    @property
+    def loss(self) -> float | None:
+        """Exponential average of the finite losses, bias-corrected; None before the first."""
+        return self.weighted_loss / self.weight if self.weight else None
+
+    def observe(self, record: StepLike, *, fp32: bool, samples: int, seconds: float) -> None:
+        """Take a step in.
+
+        Args:
+            record: of the step.
+            fp32: whether it ran in FP32.
+            samples: consumed by the gang in it.
+            seconds: wall time since the step before.
+        """
+        if fp32 != bool(self.in_fp32):
+            self._turn(fp32)
+        if record.loss - record.loss == 0.0:
+            self.weighted_loss = DECAY * self.weighted_loss + (1 - DECAY) * record.loss
+            self.weight = DECAY * self.weight + (1 - DECAY)
+        self.stretch_steps += 1
+        self.stretch_samples += samples
+        self.stretch_seconds += seconds
+
+    def _turn(self, fp32: bool) -> None:
+        loss = self.loss
+        if self.in_fp32 and self.stretch_steps >= MIN_BASELINE_STEPS and loss is not None and self.stretch_seconds > 0:
+            self.baseline_loss = loss
+            self.baseline_samples_per_second = self.stretch_samples / self.stretch_seconds
+        self.in_fp32 = float(fp32)
+        self.stretch_steps = self.stretch_samples = self.stretch_seconds = 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        """All fields."""
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take saved fields over; unknown ones are left out, missing ones keep their value."""
+        for name in asdict(self):
+            value = state.get(name)
+            if isinstance(value, float):
+                setattr(self, name, value)

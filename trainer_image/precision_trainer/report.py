@@ -1,0 +1,142 @@
+"""From agreed facts to log lines and metrics. Log lines on every rank, metrics and runs on rank 0."""
+
+from __future__ import annotations
+
+import time
+
+from .boot import Start
+from .checkpoint import ModeEntry
+from .keeper import Keeper
+from .logs import JsonLog
+from .metrics import Metrics
+from .precision import PrecisionMode
+from .runs import Runs
+from .trainer import Boundary, ExtendedFP16Trainer, ModeChange, StepRecord
+
+
+class Reporter:
+    """Takes in boundaries; knows the contract's names."""
+
+    def __init__(
+        self, trainer: ExtendedFP16Trainer, keeper: Keeper, metrics: Metrics, runs: Runs | None, samples_per_step: int, log: JsonLog
+    ) -> None:
+        self._trainer, self._keeper, self._metrics, self._runs, self._log = trainer, keeper, metrics, runs, log
+        self._samples_per_step = samples_per_step
+        self._bad_fp32_steps = 0
+        self._last_record_at = time.monotonic()
+
+    def begin(self, start: Start, run_info: dict[str, str]) -> None:
+        """Before the first step: all ranks have agreed on ``start`` and loaded the same checkpoint."""
+        history = self._keeper.history
+        if not history or history[-1]["mode"] != start.mode.wire:
+            self._remember(start.mode, start.generation, start.source, time.time())
+        metrics, step = self._metrics, self._trainer.step
+        metrics.run_info(run_info)
+        metrics.set({"genesis_precision_changed_timestamp_seconds": history[-1]["time"], "genesis_training_step": float(step)})
+        metrics.set({"genesis_loss_scale": self._scale()})
+        metrics.acknowledge(start.mode.wire, start.generation)
+        self._last_record_at = time.monotonic()
+        if self._runs is not None:
+            self._runs.begin_process(step, time.monotonic())
+
+    def _scale(self) -> float:
+        return float(self._trainer.scaler.scale_value.item()) if self._trainer.mode.uses_scaler else 1.0
+
+    def _remember(self, mode: PrecisionMode, generation: int, source: str, at: float) -> None:
+        entry: ModeEntry = {"step": self._trainer.step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
+        self._keeper.history.append(entry)
+
+    def boundary(self, boundary: Boundary) -> int:
+        """Report what was agreed.
+
+        Returns:
+            How many FP32 steps in a row were non-finite up to now (the same number on all ranks).
+        """
+        for record in boundary.records:
+            self._record(record)
+        if boundary.change is not None:
+            self._change(boundary.change)
+        return self._bad_fp32_steps
+
+    def _change(self, change: ModeChange) -> None:
+        # Asked for the mode in force: acknowledged like any other, but nothing flipped.
+        event = "precision_changed" if change.before is not change.after else "precision_confirmed"
+        self._log.event(
+            event,
+            at=change.time,
+            step=change.step,
+            generation=change.request.generation,
+            source="request",
+            **{"from": change.before.wire, "to": change.after.wire},
+        )
+        if change.before is not change.after:
+            self._remember(change.after, change.request.generation, "request", change.time)
+
+    def _record(self, record: StepRecord) -> None:
+        now = time.monotonic()
+        fp32 = record.mode is PrecisionMode.FP32
+        self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and record.nonfinite else 0
+        progress = self._keeper.progress
+        progress.observe(record, fp32=fp32, samples=self._samples_per_step, seconds=now - self._last_record_at)
+        self._last_record_at = now
+        if self._runs is None:
+            return
+        counters = {"genesis_training_steps": 1.0, "genesis_training_samples": float(self._samples_per_step)}
+        counters["genesis_fp16_training_steps"] = float(not fp32)
+        counters["genesis_fp16_overflow_steps"] = float(record.overflow)
+        counters["genesis_nonfinite_loss_steps"] = float(record.nonfinite)
+        gauges = {"genesis_training_step": float(record.step + 1), "genesis_loss_scale": record.loss_scale}
+        if progress.loss is not None:
+            gauges["genesis_training_loss"] = progress.loss
+        if record.grad_norm - record.grad_norm == 0.0:
+            gauges["genesis_grad_norm"] = record.grad_norm
+        if progress.baseline_loss >= 0:
+            gauges["genesis_fp32_baseline_loss"] = progress.baseline_loss
+            gauges["genesis_fp32_baseline_samples_per_second"] = progress.baseline_samples_per_second
+        gauges["genesis_precision_changed_timestamp_seconds"] = self._changed_at(record)
+        counters |= self._run_counters(record, now)
+        self._metrics.add(counters, gauges)
+        # The record proves it: every rank ran this step in this mode (agreement.decode checks the sum).
+        self._metrics.acknowledge(record.mode.wire, record.generation)
+
+    def _changed_at(self, record: StepRecord) -> float:
+        history = self._keeper.history
+        return next((entry["time"] for entry in reversed(history) if entry["mode"] == record.mode.wire), history[-1]["time"])
+
+    def _run_counters(self, record: StepRecord, now: float) -> dict[str, float]:
+        assert self._runs is not None
+        counters: dict[str, float] = {}
+        if self._runs.crashed_before:
+            # Not before the first step: a counter must be seen at 0 before it rises.
+            self._runs.crashed_before = False
+            counters["genesis_training"] = 1.0
+        ended = self._runs.observe(record.step + 1, record.nonfinite, now)
+        if ended is not None:
+            well, seconds = ended
+            counters["genesis_training"] = counters.get("genesis_training", 0.0) + 1.0
+            counters["genesis_training_success"] = float(well)
+            self._metrics.run_seconds(seconds)
+        return counters
+
+    def step_seconds(self, seconds: float) -> None:
+        """Duration of the step just tried."""
+        self._metrics.step_seconds(seconds)
+
+    def saved(self, saved: tuple[int, float] | None) -> None:
+        """A checkpoint is complete (or, with None, was not written)."""
+        if saved is not None:
+            step, at = saved
+            self._metrics.set(
+                {"genesis_checkpoint_last_success_timestamp_seconds": at, "genesis_checkpoint_step": float(step)}
+            )
+
+    def suspended(self) -> None:
+        """Training stops as asked; the open run goes on in the next process."""
+        if self._runs is not None:
+            self._runs.suspend(time.monotonic())
+
+    def failed(self) -> None:
+        """Training diverged."""
+        if self._runs is not None:
+            self._runs.fail()
+            self._metrics.add({"genesis_training": 1.0})

@@ -1,0 +1,121 @@
+"""Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
+
+The start of a run is written to disk before its first step. So a process that crashes cannot forget that it tried: the next
+one finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on after the resume.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .errors import CheckpointError
+from .logs import JsonLog
+
+
+@dataclass(slots=True)
+class _Ledger:
+    started: int = 0
+    ended: int = 0
+    succeeded: int = 0
+    open_since: int = -1
+    """First step of the open run; -1 if none is open."""
+    suspended: bool = False
+    seconds: float = 0.0
+    """Wall time the open run took before it was suspended."""
+
+
+class Runs:
+    """The runs of one workload. Rank 0 only. Without a directory nothing outlives the process."""
+
+    def __init__(self, directory: str | None, segment_steps: int, log: JsonLog) -> None:
+        """Read the ledger of earlier processes; a broken one is reported and begun anew."""
+        self._path = Path(directory) / "runs.json" if directory else None
+        self._segment = segment_steps
+        self._log = log
+        self._nonfinite = 0
+        self._ledger = self._load()
+        self.crashed_before = self._ledger.open_since >= 0 and not self._ledger.suspended
+        """The process before this one left a run open: it crashed."""
+        if self.crashed_before:
+            self._ledger.ended += 1
+            self._ledger.open_since = -1
+        self._started_at = 0.0
+
+    def begin_process(self, step: int, now: float) -> None:
+        """Persist the attempt before the first step: go on with a suspended run, or open one.
+
+        Args:
+            step: about to begin.
+            now: monotonic seconds.
+        """
+        ledger = self._ledger
+        if ledger.open_since >= 0 and ledger.suspended and ledger.open_since <= step:
+            self._started_at = now - ledger.seconds
+            ledger.suspended = False
+        else:
+            self._open(step, now)
+        self._save()
+
+    def observe(self, next_step: int, nonfinite: bool, now: float) -> tuple[bool, float] | None:
+        """After each step. If it was the run's last one: (ended well, its seconds), and the next run is opened.
+
+        A run ends well if at most half of its steps were non-finite; overflows that the scaler skipped are normal.
+        """
+        self._nonfinite += nonfinite
+        length = next_step - self._ledger.open_since
+        if length < self._segment:
+            return None
+        result = self._nonfinite * 2 <= length, now - self._started_at
+        self._ledger.ended += 1
+        self._ledger.succeeded += result[0]
+        self._open(next_step, now)
+        self._save()
+        return result
+
+    def suspend(self, now: float) -> None:
+        """A stop that was asked for: the run is neither ended nor failed."""
+        self._ledger.suspended, self._ledger.seconds = True, now - self._started_at
+        self._save()
+
+    def fail(self) -> None:
+        """Training diverged: the open run ends, not well."""
+        self._ledger.ended += 1
+        self._ledger.open_since = -1
+        self._save()
+
+    def _open(self, step: int, now: float) -> None:
+        ledger = self._ledger
+        ledger.started, ledger.open_since, ledger.suspended, ledger.seconds = ledger.started + 1, step, False, 0.0
+        self._started_at, self._nonfinite = now, 0
+
+    def _load(self) -> _Ledger:
+        if self._path is None or not self._path.exists():
+            return _Ledger()
+        try:
+            raw = json.loads(self._path.read_text(encoding="utf-8"))
+            ledger = _Ledger(**raw)
+            if not all(isinstance(value, (int, float)) for value in asdict(ledger).values()):
+                raise ValueError("a value is not a number")
+        except (OSError, ValueError, TypeError) as error:
+            self._log.error("runs_refused", f"{self._path} cannot be used ({error}); counting runs from 0 again")
+            return _Ledger()
+        return ledger
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(asdict(self._ledger), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._path} cannot be written ({error}); check that the checkpoint volume is mounted, writable and not full"
+            ) from error

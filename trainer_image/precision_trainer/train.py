@@ -1,0 +1,208 @@
+"""The training loop of ``precision-trainer train``: small, because what is hard is elsewhere.
+
+One turn: enter the boundary (agreement), report what was read, save or stop if agreed, run the micro-batches, pace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict
+
+import torch
+
+from . import compat, ddp, demo_fault
+from .boot import Start, decide
+from .checkpoint import CheckpointStore
+from .config import Boot, ExtendedFP16Config, read_boot
+from .data import LibraryText
+from .errors import EXIT_OK, DivergedError
+from .exporter import Exporter
+from .keeper import Keeper
+from .logs import JsonLog
+from .metrics import Metrics
+from .models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from .names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
+from .options import TrainOptions
+from .precision import PrecisionMode
+from .report import Reporter
+from .request import Inbox, PrecisionRequest, RequestFile
+from .runs import Runs
+from .signals import StopFlag
+from .trainer import Boundary, ExtendedFP16Trainer
+
+
+def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
+    """Train until the last step or until asked to stop.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        TrainerError: with what to do about it; DivergedError means exit code 17.
+    """
+    torch.set_num_threads(options.threads)
+    metrics = Metrics()
+    exporter = None
+    if log.rank == 0 and options.metrics_port >= 0:
+        # Before the gang meets: Prometheus should see the counters at 0.
+        exporter = Exporter(metrics, options.metrics_port)
+        log.event("metrics", port=exporter.port)
+    try:
+        rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
+        return _Session(options, log, stop, metrics, rank, world_size).run()
+    finally:
+        ddp.cleanup_distributed()
+        if exporter is not None:
+            exporter.close()
+
+
+class _Session:
+    """One process of one gang, from start decision to exit."""
+
+    def __init__(
+        self, options: TrainOptions, log: JsonLog, stop: StopFlag, metrics: Metrics, rank: int, world_size: int
+    ) -> None:
+        self._options, self._log, self._stop = options, log, stop
+        self._world_size = world_size
+        cuda = torch.cuda.is_available() and options.backend != "gloo"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+        boot = read_boot(os.environ, has_cuda=cuda)
+        self._check_gang(boot)
+
+        def refused(reason: str, message: str) -> None:
+            metrics.request_error(reason)
+            log.warning("request_refused", message, reason=reason)
+
+        self._inbox = Inbox(refused, boot.low_precision_refused)
+        self._file = RequestFile(os.environ.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, refused)
+        start = self._agree_on_start(boot, rank)
+
+        torch.manual_seed(options.seed)
+        model = ByteTransformer(TransformerConfig(width=options.width, layers=options.layers, context=options.context))
+        model.to(self._device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, fused=True)
+        self._data = LibraryText(options.context)
+        config = _config(boot.scaling, options, start.mode, use_ddp=torch.distributed.is_initialized())
+        self._trainer = ExtendedFP16Trainer(
+            model, optimizer, config, self._device, rank, world_size, log=log, allow_cpu=True
+        )
+        self._trainer.applied = start.request
+        if rank == 0:
+            self._trainer.request_source = self._next_request
+        self._fault = demo_fault.install(model, log)
+        self._samples_per_step = options.batch_size * options.accumulation * world_size
+
+        store = CheckpointStore(options.checkpoint_dir, log) if options.checkpoint_dir else None
+        self._keeper = Keeper(self._trainer, store, self._data.fingerprint, self._samples_per_step, log)
+        self._keeper.resume()
+        runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
+        self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log)
+        self._reporter.begin(start, _run_info(options, world_size, self._device))
+        note = compat.security_note()
+        if note is not None and rank == 0:
+            log.warning("torch_version", note)
+
+    def _check_gang(self, boot: Boot) -> None:
+        setting = asdict(self._options)
+        # Where a rank keeps files and how it serves metrics is its own affair.
+        for name in ("checkpoint_dir", "metrics_port"):
+            del setting[name]
+        setting |= {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
+        ddp.check_same(setting)
+
+    def _agree_on_start(self, boot: Boot, rank: int) -> Start:
+        own: dict[str, object] = {}
+        if rank == 0:
+            own = decide(boot, self._file.poll(), self._inbox, self._log).to_wire()
+        return Start.from_wire(ddp.exchange(own)[0])
+
+    def _next_request(self, applied_generation: int) -> PrecisionRequest | None:
+        new = self._file.poll()
+        if new is not None:
+            self._inbox.offer(new, self._trainer.applied)
+        return self._inbox.pending(applied_generation)
+
+    def run(self) -> int:
+        """The loop."""
+        options, trainer, stop = self._options, self._trainer, self._stop
+        stop.training_begins()
+        next_start = time.monotonic()
+        while True:
+            trainer.stop_asked = stop.asked
+            boundary = trainer.begin_step()
+            self._handle(boundary)
+            if boundary.stop:
+                return self._end(stop.name or "peer")
+            if options.steps and trainer.step >= options.steps:
+                self._handle(trainer.drain())
+                return self._end(None)
+            if options.checkpoint_every and trainer.step % options.checkpoint_every == 0 and trainer.step > self._keeper.saved_step:
+                self._reporter.saved(self._keeper.save())
+            started = time.monotonic()
+            self._step()
+            self._reporter.step_seconds(time.monotonic() - started)
+            if options.step_interval_seconds:
+                next_start = max(next_start + options.step_interval_seconds, time.monotonic())
+                # The flag ends the wait early once; after that the remaining step or two run at full speed.
+                stop.wait(max(0.0, next_start - time.monotonic()))
+
+    def _step(self) -> None:
+        options, trainer = self._options, self._trainer
+        if self._fault is not None:
+            self._fault.begin_step(trainer.step)
+        position = trainer.step * self._samples_per_step + trainer.rank * options.batch_size
+        for micro in range(options.accumulation):
+            batch = self._data.batch(position + micro * self._world_size * options.batch_size, options.batch_size)
+            loss = trainer.training_step(batch.to(self._device, non_blocking=True), next_byte_loss)
+            trainer.backward_and_step(loss)
+
+    def _handle(self, boundary: Boundary) -> None:
+        bad = self._reporter.boundary(boundary)
+        if boundary.checkpoint:
+            self._reporter.saved(self._keeper.save())
+        if self._options.diverged_after and bad >= self._options.diverged_after:
+            self._reporter.failed()
+            raise DivergedError(
+                f"the loss was not finite in {bad} FP32 steps in a row up to step {boundary.step}: this is not a precision fault; look at "
+                "the data and the learning rate, then resume from the last checkpoint"
+            )
+
+    def _end(self, signal_name: str | None) -> int:
+        trainer = self._trainer
+        self._handle(trainer.drain())
+        if signal_name is not None:
+            self._log.event("stopping", step=trainer.step, signal=signal_name)
+        self._reporter.suspended()
+        if trainer.step > self._keeper.saved_step:
+            self._reporter.saved(self._keeper.save(required=True))
+        if signal_name is None:
+            self._log.event("complete", step=trainer.step, message="training complete", loss=self._keeper.progress.loss)
+        return EXIT_OK
+
+
+def _config(scaling: ExtendedFP16Config, options: TrainOptions, mode: PrecisionMode, *, use_ddp: bool) -> ExtendedFP16Config:
+    return ExtendedFP16Config(
+        precision_mode=mode,
+        enabled=mode is not PrecisionMode.FP32,
+        loss_scale=scaling.loss_scale,
+        growth_factor=scaling.growth_factor,
+        backoff_factor=scaling.backoff_factor,
+        growth_interval=scaling.growth_interval,
+        min_loss_scale=scaling.min_loss_scale,
+        gradient_accumulation_steps=options.accumulation,
+        max_grad_norm=options.max_grad_norm,
+        use_ddp=use_ddp,
+    )
+
+
+def _run_info(options: TrainOptions, world_size: int, device: torch.device) -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "device": device.type,
+        "model": f"{options.model}-d{options.width}-l{options.layers}-t{options.context}",
+        "world_size": str(world_size),
+        "batch_size": str(options.batch_size),
+        "lr": f"{options.learning_rate:g}",
+        "accumulation": str(options.accumulation),
+    }

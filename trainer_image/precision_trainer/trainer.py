@@ -1,0 +1,382 @@
+"""One training step in any precision, and the switch between precisions at a step boundary.
+
+A *step* is one optimizer update: ``gradient_accumulation_steps`` micro-batches. Everything that changes how training goes on
+(precision, stop, checkpoint) happens in :meth:`ExtendedFP16Trainer.begin_step`, between two steps, on all ranks alike.
+
+    boundary t: rank 0 reads a request, writes it into its message -> step t carries it in the gradient bucket
+    boundary t + delay: every rank reads the same mean of step t, and applies it (delay 1 on the CPU, 2 on CUDA)
+
+Non-finite gradients never reach the weights, in any mode: in FP16 by the scaler's found_inf, in FP32 and BF16 by the finiteness
+of the gradient norm, both handed to the optimizer as a device tensor. With a fused optimizer nothing waits for the device; any
+other optimizer costs one wait a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from . import compat
+from .agreement import HEADER, WIDTH, decode, encode
+from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
+from .errors import ConfigError
+from .logs import JsonLog
+from .mailbox import Mailbox
+from .precision import PrecisionMode
+from .request import PrecisionRequest
+from .scaler import LossScaler
+
+if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
+Batch = TypeVar("Batch")
+RequestSource = Callable[[int], "PrecisionRequest | None"]
+"""Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
+
+_AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step came to, gang-wide; known ``delay`` boundaries later."""
+
+    step: int
+    mode: PrecisionMode
+    generation: int
+    """Generation in force when the step ran. All ranks ran it in ``mode``: the channel checks that."""
+    loss: float
+    """Mean over ranks; not finite if any rank's was not."""
+    skipped: bool
+    """The optimizer update was skipped: gradients were not finite."""
+    loss_scale: float
+    """After the step; the frozen value where no scaler runs."""
+    grad_norm: float
+    """Global norm of the averaged, unscaled gradients, before clipping."""
+
+    @property
+    def overflow(self) -> bool:
+        """Skipped by the scaler. An infinite loss in such a step is part of the overflow, not a loss of its own."""
+        return self.skipped and self.mode.uses_scaler
+
+    @property
+    def nonfinite(self) -> bool:
+        """Non-finite where no scaler took care of it: the loss, or (in FP32 and BF16) the gradients."""
+        return not self.overflow and (self.skipped or not _finite(self.loss))
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChange:
+    """A request was applied at a boundary. ``before`` equals ``after`` if it asked for the mode already in force."""
+
+    before: PrecisionMode
+    after: PrecisionMode
+    request: PrecisionRequest
+    step: int
+    """First step in the new mode."""
+    time: float
+    """Wall clock at the boundary, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What was agreed between two steps. All ranks see the same one."""
+
+    step: int
+    """Number of the step about to begin."""
+    records: tuple[StepRecord, ...]
+    change: ModeChange | None
+    checkpoint: bool
+    stop: bool
+
+
+class ExtendedFP16Trainer:
+    """Trains an FP32 model in FP32, mixed FP16 or mixed BF16; see the module's text."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: ExtendedFP16Config | None = None,
+        device: torch.device | str | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        log: JsonLog | None = None,
+        allow_cpu: bool | None = None,
+    ) -> None:
+        """Take a model and an optimizer over its parameters.
+
+        Args:
+            model: parameters FP32, already on ``device``.
+            optimizer: any; a fused one (``AdamW(..., fused=True)``) makes steps free of host waits.
+            config: defaults if None.
+            device: where the model is; the device of its first parameter if None.
+            rank: of this process.
+            world_size: processes in the gang; above 1 needs ``config.use_ddp`` and init_distributed().
+            log: where a fallback is reported.
+            allow_cpu: FP16/BF16 on a CPU; from PRECISION_ALLOW_CPU if None. Without it a CPU trains in FP32, and says so.
+
+        Raises:
+            ConfigError: parameters are not FP32, a cold mode, or ranks without DDP.
+        """
+        self.config = config or ExtendedFP16Config()
+        self.model = model
+        self.optimizer = optimizer
+        self.rank, self.world_size = rank, world_size
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        _check_parameters(model, self._parameters)
+        self.device = torch.device(device) if device is not None else self._parameters[0].device
+        if world_size > 1 and not self.config.use_ddp:
+            raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would not be averaged; set use_ddp=True")
+        self.mode = self._start_mode(log or JsonLog(rank, world_size), allow_cpu)
+        self.scaler = LossScaler(self.config, self.device)
+        self.step = 0
+        self.applied: PrecisionRequest | None = None
+        self.request_source: RequestSource | None = None
+        self.stop_asked = False
+
+        # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
+        self._telemetry = torch.nn.Parameter(torch.zeros(WIDTH, device=self.device))
+        self._ddp: DistributedDataParallel | None = None
+        if self.config.use_ddp:
+            self._ddp = compat.wrap_ddp(_WithTelemetry(model, self._telemetry), self.device)
+        self._mailbox: Mailbox[tuple[int, PrecisionMode, int]] = Mailbox(self.device)
+        self._micro_step = 0
+        self._begun = False
+        self._loss_sum: torch.Tensor | None = None
+        self._header_key: tuple[PrecisionRequest | None, bool, PrecisionMode] | None = None
+        self._header = torch.zeros(HEADER, device=self.device)
+        self._pending: PrecisionRequest | None = None
+        self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self._tried = self._overflows = self._nonfinite = 0
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last applied request; 0 before any."""
+        return self.applied.generation if self.applied else 0
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What to call for a forward pass: the model, under DDP where it is on."""
+        return self._ddp if self._ddp is not None else self.model
+
+    def _start_mode(self, log: JsonLog, allow_cpu: bool | None) -> PrecisionMode:
+        mode = self.config.precision_mode if self.config.enabled else PrecisionMode.FP32
+        if not mode.hot:
+            raise ConfigError(
+                f"precision_mode={mode.name}: 16-bit weights are a cold mode and not built yet; use MIXED_{mode.name}"
+            )
+        if mode is PrecisionMode.FP32 or self.device.type == "cuda":
+            return mode
+        if allow_cpu is None:
+            allow_cpu = parse_bool("PRECISION_ALLOW_CPU", os.environ.get("PRECISION_ALLOW_CPU", "")) or False
+        if allow_cpu:
+            return mode
+        log.warning("fallback", f"{FALLBACK_LINE}: no CUDA device; set PRECISION_ALLOW_CPU=true to use {mode.wire} on the CPU")
+        return PrecisionMode.FP32
+
+    # --- the boundary -------------------------------------------------------------------------------------------------
+
+    def begin_step(self) -> Boundary:
+        """Enter the boundary before a step: read what the gang agreed on, apply it, then take a new request in.
+
+        Calling it again before the step ran is harmless (the loop calls it to see the result, training_step makes sure).
+
+        Raises:
+            RankMismatchError: the ranks fell apart.
+            RuntimeError: called inside an accumulation window.
+        """
+        if self._micro_step:
+            raise RuntimeError("begin_step() inside an accumulation window; call it only when no micro-batch is pending")
+        if self._begun:
+            return Boundary(self.step, (), None, checkpoint=False, stop=False)
+        boundary = self._read(keep=self._mailbox.delay - 1)
+        self._begun = True
+        if self.rank == 0 and self.request_source is not None:
+            self._pending = self.request_source(self.generation)
+        return boundary
+
+    def drain(self) -> Boundary:
+        """Wait for all steps tried so far and read them: before a checkpoint or the end. All ranks must call it."""
+        return self._read(keep=0)
+
+    def apply(self, request: PrecisionRequest) -> ModeChange:
+        """Change the mode here and now, on this rank. Only at a boundary, and only with something all ranks agreed on."""
+        before = self.mode
+        self.mode = request.mode
+        self.applied = request
+        if self.mode.uses_scaler and not before.uses_scaler:
+            self.scaler.thaw()
+        return ModeChange(before, self.mode, request, self.step, time.time())
+
+    def _read(self, keep: int) -> Boundary:
+        records: list[StepRecord] = []
+        change: ModeChange | None = None
+        stop = checkpoint = False
+        while len(self._mailbox) > keep:
+            note, values = self._mailbox.get()
+            step, mode, generation = note
+            agreed = decode(values[:WIDTH], self.world_size, mode)
+            record = _record(step, mode, generation, agreed.loss, values)
+            self._tried += 1
+            self._overflows += record.overflow
+            self._nonfinite += record.nonfinite
+            records.append(record)
+            stop = stop or agreed.stop
+            if agreed.request is not None and agreed.request.generation > self.generation:
+                change = self.apply(agreed.request)
+                checkpoint = checkpoint or agreed.request.checkpoint
+        return Boundary(self.step, tuple(records), change, checkpoint, stop)
+
+    # --- the step -----------------------------------------------------------------------------------------------------
+
+    def training_step(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
+        """Forward of one micro-batch in the current mode.
+
+        Args:
+            batch: handed to ``loss_fn``.
+            loss_fn: ``(model, batch) -> loss``, a 0-dim tensor, the mean over the micro-batch.
+
+        Returns:
+            The loss, for :meth:`backward_and_step`.
+        """
+        if not self._micro_step:
+            self.begin_step()
+        dtype = _AUTOCAST.get(self.mode)
+        with contextlib.ExitStack() as stack:
+            if self._ddp is not None and not self._last_micro_step:
+                stack.enter_context(self._ddp.no_sync())
+            if dtype is not None:
+                stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
+            loss = loss_fn(self.module, batch)
+        if loss.dim() != 0:
+            raise ConfigError(f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()")
+        return loss
+
+    @property
+    def _last_micro_step(self) -> bool:
+        return self._micro_step + 1 == self.config.gradient_accumulation_steps
+
+    def backward_and_step(self, loss: torch.Tensor) -> bool:
+        """Backward of one micro-batch; after the last one of the window, the optimizer update.
+
+        Returns:
+            True if this ended a step (also if the update was skipped).
+        """
+        last = self._last_micro_step
+        steps = self.config.gradient_accumulation_steps
+        part = loss.float() if steps == 1 else loss.float() / steps
+        seen = part.detach()
+        self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
+        scaled = self.scaler.scale(part) if self.mode.uses_scaler else part
+        if not last:
+            torch.autograd.backward(scaled)
+            self._micro_step += 1
+            return False
+        self._telemetry.grad = None
+        message = torch.cat((self._header_on_device(), self._loss_sum.reshape(1)))
+        torch.autograd.backward((scaled, self._telemetry), (None, message))
+        self._loss_sum = None
+        self._update()
+        self._micro_step = 0
+        self._begun = False
+        self.step += 1
+        return True
+
+    def _header_on_device(self) -> torch.Tensor:
+        """This rank's header; built anew only when it changed, which is rare."""
+        key = (self._pending, self.stop_asked, self.mode)
+        if key != self._header_key:
+            self._header_key = key
+            header = encode(self._pending, stop=self.stop_asked, running=self.mode)
+            self._header = torch.tensor(header, dtype=torch.float32, device=self.device)
+        return self._header
+
+    def _update(self) -> None:
+        """Unscale, clip, step or skip, and send the record off. Nothing here waits for the device (fused optimizer)."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        scaler_runs = self.mode.uses_scaler
+        found_inf = self.scaler.unscale_(gradients) if scaler_runs else None
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if found_inf is None:
+            found_inf = torch.isfinite(norm).logical_not().float()
+        if self.config.max_grad_norm > 0:
+            factor = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, factor)
+        self._step_optimizer(found_inf)
+        if scaler_runs:
+            self.scaler.update(found_inf)
+        assert self._telemetry.grad is not None
+        tail = torch.stack((found_inf, self.scaler.scale_value, norm))
+        self._mailbox.put((self.step, self.mode, self.generation), torch.cat((self._telemetry.grad, tail)))
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _step_optimizer(self, found_inf: torch.Tensor) -> None:
+        if not self._fused:
+            if not found_inf.item():
+                self.optimizer.step()
+            return
+        # The contract between torch.amp and fused optimizers: they read found_inf in the kernel. Gradients are unscaled already.
+        setattr(self.optimizer, "grad_scale", None)  # noqa: B010  (not declared on Optimizer, so mypy refuses a plain assignment)
+        setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
+        try:
+            self.optimizer.step()
+        finally:
+            delattr(self.optimizer, "grad_scale")
+            delattr(self.optimizer, "found_inf")
+
+    # --- what it came to ----------------------------------------------------------------------------------------------
+
+    def get_stats(self) -> dict[str, float | bool | str]:
+        """Totals of this process up to the last step tried; waits for the device."""
+        overflows, nonfinite, tried = self._overflows, self._nonfinite, self._tried
+        scale = float(self.scaler.scale_value.item()) if self.mode.uses_scaler else 1.0
+        for (step, mode, generation), values in self._mailbox.peek():
+            record = _record(step, mode, generation, values[HEADER], values)
+            tried, overflows, nonfinite = tried + 1, overflows + record.overflow, nonfinite + record.nonfinite
+        return {
+            "fp16_enabled_runtime": self.mode is not PrecisionMode.FP32,
+            "precision_mode": self.mode.wire,
+            "generation": self.generation,
+            "training_steps": tried,
+            "overflow_steps": overflows,
+            "overflow_rate": overflows / tried if tried else 0.0,
+            "nonfinite_steps": nonfinite,
+            "current_scale": scale,
+        }
+
+
+class _WithTelemetry(torch.nn.Module):
+    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
+
+    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.model = model
+        self.telemetry = telemetry
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """The model's forward, unchanged."""
+        return self.model(*args, **kwargs)
+
+
+def _record(step: int, mode: PrecisionMode, generation: int, loss: float, values: list[float]) -> StepRecord:
+    found_inf, scale, norm = values[WIDTH:]
+    return StepRecord(step, mode, generation, loss, found_inf > 0, scale if mode.uses_scaler else 1.0, norm)
+
+
+def _check_parameters(model: torch.nn.Module, optimized: list[torch.nn.Parameter]) -> None:
+    if not optimized:
+        raise ConfigError("the optimizer has no parameters; build it with model.parameters()")
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is not torch.float32:
+            raise ConfigError(f"parameter {name} is {parameter.dtype}: expected torch.float32 (master weights); call model.float()")
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0.0
