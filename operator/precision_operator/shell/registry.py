@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 15.0
 """How long kopf may take to wind down before it is left behind."""
 
+TLS_CLOSE_SECONDS = 0.25
+"""aiohttp ends its TLS connections only some turns of the loop after its session was closed."""
+
 _WATCHED: dict[Kind, Resource] = {Kind.POLICIES: POLICIES, Kind.WORKLOADS: DEPLOYMENTS, Kind.PODS: PODS}
 
 
@@ -244,6 +247,7 @@ class _KopfThread(threading.Thread):
         finally:
             announcer.cancel()
             unlisten()
+            await asyncio.sleep(TLS_CLOSE_SECONDS)
 
     async def _announce(self, ready: asyncio.Event) -> None:
         await ready.wait()

@@ -139,9 +139,11 @@ def write_template(view: DeploymentView, action: WriteTemplate) -> list[Operatio
     Raises:
         PolicyError: the template gives no way to set its precision.
     """
-    environment = list(_environment(view.template, action.mode))
-    reads = view.hot or any(_source(entry) is Source.ANNOTATION for s in view.template.slots for entry in s.entries)
-    if not reads and not environment:
+    slots = view.template.slots
+    reads = view.hot or any(_source(entry) is Source.ANNOTATION for slot in slots for entry in slot.entries)
+    named = any(entry.name == ENABLE_ENV for slot in slots for entry in slot.entries)
+    environment = list(_environment(view.template, action.mode, hot=view.hot))
+    if not reads and not named and not environment:
         raise PolicyError(
             "NoPrecisionContract",
             f"{view.namespace}/{view.name} has neither the request file nor {ENABLE_ENV} in its template; see the "
@@ -161,24 +163,25 @@ def _source(entry: EnvEntry) -> Source:
     return source_of(json.loads(entry.raw))
 
 
-def _environment(template: Template, mode: Mode) -> Iterator[Operation]:
+def _environment(template: Template, mode: Mode, *, hot: bool) -> Iterator[Operation]:
     """Env operations of all containers; where the variable is named nowhere, an envFrom is overridden."""
     named = [slot for slot in template.slots if any(entry.name == ENABLE_ENV for entry in slot.entries)]
     for slot in named:
-        yield from _container(slot, mode)
+        yield from _container(slot, mode, hot=hot)
     if not named:
         for slot in template.slots:
             if slot.env_from and slot.field == "containers":
                 yield from _override(slot, mode)
 
 
-def _container(slot: ContainerSlot, mode: Mode) -> Iterator[Operation]:
+def _container(slot: ContainerSlot, mode: Mode, *, hot: bool) -> Iterator[Operation]:
+    """What `true` means is said too, unless a request file will say it."""
     wanted = {ENABLE_ENV: "false" if mode is Mode.FP32 else "true", MODE_ENV: mode.value}
     operations: list[Operation] = []
     for entry in slot.entries:
         operations += _set(slot, entry, wanted[entry.name])
-    ours = any(entry.name == ENABLE_ENV and _source(entry) is not Source.ANNOTATION for entry in slot.entries)
-    if ours and mode is not Mode.FP32 and not any(entry.name == MODE_ENV for entry in slot.entries):
+    literal = any(entry.name == ENABLE_ENV and _source(entry) is not Source.ANNOTATION for entry in slot.entries)
+    if (literal or not hot) and mode is not Mode.FP32 and not any(entry.name == MODE_ENV for entry in slot.entries):
         operations.append(Operation("add", f"{_path(slot)}/env/-", {"name": MODE_ENV, "value": mode.value}))
     if operations:
         yield Operation("test", f"{_path(slot)}/name", slot.name)
