@@ -14,7 +14,7 @@ Json = dict[str, Any]
 SELECTOR: Json = {"matchLabels": {"app": "trainer"}}
 
 
-def policy(name: str = "p", /, **spec: Any) -> Json:
+def policy(name: str = "p", /, **spec: object) -> Json:
     return {
         "apiVersion": "precision.genesis.ai/v1alpha1",
         "kind": "PrecisionPolicy",
@@ -27,7 +27,7 @@ def steps(*items: Json) -> Json:
     return {"strategy": {"steps": list(items)}}
 
 
-def weights(*values: Any) -> Json:
+def weights(*values: object) -> Json:
     return steps(*({"setWeight": value} for value in values))
 
 
@@ -47,19 +47,31 @@ GOOD: dict[str, Json] = {
     "fp32, which takes a fleet off reduced precision": {"target": "fp32"},
     "a rollout that stops at 50 %": weights(10, 50),
     "a single step": weights(100),
-    "pauses that wait for a person": steps({"setWeight": 1}, {"pause": {}}, {"setWeight": 2}, {"pause": {"duration": "1h30m"}}),
+    "pauses that wait for a person": steps(
+        {"setWeight": 1}, {"pause": {}}, {"setWeight": 2}, {"pause": {"duration": "1h30m"}}
+    ),
     "fifty steps": weights(*range(1, 51)),
-    "the fastest evaluation": {"evaluation": {"interval": "500ms", "window": "2s", "maxSampleAge": "1s", "noDataLimit": "1s"}},
-    "the slowest evaluation": {"evaluation": {"interval": "5m", "window": "1h", "maxSampleAge": "10m", "noDataLimit": "24h"}},
+    "the fastest evaluation": {
+        "evaluation": {"interval": "500ms", "window": "2s", "maxSampleAge": "1s", "noDataLimit": "1s"}
+    },
+    "the slowest evaluation": {
+        "evaluation": {"interval": "5m", "window": "1h", "maxSampleAge": "10m", "noDataLimit": "24h"}
+    },
     "a window as long as the interval": {"evaluation": {"interval": "1m", "window": "60s"}},
     "durations of several parts": {"evaluation": {"window": "1m30s500ms"}},
     "no tolerance at all": {"evaluation": {"failureLimit": 0, "minSamples": 1, "minSteps": 0}},
     "rollback without data": {"evaluation": {"onNoData": "Rollback"}},
-    "thresholds of its own": {"criteria": {"overflow": {"enter": 0.1, "leave": 0.05, "promoteBelow": 0.1, "severity": "P2"}}},
+    "thresholds of its own": {
+        "criteria": {"overflow": {"enter": 0.1, "leave": 0.05, "promoteBelow": 0.1, "severity": "P2"}}
+    },
     "whole numbers as thresholds": {"criteria": {"failures": {"enter": 1, "leave": 0, "promoteBelow": 0}}},
-    "every criterion off": {"criteria": {name: {"enabled": False} for name in ("overflow", "divergence", "failures", "nonFinite", "speed")}},
+    "every criterion off": {
+        "criteria": {name: {"enabled": False} for name in ("overflow", "divergence", "failures", "nonFinite", "speed")}
+    },
     "speed, where lower is worse": {"criteria": {"speed": {"enter": 1.0, "leave": 1.2, "query": "team-speed"}}},
-    "a whole fleet needed for a fleet rollback": {"rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}},
+    "a whole fleet needed for a fleet rollback": {
+        "rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}
+    },
     "short deadlines": {"rollback": {"deadlines": {"P0": "1s", "P1": "24h", "P2": "1s"}}},
     "another metric source": {"prometheusRef": {"name": "team-a"}},
     "all four operators": selecting(
@@ -70,7 +82,7 @@ GOOD: dict[str, Json] = {
     ),
     "label keys with a prefix": selecting(**{"training.example.com/team": "vision", "a": ""}),
     "suspended, restoring on deletion": {"suspend": True, "deletionPolicy": "Restore", "delivery": "NewOnly"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -84,24 +96,45 @@ BAD: dict[str, tuple[Json, str]] = {
     "no selector": ({"selector": None}, "spec.selector"),
     "an empty selector": ({"selector": {}}, "an empty one would select every workload of the namespace: name a label"),
     "empty lists in the selector": (selecting(), "selector must have at least one requirement"),
-    "In without values": (selecting({"key": "a", "operator": "In"}), "need at least one value: list the values, or use Exists"),
+    "In without values": (
+        selecting({"key": "a", "operator": "In"}),
+        "need at least one value: list the values, or use Exists",
+    ),
     "NotIn with no values": (selecting({"key": "a", "operator": "NotIn", "values": []}), "need at least one value"),
-    "Exists with values": (selecting({"key": "a", "operator": "Exists", "values": ["x"]}), "take no values: remove values, or use In"),
-    "DoesNotExist with values": (selecting({"key": "a", "operator": "DoesNotExist", "values": ["x"]}), "take no values"),
-    "an unknown operator": (selecting({"key": "a", "operator": "Gt", "values": ["1"]}), 'supported values: "In", "NotIn", "Exists", "DoesNotExist"'),
+    "Exists with values": (
+        selecting({"key": "a", "operator": "Exists", "values": ["x"]}),
+        "take no values: remove values, or use In",
+    ),
+    "DoesNotExist with values": (
+        selecting({"key": "a", "operator": "DoesNotExist", "values": ["x"]}),
+        "take no values",
+    ),
+    "an unknown operator": (
+        selecting({"key": "a", "operator": "Gt", "values": ["1"]}),
+        'supported values: "In", "NotIn", "Exists", "DoesNotExist"',
+    ),
     "a label key that can be none": (selecting(**{"a b": "c"}), "every key of matchLabels must be a label key"),
     "a label key that is empty": (selecting(**{"": "c"}), "every key of matchLabels must be a label key"),
     "a label key that is too long": (selecting(**{"k" * 64: "c"}), "every key of matchLabels must be a label key"),
     "a label value that can be none": (selecting(app="a b"), "spec.selector.matchLabels.app"),
     "a label value that is too long": (selecting(app="v" * 64), "may not be more than 63"),
-    "an expression's key that can be none": (selecting({"key": "a/b/c", "operator": "Exists"}), "matchExpressions[0].key"),
+    "an expression's key that can be none": (
+        selecting({"key": "a/b/c", "operator": "Exists"}),
+        "matchExpressions[0].key",
+    ),
     "seventeen labels": (selecting(**{f"k{i}": "v" for i in range(17)}), "must have at most 16"),
     "a namespace of its own": ({"namespace": "other"}, 'unknown field "spec.namespace"'),
     # modes
     "an unknown target": ({"target": "fp8"}, 'supported values: "fp16", "bf16", "fp32"'),
     "a target in capitals": ({"target": "FP16"}, "supported values"),
-    "a fallback that is the target": ({"target": "bf16", "fallback": "bf16"}, "found target bf16 with fallback bf16: use fallback: fp32"),
-    "a fallback less safe than the target": ({"target": "fp32", "fallback": "bf16"}, "fallback must be safer than target"),
+    "a fallback that is the target": (
+        {"target": "bf16", "fallback": "bf16"},
+        "found target bf16 with fallback bf16: use fallback: fp32",
+    ),
+    "a fallback less safe than the target": (
+        {"target": "fp32", "fallback": "bf16"},
+        "fallback must be safer than target",
+    ),
     "fp16 as fallback": ({"fallback": "fp16"}, 'supported values: "fp32", "bf16"'),
     "an unknown delivery": ({"delivery": "Force"}, 'supported values: "Auto", "Hot", "Restart", "NewOnly"'),
     "an unknown deletion policy": ({"deletionPolicy": "Delete"}, 'supported values: "Leave", "Restore"'),
@@ -110,15 +143,24 @@ BAD: dict[str, tuple[Json, str]] = {
     "an address": ({"prometheusRef": {"address": "x"}}, 'unknown field "spec.prometheusRef.address"'),
     "an address as a name": ({"prometheusRef": {"name": "http://x:9090"}}, "spec.prometheusRef.name"),
     "PromQL as a query": ({"criteria": {"overflow": {"query": "sum(up)"}}}, "spec.criteria.overflow.query"),
-    "an injection as a query": ({"criteria": {"overflow": {"query": '"} or vector(0) #'}}}, "spec.criteria.overflow.query"),
+    "an injection as a query": (
+        {"criteria": {"overflow": {"query": '"} or vector(0) #'}}},
+        "spec.criteria.overflow.query",
+    ),
     "a query of 64 characters": ({"criteria": {"speed": {"query": "q" * 64}}}, "may not be more than 63"),
     # steps
     "no steps": (steps(), "should have at least 1 items"),
-    "a step that is both": (steps({"setWeight": 10, "pause": {}}), "exactly one of setWeight and pause: split it into two items"),
+    "a step that is both": (
+        steps({"setWeight": 10, "pause": {}}),
+        "exactly one of setWeight and pause: split it into two items",
+    ),
     "a step that is neither": (steps({"setWeight": 10}, {}), "exactly one of setWeight and pause"),
     "a pause first": (steps({"pause": {"duration": "1m"}}, {"setWeight": 10}), "steps must begin with a setWeight"),
     "weights that fall": (weights(50, 25), "must rise strictly: order them and remove repeated ones"),
-    "weights that fall, with pauses between": (steps({"setWeight": 50}, {"pause": {}}, {"setWeight": 25}), "must rise strictly"),
+    "weights that fall, with pauses between": (
+        steps({"setWeight": 50}, {"pause": {}}, {"setWeight": 25}),
+        "must rise strictly",
+    ),
     "a weight twice": (weights(10, 25, 25), "must rise strictly"),
     "a weight of 0": (weights(0, 50), "greater than or equal to 1"),
     "a weight of 101": (weights(101), "less than or equal to 100"),
@@ -127,7 +169,10 @@ BAD: dict[str, tuple[Json, str]] = {
     "a weight in percent": (weights("10%"), "must be of type integer"),
     "a weight that overflows": (weights(2**63 - 1), "less than or equal to 100"),
     "51 steps": (weights(*range(1, 52)), "must have at most 50 items"),
-    "a pause of 0s": (steps({"setWeight": 10}, {"pause": {"duration": "0s"}}), "found 0s: drop the step to wait for nothing"),
+    "a pause of 0s": (
+        steps({"setWeight": 10}, {"pause": {"duration": "0s"}}),
+        "found 0s: drop the step to wait for nothing",
+    ),
     "a pause of a year": (steps({"setWeight": 10}, {"pause": {"duration": "8760h"}}), "at most 720h, found 8760h"),
     "a pause that is a duration": (steps({"setWeight": 10}, {"pause": "10m"}), "must be of type object"),
     # durations
@@ -142,7 +187,10 @@ BAD: dict[str, tuple[Json, str]] = {
     "an interval with a fraction": ({"evaluation": {"interval": "1.5s"}}, "spec.evaluation.interval"),
     "an interval past any clock": ({"evaluation": {"interval": "9999999h"}}, "spec.evaluation.interval"),
     "an interval of many hours": ({"evaluation": {"interval": "999999h999999h"}}, "between 500ms and 5m"),
-    "a window shorter than the interval": ({"evaluation": {"interval": "1m", "window": "30s"}}, "found window 30s with interval 1m: raise window or lower interval"),
+    "a window shorter than the interval": (
+        {"evaluation": {"interval": "1m", "window": "30s"}},
+        "found window 30s with interval 1m: raise window or lower interval",
+    ),
     "a window of 1s": ({"evaluation": {"interval": "500ms", "window": "1s"}}, "between 2s and 1h"),
     "a sample age of an hour": ({"evaluation": {"maxSampleAge": "1h"}}, "between 1s and 10m"),
     "a limit without data of 2 days": ({"evaluation": {"noDataLimit": "48h"}}, "between 1s and 24h"),
@@ -157,11 +205,20 @@ BAD: dict[str, tuple[Json, str]] = {
     "promotion on no data": ({"evaluation": {"onNoData": "Promote"}}, 'supported values: "Hold", "Rollback"'),
     "null steps needed": ({"evaluation": {"minSteps": -1}}, "greater than or equal to 0"),
     # thresholds
-    "leave at enter": ({"criteria": {"overflow": {"enter": 0.3, "leave": 0.3}}}, "leave (default 0.2) must be below enter (default 0.3)"),
+    "leave at enter": (
+        {"criteria": {"overflow": {"enter": 0.3, "leave": 0.3}}},
+        "leave (default 0.2) must be below enter (default 0.3)",
+    ),
     "leave above enter": ({"criteria": {"divergence": {"leave": 0.5}}}, "lower leave or raise enter"),
-    "enter below the default of leave": ({"criteria": {"overflow": {"enter": 0.15}}}, "leave (default 0.2) must be below enter"),
+    "enter below the default of leave": (
+        {"criteria": {"overflow": {"enter": 0.15}}},
+        "leave (default 0.2) must be below enter",
+    ),
     "promotion above enter": ({"criteria": {"failures": {"promoteBelow": 0.6}}}, "because a breach never promotes"),
-    "speed the other way round": ({"criteria": {"speed": {"enter": 0.9, "leave": 0.8}}}, "must be above enter (default 0.8), because lower is worse here"),
+    "speed the other way round": (
+        {"criteria": {"speed": {"enter": 0.9, "leave": 0.8}}},
+        "must be above enter (default 0.8), because lower is worse here",
+    ),
     "speed with leave at enter": ({"criteria": {"speed": {"enter": 0.9}}}, "because lower is worse here"),
     "a speed of 0": ({"criteria": {"speed": {"enter": 0}}}, "greater than 0"),
     "a share above 1": ({"criteria": {"overflow": {"enter": 1.5}}}, "less than or equal to 1"),
@@ -170,13 +227,16 @@ BAD: dict[str, tuple[Json, str]] = {
     "a divergence of 0": ({"criteria": {"divergence": {"promoteBelow": 0}}}, "greater than 0"),
     "a threshold as a string": ({"criteria": {"overflow": {"enter": "0.3"}}}, "must be of type number"),
     "a threshold that is not a number": ({"criteria": {"overflow": {"enter": "NaN"}}}, "must be of type number"),
-    "a threshold for non-finite losses": ({"criteria": {"nonFinite": {"enter": 0.1}}}, 'unknown field "spec.criteria.nonFinite.enter"'),
+    "a threshold for non-finite losses": (
+        {"criteria": {"nonFinite": {"enter": 0.1}}},
+        'unknown field "spec.criteria.nonFinite.enter"',
+    ),
     "an unknown severity": ({"criteria": {"overflow": {"severity": "P3"}}}, 'supported values: "P0", "P1", "P2"'),
     "a criterion with a typo": ({"criteria": {"overflows": {}}}, 'unknown field "spec.criteria.overflows"'),
     "a fleet share of 0": ({"rollback": {"fleetShare": 0}}, "greater than 0"),
     "a fleet share in percent": ({"rollback": {"fleetShare": 25}}, "less than or equal to 1"),
     "a fleet of nobody": ({"rollback": {"fleetMinimum": 0}}, "greater than or equal to 1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -285,7 +345,9 @@ STATUS: Json = {
     "unknown": 1,
     "members": [{"name": "a", "uid": "1"}],
     "held": [{"name": "a", "uid": "1", "reason": "Overflow", "since": "2026-11-21T10:00:00Z"}],
-    "failing": [{"name": "b", "uid": "2", "signal": "overflow", "severity": "P1", "since": "2026-11-21T10:00:00Z", "count": 2}],
+    "failing": [
+        {"name": "b", "uid": "2", "signal": "overflow", "severity": "P1", "since": "2026-11-21T10:00:00Z", "count": 2}
+    ],
     "incident": {
         "id": "p-9",
         "severity": "P1",
@@ -312,7 +374,7 @@ STATUS: Json = {
         }
     ],
     "writer": {"holder": "precision-operator-0", "epoch": 4},
-}  # fmt: skip
+}
 
 
 def test_every_field_of_the_status_is_kept_as_written(kubectl: Kubectl, namespace: str) -> None:
