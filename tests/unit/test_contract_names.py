@@ -1,0 +1,29 @@
+"""docs/contract.md is what both sides meet in: neither may drift from it."""
+
+import re
+from pathlib import Path
+
+from precision_operator import contract
+from precision_operator.signals.queries import BUILT_IN
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "contract.md").read_text()
+TRAINER = "\n".join(p.read_text() for p in (ROOT / "trainer_image" / "precision_trainer").rglob("*.py"))
+
+
+def test_every_name_of_the_operator_is_in_the_contract() -> None:
+    names = {v for k, v in vars(contract).items() if k.isupper() and k not in ("PREFIX", "FINALIZER")}
+    missing = {name for name in names if name not in PAGE}
+    assert not missing
+
+
+def test_every_metric_that_a_query_reads_is_in_the_contract() -> None:
+    read = set(re.findall(r"genesis_[a-z0-9_]+", " ".join(BUILT_IN.values())))
+    assert read
+    assert read <= set(re.findall(r"genesis_[a-z0-9_]+", PAGE))
+
+
+def test_every_metric_of_the_contract_is_in_the_trainer() -> None:
+    promised = set(re.findall(r"`(genesis_[a-z0-9_]+)", PAGE))
+    absent = {name for name in promised if name not in TRAINER and name.removesuffix("_total") not in TRAINER}
+    assert not absent

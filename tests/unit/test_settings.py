@@ -1,0 +1,58 @@
+"""The admin's file: what is wrong is named."""
+
+from pathlib import Path
+
+import pytest
+
+from precision_operator.errors import ConfigurationError
+from precision_operator.settings import Settings, load_settings, parse_settings
+
+
+def test_empty_file_gives_all_defaults() -> None:
+    assert parse_settings({}, environment={}) == Settings()
+
+
+def test_reads_endpoints_queries_and_namespaces() -> None:
+    settings = parse_settings(
+        {
+            "prometheus": {"default": {"url": "http://$(PROMETHEUS_SERVICE_HOST):9090", "timeoutSeconds": 2}},
+            "queries": {"mine": "up"},
+            "watchNamespaces": ["a"],
+            "restartBudget": 3,
+        },
+        environment={"PROMETHEUS_SERVICE_HOST": "10.0.0.1", "POD_NAME": "me", "POD_NAMESPACE": "sys"},
+    )
+    assert settings.prometheus["default"].url == "http://10.0.0.1:9090"
+    assert settings.prometheus["default"].timeout_seconds == 2.0
+    assert (settings.restart_budget, settings.identity, settings.namespace) == (3, "me", "sys")
+    assert settings.watch_namespaces == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "expected a mapping, found list"),
+        ({"restartBudgets": 1}, "restartBudgets: no such setting"),
+        ({"restartBudget": "5"}, "restartBudget: expected int, found str '5'"),
+        ({"restartBudget": True}, "expected int, found bool"),
+        ({"prometheus": {"default": {}}}, "url"),
+        ({"prometheus": {"default": {"uri": "x"}}}, "prometheus.default.uri: no such setting"),
+        ({"lease": {"durationSeconds": 1, "renewSeconds": 2}}, "retrySeconds < renewSeconds < durationSeconds"),
+        ({"queries": {"mine": 3}}, "queries"),
+    ],
+)
+def test_refuses_what_it_cannot_use_by_name(raw: object, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words.replace(".", r"\.")):
+        parse_settings(raw, environment={})
+
+
+def test_missing_file_says_how_to_give_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--config"):
+        load_settings(tmp_path / "absent.yaml", environment={})
+
+
+def test_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="not YAML"):
+        load_settings(path, environment={})
