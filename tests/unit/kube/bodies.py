@@ -18,7 +18,9 @@ FROM_CONFIG = [
 ]
 
 
-def container(name: str = "trainer", *, env: list[Any] | None = None, mounts: bool = False, **more: Any) -> dict[str, Any]:
+def container(
+    name: str = "trainer", *, env: list[Any] | None = None, mounts: bool = False, **more: object
+) -> dict[str, Any]:
     body: dict[str, Any] = {"name": name, "image": "trainer:1", **more}
     if env is not None:
         body["env"] = env
@@ -34,7 +36,7 @@ def volume(*, projected: bool = False) -> dict[str, Any]:
     return {"name": "precision", "downwardAPI": items}
 
 
-def pod_spec(*containers: dict[str, Any], volumes: list[Any] | None = None, **more: Any) -> dict[str, Any]:
+def pod_spec(*containers: dict[str, Any], volumes: list[Any] | None = None, **more: object) -> dict[str, Any]:
     body: dict[str, Any] = {"containers": list(containers), **more}
     if volumes is not None:
         body["volumes"] = volumes
@@ -54,7 +56,7 @@ def deployment(
     annotations: dict[str, str] | None = None,
     inner: dict[str, str] | None = None,
     labels: dict[str, str] | None = None,
-    **more: Any,
+    **more: object,
 ) -> dict[str, Any]:
     own = {"app": name}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid, "labels": own, "generation": 1}
@@ -85,7 +87,7 @@ def pod(
     namespace: str = "default",
     uid: str = "p-1",
     annotations: dict[str, str] | None = None,
-    **status: Any,
+    **status: object,
 ) -> dict[str, Any]:
     metadata: dict[str, Any] = {
         "name": name,
