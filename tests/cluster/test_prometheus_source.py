@@ -1,0 +1,318 @@
+"""The built-in queries on a real Prometheus that scrapes trainers whose every number is known.
+
+The trainers are exporters of prometheus_client with the metrics of docs/contract.md; Prometheus attaches ``namespace`` and
+``pod`` to each as its service discovery would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+import tempfile
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import TypeVar
+from wsgiref.simple_server import WSGIServer
+
+import pytest
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lab.cluster.ports import free_ports
+from lab.errors import LabError
+from lab.paths import shared_cache
+from lab.process import Daemon, run
+from lab.waiting import wait_for
+from precision_operator.core.model import Evaluation, Signal
+from precision_operator.core.modes import Mode
+from precision_operator.errors import QueryInvalid, SourceUnavailable
+from precision_operator.settings import PrometheusEndpoint
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.prometheus import PrometheusSource
+
+T = TypeVar("T")
+
+NAMESPACE = "team"
+WINDOW = 4.0
+PLAN = EvaluationPlan(
+    endpoint="main",
+    namespace=NAMESPACE,
+    window_seconds=WINDOW,
+    min_steps=10,
+    interval_seconds=0.2,
+    queries=tuple((signal.value, "") for signal in Signal),
+)
+
+
+def prometheus_program() -> Path:
+    """A Prometheus: from PATH, else out of Debian's package, fetched once for the machine and not installed."""
+    found = shutil.which("prometheus")
+    if found:
+        return Path(found)
+    program = shared_cache() / "prometheus-debian" / "usr" / "bin" / "prometheus"
+    if not program.exists():
+        with tempfile.TemporaryDirectory() as directory:
+            fetched = run(["apt-get", "download", "prometheus"], cwd=Path(directory), check=False)
+            packages = list(Path(directory).glob("prometheus_*.deb"))
+            if not packages:
+                raise LabError(
+                    "Debian's package prometheus",
+                    fetched.stderr.strip()[-300:],
+                    "run `apt-get update`, or put a prometheus on PATH",
+                )
+            program.parents[2].mkdir(parents=True, exist_ok=True)
+            run(["dpkg", "-x", packages[0], program.parents[2]])
+    return program
+
+
+class Prometheus:
+    """A Prometheus process that scrapes fixed targets."""
+
+    def __init__(self, directory: Path, targets: list[tuple[str, dict[str, str]]]) -> None:
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        config = directory / "prometheus.json"  # JSON is YAML
+        scrape = {
+            "job_name": "trainers",
+            "static_configs": [{"targets": [address], "labels": labels} for address, labels in targets],
+        }
+        config.write_text(json.dumps({"global": {"scrape_interval": "500ms"}, "scrape_configs": [scrape]}))
+        arguments = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
+        arguments.append(f"--web.listen-address=127.0.0.1:{port}")
+        self._daemon = Daemon("prometheus", [prometheus_program(), *arguments], directory)
+
+    def start(self) -> None:
+        """Start; returns when it answers queries."""
+        self._daemon.start()
+        wait_for(self._ready, what="Prometheus to be ready", seconds=60, every=0.1, found=self._daemon.tail)
+
+    def stop(self) -> None:
+        """End the process; the data stay."""
+        self._daemon.stop()
+
+    def _ready(self) -> bool:
+        self._daemon.require_running()
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+class Trainer(Collector):
+    """What one trainer exports: counters that rise at a known rate since ever, and gauges."""
+
+    def __init__(self, *, mode: str, generation: int, rates: dict[str, float], gauges: dict[str, float]) -> None:
+        self.mode = mode
+        self.generation = generation
+        self.rates = rates
+        self.gauges = gauges
+        self._began = time.monotonic()
+        registry = CollectorRegistry()
+        registry.register(self)
+        server, thread = start_http_server(0, "127.0.0.1", registry)
+        self._server: WSGIServer = server
+        self._thread: Thread = thread
+        self.port = self._server.server_port
+
+    def collect(self) -> Iterator[Metric]:
+        """One scrape."""
+        info = GaugeMetricFamily("genesis_precision_info", "Mode.", labels=["mode", "generation"])
+        info.add_metric([self.mode, str(self.generation)], 1)
+        yield info
+        elapsed = time.monotonic() - self._began
+        for name, rate in self.rates.items():
+            # Far from 0: there `increase` would not look beyond the first sample.
+            yield CounterMetricFamily(name, name, value=1000 + math.floor(rate * elapsed * 100) / 100)
+        for name, value in self.gauges.items():
+            yield GaugeMetricFamily(name, name, value=value)
+
+    def stop(self) -> None:
+        """The pod is gone."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def trainers() -> Iterator[dict[str, Trainer]]:
+    """``bad`` overflows, diverges, fails; ``calm`` trains in FP32; ``new`` has made too few FP16 steps."""
+    made = {
+        "bad": Trainer(
+            mode="fp16",
+            generation=3,
+            rates={
+                "genesis_training_steps": 20,
+                "genesis_training_samples": 80,
+                "genesis_fp16_training_steps": 20,
+                "genesis_fp16_overflow_steps": 5,
+                "genesis_nonfinite_loss_steps": 2,
+                "genesis_training": 4,
+                "genesis_training_success": 1,
+            },
+            gauges={
+                "genesis_training_loss": 2.2,
+                "genesis_fp32_baseline_loss": 2.0,
+                "genesis_fp32_baseline_samples_per_second": 100,
+            },
+        ),
+        "calm": Trainer(
+            mode="fp32",
+            generation=0,
+            rates={
+                "genesis_training_steps": 10,
+                "genesis_training_samples": 40,
+                "genesis_fp16_training_steps": 0,
+                "genesis_fp16_overflow_steps": 0,
+                "genesis_nonfinite_loss_steps": 0,
+                "genesis_training": 0,
+                "genesis_training_success": 0,
+            },
+            gauges={"genesis_training_loss": 2.0},
+        ),
+        "new": Trainer(
+            mode="fp16",
+            generation=3,
+            rates={
+                "genesis_training_steps": 10,
+                "genesis_fp16_training_steps": 1,
+                "genesis_fp16_overflow_steps": 1,
+            },
+            gauges={"genesis_training_loss": math.nan, "genesis_fp32_baseline_loss": 2.0},
+        ),
+        "foreign": Trainer(mode="fp16", generation=9, rates={"genesis_training_steps": 10}, gauges={}),
+        "doomed": Trainer(mode="fp16", generation=3, rates={"genesis_training_steps": 10}, gauges={}),
+    }
+    yield made
+    for trainer in made.values():
+        trainer.stop()
+
+
+@pytest.fixture(scope="module")
+def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes them twice a second."""
+    targets = [
+        (f"127.0.0.1:{trainer.port}", {"namespace": "elsewhere" if name == "foreign" else NAMESPACE, "pod": name})
+        for name, trainer in trainers.items()
+    ]
+    running = Prometheus(tmp_path_factory.mktemp("prometheus"), targets)
+    running.start()
+    yield running
+    running.stop()
+
+
+async def until(what: str, probe: Callable[[], Awaitable[T]], good: Callable[[T], bool], seconds: float = 30) -> T:
+    """Ask until the answer is good."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = await probe()
+        if good(answer):
+            return answer
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s; last answer {answer}"
+        await asyncio.sleep(0.1)
+
+
+def source_of(prometheus: Prometheus) -> PrometheusSource:
+    return PrometheusSource("main", PrometheusEndpoint(url=prometheus.url))
+
+
+async def test_the_built_in_queries_give_the_numbers_that_were_exported(prometheus: Prometheus) -> None:
+    source = source_of(prometheus)
+    evaluator = Evaluator({"main": source}, {})
+
+    def full(evaluation: Evaluation) -> bool:
+        bad = evaluation.pods.get("bad")
+        return (
+            not evaluation.errors
+            and bad is not None
+            and bad.steps is not None
+            and bad.steps > 20 * WINDOW * 0.97
+            and Signal.FAILURES in bad.values
+        )
+
+    evaluation = await until("a full window", lambda: evaluator.evaluate(PLAN), full)
+    source.close()
+    assert set(evaluation.pods) == {"bad", "calm", "new", "doomed"}, "no pod of another namespace"
+    now = time.time()
+
+    bad = evaluation.pods["bad"]
+    assert (bad.mode, bad.generation) == (Mode.FP16, 3)
+    assert bad.sampled_at is not None
+    assert now - 5 < bad.sampled_at <= now
+    assert bad.steps == pytest.approx(20 * WINDOW, rel=0.05)
+    assert bad.values == {
+        Signal.OVERFLOW: pytest.approx(0.25, rel=0.02),
+        Signal.DIVERGENCE: pytest.approx(0.1),
+        Signal.FAILURES: pytest.approx(0.75, rel=0.02),
+        Signal.NON_FINITE: pytest.approx(2 * WINDOW, rel=0.05),
+        Signal.SPEED: pytest.approx(0.8, rel=0.05),
+    }
+
+    calm = evaluation.pods["calm"]
+    assert (calm.mode, calm.generation) == (Mode.FP32, 0)
+    assert calm.steps == pytest.approx(10 * WINDOW, rel=0.05)
+    assert calm.values == {Signal.NON_FINITE: 0.0}, "no FP16 step, no baseline, no run ended: no sample"
+
+    new = evaluation.pods["new"]
+    assert Signal.OVERFLOW not in new.values, "4 steps are fewer than minSteps"
+    assert math.isnan(new.values[Signal.DIVERGENCE])
+
+
+async def test_a_change_of_mode_is_acknowledged_once_and_a_pod_that_ends_falls_silent(
+    prometheus: Prometheus, trainers: dict[str, Trainer]
+) -> None:
+    source = source_of(prometheus)
+    evaluator = Evaluator({"main": source}, {})
+    doomed = trainers["doomed"]
+
+    async def look() -> Evaluation:
+        return await evaluator.evaluate(PLAN)
+
+    await until("the first acknowledgement", look, lambda e: e.pods["doomed"].generation == 3 if e.pods else False)
+    doomed.mode, doomed.generation = "fp32", 4
+    evaluation = await until("the second one", look, lambda e: e.pods["doomed"].generation == 4, seconds=5)
+    assert evaluation.errors == {}
+    assert evaluation.pods["doomed"].mode is Mode.FP32
+    doomed.stop()
+    evaluation = await until(
+        "silence", look, lambda e: "doomed" not in e.pods or e.pods["doomed"].sampled_at is None, seconds=5
+    )
+    assert evaluation.pods["bad"].sampled_at is not None
+    source.close()
+
+
+async def test_what_prometheus_refuses_is_told_apart_from_what_it_cannot_do(prometheus: Prometheus) -> None:
+    source = source_of(prometheus)
+    with pytest.raises(QueryInvalid, match="parse"):
+        await source.vector("sum(rate(x[1m])")
+    with pytest.raises(SourceUnavailable, match="found scalar"):
+        await source.vector("1")
+    with pytest.raises(SourceUnavailable, match="found matrix"):
+        await source.vector("up[5s]")
+    with pytest.raises(SourceUnavailable, match="execution: found duplicate series"):
+        await source.vector("up / on(job) up")
+    assert await source.vector("nothing_of_the_kind") == []
+    source.close()
+
+
+async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_comes_back(
+    prometheus: Prometheus,
+) -> None:
+    source = source_of(prometheus)
+    evaluator = Evaluator({"main": source}, {})
+    prometheus.stop()
+    try:
+        evaluation = await evaluator.evaluate(PLAN)
+    finally:
+        prometheus.start()
+    assert evaluation.pods == {}
+    assert set(evaluation.errors) == {"ack", "steps", *(signal.value for signal in Signal)}
+    assert all(text.startswith("MetricsUnavailable: ") for text in evaluation.errors.values())
+    await until("recovery", lambda: evaluator.evaluate(PLAN), lambda e: not e.errors and "bad" in e.pods)
+    source.close()
