@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from precision_operator.api.policy import Policy
 from precision_operator.api.status import Phase, Status
 from precision_operator.contract import FINALIZER
-from precision_operator.core.actions import Action, GuardPolicy, ReleasePolicy, RequestPod, Restore
+from precision_operator.core.actions import (
+    Action,
+    GuardPolicy,
+    ReleasePolicy,
+    RequestPod,
+    Restore,
+    Settle,
+    SettleStage,
+    WriteTemplate,
+)
 from precision_operator.core.conditions import conditions
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.model import Observation
@@ -94,12 +103,14 @@ def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]
 
 
 def _outranked(action: Action, generation: int) -> bool:
-    """A pod already carries this generation or a later one: its trainer would ignore the request."""
-    return (
-        isinstance(action, RequestPod)
-        and action.pod.request is not None
-        and action.pod.request.generation >= generation
-    )
+    """The object carries a later generation: a trainer would ignore the request, the adapter would refuse the write."""
+    match action:
+        case RequestPod():
+            return action.pod.request is not None and action.pod.request.generation >= generation
+        case WriteTemplate() | Settle(stage=SettleStage.PAUSE):
+            raw = action.workload.generation_raw or ""
+            return raw.isdecimal() and int(raw) > generation
+    return False
 
 
 def _describe(facts: Facts, outcome: Outcome) -> Status:
