@@ -1,8 +1,9 @@
 """The queries we ask, by name: each one vector for a whole namespace, one sample a pod.
 
 ``$namespace``, ``$window`` and ``$minSteps`` of a template are filled in by ``render``. Windows end at the evaluation.
-``increase`` extrapolates to the window's edges, but not below a counter's 0: for the first window after
-one of two counters left 0, their ratio may be off by a scrape interval's share of the window. Keep windows at five scrape intervals or more.
+``increase`` extrapolates to the window's edges, but not below a counter's 0: for the first window after one of two
+counters left 0, their ratio may be off by a scrape interval's share of the window. Keep windows at five scrape intervals
+or more.
 """
 
 import re
