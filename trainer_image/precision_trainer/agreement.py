@@ -1,15 +1,15 @@
 """How all ranks agree without a collective of their own.
 
 A ``telemetry`` parameter rides in DDP's gradient bucket. In the backward pass of a step every rank gives it a *message* as
-gradient; DDP averages gradients over the ranks, so after backward every rank holds the same mean. The message is a second root
-of the backward pass (``torch.autograd.backward((loss, telemetry), (None, message))``): it is not multiplied by the loss scale,
-and it arrives even if this rank's loss is inf or NaN.
+gradient; DDP averages gradients over the ranks, so after backward every rank holds the same mean. The message is a
+second root of the backward pass (``torch.autograd.backward((loss, telemetry), (None, message))``): it is not
+multiplied by the loss scale, and it arrives even if this rank's loss is inf or NaN.
 
-Who writes what: rank 0 alone the request; every rank its wish to stop (0 or 1) and the mode it runs (so that a gang that fell
-apart is noticed); every rank its loss. The sum over ranks is ``mean * world_size``, rounded to a whole number.
+Who writes what: rank 0 alone the request; every rank its wish to stop (0 or 1) and the mode it runs (so that a gang
+that fell apart is noticed); every rank its loss. The sum over ranks is ``mean * world_size``, rounded to a whole number.
 
-This module is pure: floats in, values out. Every number in the message is a whole number below 1024 (the loss apart), so it is
-exact in FP32, and would be in an FP16-compressed bucket.
+This module is pure: floats in, values out. Every number in the message is a whole number below 1024 (the loss apart),
+so it is exact in FP32, and would be in an FP16-compressed bucket.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
     header = [mean * world_size for mean in means[:HEADER]]
     if not all(math.isfinite(value) for value in header):
         raise RankMismatchError(
-            f"the agreement message is not finite ({header}); a communication hook may have damaged the gradient bucket: remove it"
+            f"the agreement message is not finite ({header}); a communication hook may have damaged the gradient bucket: "
+            "remove it"
         )
     sums = [round(value) for value in header]
     if sums[_RUNNING] != running.code * world_size:

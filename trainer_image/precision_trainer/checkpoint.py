@@ -1,9 +1,9 @@
 """Checkpoints: one canonical FP32 layout, complete or absent, and checked before anything in them is read.
 
-A checkpoint is a directory ``step-000000000800`` with ``state.pt`` and ``manifest.json`` (size and sha256). It is written under
-a temporary name, synced to disk, then renamed: a reader sees all of it or none. Loading checks the manifest first and uses
-``weights_only=True``, so a damaged or foreign file is refused, not executed. The layout is the same for all precision modes,
-so loading in another mode changes no weight.
+A checkpoint is a directory ``step-000000000800`` with ``state.pt`` and ``manifest.json`` (size and sha256). It is
+written under a temporary name, synced to disk, then renamed: a reader sees all of it or none. Loading checks the
+manifest first and uses ``weights_only=True``, so a damaged or foreign file is refused, not executed. The layout is
+the same for all precision modes, so loading in another mode changes no weight.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import shutil
 import stat
 import time
 from dataclasses import dataclass
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import BinaryIO, TypedDict
+from typing import TypedDict
 
 import torch
 
@@ -106,7 +107,8 @@ class CheckpointStore:
                 _sync(file)
             size, digest = _digest(temporary / _STATE)
             manifest = {
-                "format": FORMAT, "step": state["step"], "mode": state["mode"], "torch": torch.__version__, "time": time.time(),
+                "format": FORMAT, "step": state["step"], "mode": state["mode"], "torch": torch.__version__,
+                "time": time.time(),
                 "files": {_STATE: {"bytes": size, "sha256": digest}},
             }  # fmt: skip
             with open(temporary / _MANIFEST, "wb") as file:
@@ -114,15 +116,16 @@ class CheckpointStore:
                 _sync(file)
             _sync_directory(temporary)
             if final.exists():
-                # The same step saved again (resumed and stopped at once). What stands there may be the broken one: replace it.
+                # The same step saved again (resumed and stopped at once). What stands there may be the broken one:
+                # replace it.
                 shutil.rmtree(final)
             os.rename(temporary, final)
             _sync_directory(self._root)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
-                f"checkpoint of step {state['step']} not written to {self._root} ({error}); check that the volume is mounted, "
-                "writable for this user, and not full"
+                f"checkpoint of step {state['step']} not written to {self._root} ({error}); check that the volume is "
+                "mounted, writable for this user, and not full"
             ) from error
         self._prune()
         return final
@@ -152,8 +155,8 @@ class CheckpointStore:
                 self._log.error("checkpoint_refused", str(error), step=step)
         if steps:
             raise CheckpointError(
-                f"none of the checkpoints in {self._root} (steps {steps}) can be used, see above; restore one from a backup, or move "
-                "them away to start from step 0"
+                f"none of the checkpoints in {self._root} (steps {steps}) can be used, see above; restore one from a "
+                "backup, or move them away to start from step 0"
             )
         return None
 
@@ -169,14 +172,19 @@ class CheckpointStore:
             # One descriptor for the check and the load: what was checked is what is read.
             size = os.fstat(file.fileno()).st_size
             if size != expected_bytes:
-                raise CheckpointError(f"{path / _STATE}: manifest says {expected_bytes} bytes, found {size}; the file is damaged")
+                raise CheckpointError(
+                    f"{path / _STATE}: expected {expected_bytes} bytes, found {size}; the file is damaged"
+                )
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             if digest != expected_digest:
-                raise CheckpointError(f"{path / _STATE}: sha256 is {digest[:16]}…, manifest says {expected_digest[:16]}…; damaged")
+                raise CheckpointError(
+                    f"{path / _STATE}: expected sha256 {expected_digest}, found {digest}; it is damaged"
+                )
             file.seek(0)
             try:
                 raw: object = torch.load(file, map_location="cpu", weights_only=True)
-            except Exception as error:  # noqa: BLE001  (the unpickler raises many kinds; each means "not a checkpoint")
+            except Exception as error:
+                # The unpickler raises many kinds of error; each means "not one of our checkpoints".
                 raise CheckpointError(f"{path / _STATE} cannot be read safely: {error}") from error
         return Loaded(path, _validate(raw, step, model, path))
 
@@ -193,13 +201,14 @@ def _validate(raw: object, step: int, model: torch.nn.Module, path: Path) -> Tra
     wanted = model.state_dict()
     if set(saved) != set(wanted):
         difference = sorted(set(saved) ^ set(wanted))[:4]
-        raise CheckpointError(f"{path} is of another model: names differ, e.g. {', '.join(map(str, difference))}; use its own directory")
+        raise CheckpointError(f"{path} is of another model: it differs in {difference}; use a directory of its own")
     for name, tensor in wanted.items():
         found = saved[name]
         if not isinstance(found, torch.Tensor) or found.shape != tensor.shape or found.dtype != tensor.dtype:
             detail = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, torch.Tensor) else type(found).__name__
             raise CheckpointError(
-                f"{path} is of another model: {name}: expected {tuple(tensor.shape)} {tensor.dtype}, found {detail}; use its own directory"
+                f"{path} is of another model: {name}: expected {tuple(tensor.shape)} {tensor.dtype}, found {detail}; "
+                "use a directory of its own"
             )
     state: TrainingState = raw  # type: ignore[assignment]  # checked above, key by key
     return state
@@ -214,11 +223,11 @@ def _read_manifest(path: Path) -> tuple[int, str]:
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path / _MANIFEST} is not a manifest ({error!r}); the checkpoint is damaged") from None
     if not isinstance(size, int) or not isinstance(digest, str):
-        raise CheckpointError(f"{path / _MANIFEST}: size {size!r} or sha256 {digest!r} is not one; the checkpoint is damaged")
+        raise CheckpointError(f"{path / _MANIFEST}: bad size {size!r} or sha256 {digest!r}; the checkpoint is damaged")
     return size, digest
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path) -> BufferedReader:
     """Open a regular file for reading; a symlink is refused, it could point anywhere."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -236,7 +245,7 @@ def _digest(path: Path) -> tuple[int, str]:
         return os.fstat(file.fileno()).st_size, digest
 
 
-def _sync(file: BinaryIO) -> None:
+def _sync(file: BufferedWriter) -> None:
     file.flush()
     os.fsync(file.fileno())
 

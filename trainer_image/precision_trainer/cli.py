@@ -29,10 +29,13 @@ def _parser() -> argparse.ArgumentParser:
     launch = commands.add_parser(
         "launch",
         help="run a command on several ranks of this machine",
-        description="Run a command on several ranks of this machine, e.g.: launch --nproc-per-node 2 train transformer --steps 100",
+        description="Run a command on several ranks of this machine, "
+        "e.g.: launch --nproc-per-node 2 train transformer --steps 100",
     )
     launch.add_argument("--nproc-per-node", type=int, default=1, help="ranks (default 1)")
-    launch.add_argument("--master-port", type=int, default=int(DEFAULT_PORT), help=f"default {DEFAULT_PORT}; 0: any free one")
+    launch.add_argument(
+        "--master-port", type=int, default=int(DEFAULT_PORT), help=f"default {DEFAULT_PORT}; 0: any free one"
+    )
     launch.add_argument("rest", nargs=argparse.REMAINDER, metavar="command", help="the command and its flags")
     return parser
 

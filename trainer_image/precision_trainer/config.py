@@ -59,9 +59,14 @@ class ExtendedFP16Config:
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")
         _check_int("growth_interval", self.growth_interval, 1, 2**31 - 1)
         _check_int("gradient_accumulation_steps", self.gradient_accumulation_steps, 1, 65536)
-        _check_float("max_grad_norm", self.max_grad_norm, lambda v: v >= 0, "a finite number in [0, inf); 0 = no clipping")
         _check_float(
-            "min_loss_scale", self.min_loss_scale, lambda v: 0 <= v <= self.loss_scale, f"a number in [0, {self.loss_scale}]"
+            "max_grad_norm", self.max_grad_norm, lambda v: v >= 0, "a finite number in [0, inf); 0 = no clipping"
+        )
+        _check_float(
+            "min_loss_scale",
+            self.min_loss_scale,
+            lambda v: 0 <= v <= self.loss_scale,
+            f"a number in [0, {self.loss_scale}]",
         )
 
 
@@ -156,7 +161,7 @@ def _feature_flag(text: str, errors: list[str]) -> bool | None:
     """``fp16_training`` out of a comma-separated ``name:value`` list; other flags are not ours and are ignored."""
     result: bool | None = None
     for item in text.split(","):
-        name, separator, value = item.partition(":")
+        name, _, value = item.partition(":")
         if name.strip().lower() != "fp16_training":
             continue
         try:

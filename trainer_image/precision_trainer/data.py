@@ -48,7 +48,9 @@ class LibraryText:
                 break
         del data[max_bytes:]
         if len(data) < 2 * (context + 1):
-            raise ConfigError(f"{directory} holds {len(data)} bytes of .py files: expected at least {2 * (context + 1)}")
+            raise ConfigError(
+                f"{directory} holds {len(data)} bytes of .py files: expected at least {2 * (context + 1)}"
+            )
         self.fingerprint = hashlib.sha256(data).hexdigest()[:16]
         self._bytes = torch.frombuffer(data, dtype=torch.uint8)
         self._window = torch.arange(context + 1)

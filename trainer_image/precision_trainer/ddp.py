@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
+from . import compat
 from .errors import ConfigError, RankMismatchError
 from .names import DEFAULT_PORT
-
-
 
 
 def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0) -> tuple[int, int]:
@@ -61,7 +61,9 @@ def _whole(name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdigit():
-        raise ConfigError(f"{name}={text!r}: expected a whole number; start ranks with torchrun or precision-trainer launch")
+        raise ConfigError(
+            f"{name}={text!r}: expected a whole number; start ranks with torchrun or precision-trainer launch"
+        )
     return int(text)
 
 
@@ -97,4 +99,24 @@ def check_same(setting: Mapping[str, object]) -> None:
         if any(value != values[0] for value in values):
             wrong.append(f"{name}: " + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values)))
     if wrong:
-        raise RankMismatchError("ranks disagree on " + "; ".join(wrong) + "; start all ranks with the same flags and image")
+        raise RankMismatchError(
+            "ranks disagree on " + "; ".join(wrong) + "; start all ranks with the same flags and image"
+        )
+
+
+def wrap(model: torch.nn.Module, telemetry: torch.nn.Parameter, device: torch.device) -> DistributedDataParallel:
+    """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
+    return compat.wrap_ddp(_WithTelemetry(model, telemetry), device)
+
+
+class _WithTelemetry(torch.nn.Module):
+    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
+
+    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.model = model
+        self.telemetry = telemetry
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """The model's forward, unchanged."""
+        return self.model(*args, **kwargs)

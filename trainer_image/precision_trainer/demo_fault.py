@@ -1,10 +1,10 @@
 """A DRILL, not a feature: makes a model overflow in FP16 on purpose, for the demo and for fault tests.
 
 Off, and not even installed, unless PRECISION_FAULT_FILE names a file (in a pod: the annotation
-``demo.precision.genesis.ai/fault`` as a downward-API file). With ``overflow=0.6`` in it, in 60 % of the steps one linear layer
-in the middle of the model gets its input multiplied by 2^20 and its output by 2^-20. Powers of two are exact, so in FP32 and
-BF16 the model computes the same function, bit for bit. In FP16 the input exceeds 65504, so the activation is infinite and no
-loss scale helps: that is a precision fault, as a model with growing activations has it.
+``demo.precision.genesis.ai/fault`` as a downward-API file). With ``overflow=0.6`` in it, in 60 % of the steps one
+linear layer in the middle of the model gets its input multiplied by 2^20 and its output by 2^-20. Powers of two are
+exact, so in FP32 and BF16 the model computes the same function, bit for bit. In FP16 the input exceeds 65504, so the
+activation is infinite and no loss scale helps: that is a precision fault, as a model with growing activations has it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class DemoFault:
             self._log.warning("demo_fault", f"DRILL: fault {text[:80]!r}: expected overflow=<0..1>; fault stays off")
         share = float(match.group(1)) if match else 0.0
         if share != self._share:
-            self._log.warning("demo_fault", "DRILL: overflow on purpose in this share of the steps", share=share, step=step)
+            self._log.warning(
+                "demo_fault", "DRILL: overflow on purpose in this share of the steps", share=share, step=step
+            )
         self._share = share
 
     def _before(self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
@@ -87,6 +89,8 @@ def install(model: torch.nn.Module, log: JsonLog) -> DemoFault | None:
     # The first wide one without bias: a bias would be scaled down with the product and change the function.
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and module.bias is None and module.out_features > module.in_features:
-            log.warning("demo_fault", f"DRILL: fault switch installed on layer {name}, read from {path}; not for production")
+            log.warning(
+                "demo_fault", f"DRILL: fault switch installed on layer {name}, read from {path}; not for production"
+            )
             return DemoFault(path, module, log)
     raise ConfigError(f"{ENV}={path!r}: the model has no widening linear layer without bias for the drill; unset it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -68,9 +69,12 @@ class Exporter:
         try:
             self._server = _Server((address, port), metrics, stale_seconds)
         except OSError as error:
-            raise ConfigError(f"metrics port {port} cannot be opened ({error}); free it or choose another with --metrics-port") from None
+            raise ConfigError(
+                f"metrics port {port} cannot be opened ({error}); free it or choose another with --metrics-port"
+            ) from None
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, name="metrics", daemon=True).start()
+        serve = functools.partial(self._server.serve_forever, poll_interval=0.2)
+        threading.Thread(target=serve, name="metrics", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""

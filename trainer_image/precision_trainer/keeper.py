@@ -21,7 +21,12 @@ class Keeper:
     """Knows what belongs into a checkpoint besides the weights. All methods are called by all ranks at the same step."""
 
     def __init__(
-        self, trainer: ExtendedFP16Trainer, store: CheckpointStore | None, fingerprint: str, samples_per_step: int, log: JsonLog
+        self,
+        trainer: ExtendedFP16Trainer,
+        store: CheckpointStore | None,
+        fingerprint: str,
+        samples_per_step: int,
+        log: JsonLog,
     ) -> None:
         self._trainer, self._store, self._log = trainer, store, log
         self._fingerprint = fingerprint
@@ -62,11 +67,13 @@ class Keeper:
         if state["samples"] != step * self._samples_per_step:
             self._log.warning(
                 "data_position",
-                f"the checkpoint was made with {state['samples'] / max(step, 1):g} samples a step, now it is {self._samples_per_step}: "
-                "some samples will come again or be left out",
+                f"the checkpoint was made with {state['samples'] / max(step, 1):g} samples a step, now it is "
+                f"{self._samples_per_step}: some samples will come again or be left out",
             )
         if state["data_fingerprint"] != self._fingerprint:
-            self._log.warning("data_changed", "the training text is not the one of the checkpoint (another Python version?)")
+            self._log.warning(
+                "data_changed", "the training text is not the one of the checkpoint (another Python version?)"
+            )
         trainer.model.load_state_dict(state["model_state_dict"])
         trainer.optimizer.load_state_dict(state["optimizer_state_dict"])
         trainer.scaler.load_state_dict(state["scaler"])

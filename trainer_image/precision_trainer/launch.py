@@ -1,7 +1,8 @@
 """Starts the ranks of a gang inside one container, with nothing but the standard library.
 
 torchrun does the same and works too. This one starts faster (no torch in the parent), and ends with exit code 0 when it was
-asked to stop and every rank stopped with a checkpoint; torchrun ends with 1 then, because it counts any SIGTERM as a failure.
+asked to stop and every rank stopped with a checkpoint; torchrun ends with 1 then, because it counts any SIGTERM as a
+failure.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from .names import DEFAULT_PORT
 from .errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK
 from .logs import JsonLog
+from .names import DEFAULT_PORT
 
 _POLL_SECONDS = 0.05
 _PEER_GRACE_SECONDS = 5.0
@@ -48,7 +49,12 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     log = JsonLog(-1, ranks)
-    base = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())}
+    base = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port or free_port()),
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "precision_trainer", *command],
@@ -64,7 +70,7 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
             first_failure = next(((r, p.returncode) for r, p in enumerate(processes) if p.returncode), None)
             if first_failure is not None:
                 rank, code = first_failure
-                log.error("rank_died", f"rank {rank} ended with {code}; the others end within {_PEER_GRACE_SECONDS:g} s", failed=rank)
+                log.error("rank_died", f"rank {rank} ended with {code}; ending the others", failed=rank)
                 deadline = min(deadline or float("inf"), time.monotonic() + _PEER_GRACE_SECONDS)
         if stop.is_set() and not asked:
             asked = True

@@ -7,9 +7,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from typing import TypeAlias
 
-Field: TypeAlias = "str | int | float | bool | None | list[str] | list[int]"
+Field: TypeAlias = "str | int | float | bool | list[str] | list[int] | None"
 
 
 class JsonLog:
@@ -31,6 +32,9 @@ class JsonLog:
             at: wall-clock seconds since the epoch when it happened; now, if None.
             fields: further values. A non-finite float is written as null: JSON has no NaN.
         """
+        self._write(event, at, fields)
+
+    def _write(self, event: str, at: float | None, fields: Mapping[str, Field]) -> None:
         record: dict[str, Field] = {"event": event, **self._common}
         for key, value in fields.items():
             record[key] = None if isinstance(value, float) and not _finite(value) else value
@@ -43,11 +47,11 @@ class JsonLog:
 
     def warning(self, event: str, message: str, **fields: Field) -> None:
         """An event that a person should read; training goes on."""
-        self.event(event, level="warning", message=message, **fields)
+        self._write(event, None, {"level": "warning", "message": message, **fields})
 
     def error(self, event: str, message: str, **fields: Field) -> None:
         """An event that needs a person; says expected, found and the next step."""
-        self.event(event, level="error", message=message, **fields)
+        self._write(event, None, {"level": "error", "message": message, **fields})
 
 
 def from_env() -> JsonLog:

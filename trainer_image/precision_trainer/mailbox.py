@@ -41,7 +41,7 @@ class Mailbox(Generic[Note]):
             return
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
-        ready = torch.cuda.Event()
+        ready: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
         self._queue.append(_Letter(note, host, ready))
 

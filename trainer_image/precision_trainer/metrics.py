@@ -25,7 +25,7 @@ _COUNTERS = {
     "genesis_fp16_overflow_steps": "Steps skipped by the loss scaler (found_inf).",
     "genesis_nonfinite_loss_steps": "Steps with a non-finite loss that the scaler did not skip; in FP32 and BF16 also with "
     "non-finite gradients. Their update is skipped.",
-    "genesis_training": "Runs (segments of N steps) ended, well or not; a crashed one counts after its successor's first step.",
+    "genesis_training": "Runs (segments of N steps) ended, well or not; a crash counts after the next first step.",
     "genesis_training_success": "Runs ended well.",
 }
 _GAUGES = {
@@ -133,7 +133,9 @@ class Metrics(Collector):
                 CounterMetricFamily(name, text, value=self._counters[name]) for name, text in _COUNTERS.items()
             ]
             families += [
-                GaugeMetricFamily(name, text, value=self._gauges[name]) for name, text in _GAUGES.items() if name in self._gauges
+                GaugeMetricFamily(name, text, value=self._gauges[name])
+                for name, text in _GAUGES.items()
+                if name in self._gauges
             ]
             errors = CounterMetricFamily("genesis_request_errors", "Requests refused.", labels=["reason"])
             for reason, count in self._errors.items():
@@ -142,14 +144,18 @@ class Metrics(Collector):
             families.append(self._step_seconds.family("genesis_step_duration_seconds", "Duration of a step."))
             families.append(self._run_seconds.family("genesis_training_duration_seconds", "Duration of a run."))
             if self._memory:
-                memory = GaugeMetricFamily("genesis_cuda_memory_allocated_bytes", "CUDA memory allocated.", labels=["mode"])
+                memory = GaugeMetricFamily(
+                    "genesis_cuda_memory_allocated_bytes", "CUDA memory allocated.", labels=["mode"]
+                )
                 for mode, value in self._memory.items():
                     memory.add_metric([mode], value)
                 families.append(memory)
         precision, run_info = self._precision, self._run_info
         if precision is not None:
             gauge = GaugeMetricFamily(
-                "genesis_precision_info", "The mode all ranks train in, and the last applied request.", labels=["mode", "generation"]
+                "genesis_precision_info",
+                "The mode all ranks train in; the last request.",
+                labels=["mode", "generation"],
             )
             gauge.add_metric(list(precision), 1.0)
             families.append(gauge)

@@ -29,7 +29,7 @@ class TrainOptions:
     max_grad_norm: float = _option(1.0, "clip the global gradient norm to this; 0: off", 0)  # type: ignore[assignment]
     width: int = _option(64, "transformer: features a token, a multiple of 4", 4, 65536)  # type: ignore[assignment]
     layers: int = _option(2, "transformer: blocks", 1, 1024)  # type: ignore[assignment]
-    context: int = _option(64, "transformer: tokens a sample", 1, 65536)  # type: ignore[assignment]
+    context: int = _option(32, "transformer: tokens a sample", 1, 65536)  # type: ignore[assignment]
     seed: int = _option(0, "of the initial weights and the random state", 0, 2**31)  # type: ignore[assignment]
     threads: int = _option(1, "CPU threads a rank", 1, 1024)  # type: ignore[assignment]
     checkpoint_dir: str = _option("", "directory of checkpoints; empty: none are kept")  # type: ignore[assignment]
@@ -56,6 +56,14 @@ class TrainOptions:
             raise ConfigError(f"--width={self.width}: expected a multiple of 4 (attention heads)")
         if self.backend not in ("", "gloo", "nccl"):
             raise ConfigError(f"--backend={self.backend!r}: expected gloo, nccl or nothing")
+
+
+def _parse(name: str, text: str, default: object) -> object:
+    kind = type(default)
+    try:
+        return int(text) if kind is int else float(text) if kind is float else text
+    except ValueError:
+        raise ConfigError(f"{name}={text!r}: expected {kind.__name__}; correct or remove it") from None
 
 
 def _flag(name: str) -> str:
@@ -92,9 +100,5 @@ def read_options(arguments: argparse.Namespace, env: Mapping[str, str] = os.envi
         if given is not None:
             values[item.name] = given
         elif text:
-            kind = type(item.default)
-            try:
-                values[item.name] = kind(text)
-            except ValueError:
-                raise ConfigError(f"{name}={text!r}: expected {kind.__name__}; correct or remove it") from None
+            values[item.name] = _parse(name, text, item.default)
     return TrainOptions(**values)  # type: ignore[arg-type]  # argparse and the loop above made each value of its field's type

@@ -11,14 +11,21 @@ from .logs import JsonLog
 from .metrics import Metrics
 from .precision import PrecisionMode
 from .runs import Runs
-from .trainer import Boundary, ExtendedFP16Trainer, ModeChange, StepRecord
+from .steps import Boundary, ModeChange, StepRecord
+from .trainer import ExtendedFP16Trainer
 
 
 class Reporter:
     """Takes in boundaries; knows the contract's names."""
 
     def __init__(
-        self, trainer: ExtendedFP16Trainer, keeper: Keeper, metrics: Metrics, runs: Runs | None, samples_per_step: int, log: JsonLog
+        self,
+        trainer: ExtendedFP16Trainer,
+        keeper: Keeper,
+        metrics: Metrics,
+        runs: Runs | None,
+        samples_per_step: int,
+        log: JsonLog,
     ) -> None:
         self._trainer, self._keeper, self._metrics, self._runs, self._log = trainer, keeper, metrics, runs, log
         self._samples_per_step = samples_per_step
@@ -32,8 +39,13 @@ class Reporter:
             self._remember(start.mode, start.generation, start.source, time.time())
         metrics, step = self._metrics, self._trainer.step
         metrics.run_info(run_info)
-        metrics.set({"genesis_precision_changed_timestamp_seconds": history[-1]["time"], "genesis_training_step": float(step)})
-        metrics.set({"genesis_loss_scale": self._scale()})
+        metrics.set(
+            {
+                "genesis_precision_changed_timestamp_seconds": history[-1]["time"],
+                "genesis_training_step": float(step),
+                "genesis_loss_scale": self._scale(),
+            }
+        )
         metrics.acknowledge(start.mode.wire, start.generation)
         self._last_record_at = time.monotonic()
         if self._runs is not None:
@@ -43,7 +55,8 @@ class Reporter:
         return float(self._trainer.scaler.scale_value.item()) if self._trainer.mode.uses_scaler else 1.0
 
     def _remember(self, mode: PrecisionMode, generation: int, source: str, at: float) -> None:
-        entry: ModeEntry = {"step": self._trainer.step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
+        step = self._trainer.step
+        entry: ModeEntry = {"step": step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
         self._keeper.history.append(entry)
 
     def boundary(self, boundary: Boundary) -> int:
@@ -101,7 +114,9 @@ class Reporter:
 
     def _changed_at(self, record: StepRecord) -> float:
         history = self._keeper.history
-        return next((entry["time"] for entry in reversed(history) if entry["mode"] == record.mode.wire), history[-1]["time"])
+        return next(
+            (entry["time"] for entry in reversed(history) if entry["mode"] == record.mode.wire), history[-1]["time"]
+        )
 
     def _run_counters(self, record: StepRecord, now: float) -> dict[str, float]:
         assert self._runs is not None

@@ -68,7 +68,8 @@ def parse_request(text: str) -> PrecisionRequest | None:
     checkpoint: object = value.get("checkpoint", False)
     if isinstance(generation, bool) or not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
         raise RequestError(
-            MALFORMED, f"request: generation={generation!r}: expected a whole number in [1, {MAX_GENERATION}]; {_EXPECTED}"
+            MALFORMED,
+            f"request: generation={generation!r}: expected a whole number in [1, {MAX_GENERATION}]; {_EXPECTED}",
         )
     if not isinstance(mode_name, str):
         raise RequestError(MALFORMED, f"request: mode={mode_name!r}: expected a string; {_EXPECTED}")
@@ -119,7 +120,9 @@ class RequestFile:
             self._signature, self._text = None, ""
             return None
         except OSError as error:
-            self._complain_once(MALFORMED, f"request file {self._path} cannot be read ({error}); check its volume mount")
+            self._complain_once(
+                MALFORMED, f"request file {self._path} cannot be read ({error}); check its volume mount"
+            )
             return None
         self._signature = signature
         if len(raw) > MAX_BYTES:

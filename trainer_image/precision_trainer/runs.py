@@ -1,7 +1,8 @@
 """Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
 
 The start of a run is written to disk before its first step. So a process that crashes cannot forget that it tried: the next
-one finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on after the resume.
+one finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on after
+the resume.
 """
 
 from __future__ import annotations
@@ -117,5 +118,5 @@ class Runs:
             os.replace(temporary, self._path)
         except OSError as error:
             raise CheckpointError(
-                f"{self._path} cannot be written ({error}); check that the checkpoint volume is mounted, writable and not full"
+                f"{self._path} cannot be written ({error}); check that its volume is mounted, writable and not full"
             ) from error

@@ -1,9 +1,9 @@
 """Dynamic loss scaling, step for step what ``torch.amp.GradScaler`` does, with a floor; everything stays on the device.
 
 Why not torch's class: it has no floor (after ~150 overflows the scale is 0 and every later step is skipped for ever,
-pytorch#99640), its state machine cannot be left alone while another mode trains, and it hides found_inf, which is the only way
-to report skipped steps right with a fused optimizer (accelerate#4242). The kernels are the same ones, so the numbers are too:
-tests/trainer/test_scaler.py compares them bit for bit.
+pytorch#99640), its state machine cannot be left alone while another mode trains, and it hides found_inf, which is the
+only way to report skipped steps right with a fused optimizer (accelerate#4242). The kernels are the same ones, so the
+numbers are too: tests/trainer/test_scaler.py compares them bit for bit.
 """
 
 from __future__ import annotations

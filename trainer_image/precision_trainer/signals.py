@@ -1,8 +1,8 @@
 """Being asked to stop, also as PID 1 and also while a library call blocks.
 
-The stop signals are blocked in every thread and taken by one thread with sigwait. So they are noticed at once even if the main
-thread sits in a native call (joining a gang, importing torch for 18 s), and as PID 1, where the kernel drops signals that have
-no handler, they are not lost: a blocked signal is kept.
+The stop signals are blocked in every thread and taken by one thread with sigwait. So they are noticed at once even if
+the main thread sits in a native call (joining a gang, importing torch for 18 s), and as PID 1, where the kernel drops
+signals that have no handler, they are not lost: a blocked signal is kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopFlag:
-    """Set by SIGTERM or SIGINT. Until :meth:`training_begins`, such a signal ends the process at once: nothing is lost yet."""
+    """Set by SIGTERM or SIGINT. Until :meth:`training_begins`, such a signal ends the process at once: nothing is
+    lost yet."""
 
     def __init__(self, log: JsonLog) -> None:
         self._log = log

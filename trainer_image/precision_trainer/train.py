@@ -29,7 +29,8 @@ from .report import Reporter
 from .request import Inbox, PrecisionRequest, RequestFile
 from .runs import Runs
 from .signals import StopFlag
-from .trainer import Boundary, ExtendedFP16Trainer
+from .steps import Boundary
+from .trainer import ExtendedFP16Trainer
 
 
 def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
@@ -78,6 +79,8 @@ class _Session:
         self._file = RequestFile(os.environ.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, refused)
         start = self._agree_on_start(boot, rank)
 
+        if world_size == 1 and not torch.distributed.is_initialized():
+            compat.skip_compiler_import()
         torch.manual_seed(options.seed)
         model = ByteTransformer(TransformerConfig(width=options.width, layers=options.layers, context=options.context))
         model.to(self._device)
@@ -137,7 +140,7 @@ class _Session:
             if options.steps and trainer.step >= options.steps:
                 self._handle(trainer.drain())
                 return self._end(None)
-            if options.checkpoint_every and trainer.step % options.checkpoint_every == 0 and trainer.step > self._keeper.saved_step:
+            if self._checkpoint_due():
                 self._reporter.saved(self._keeper.save())
             started = time.monotonic()
             self._step()
@@ -146,6 +149,10 @@ class _Session:
                 next_start = max(next_start + options.step_interval_seconds, time.monotonic())
                 # The flag ends the wait early once; after that the remaining step or two run at full speed.
                 stop.wait(max(0.0, next_start - time.monotonic()))
+
+    def _checkpoint_due(self) -> bool:
+        every, step = self._options.checkpoint_every, self._trainer.step
+        return every > 0 and step % every == 0 and step > self._keeper.saved_step
 
     def _step(self) -> None:
         options, trainer = self._options, self._trainer
@@ -164,8 +171,8 @@ class _Session:
         if self._options.diverged_after and bad >= self._options.diverged_after:
             self._reporter.failed()
             raise DivergedError(
-                f"the loss was not finite in {bad} FP32 steps in a row up to step {boundary.step}: this is not a precision fault; look at "
-                "the data and the learning rate, then resume from the last checkpoint"
+                f"the loss was not finite in {bad} FP32 steps in a row up to step {boundary.step}: this is not a precision "
+                "fault; look at the data and the learning rate, then resume from the last checkpoint"
             )
 
     def _end(self, signal_name: str | None) -> int:
@@ -181,7 +188,9 @@ class _Session:
         return EXIT_OK
 
 
-def _config(scaling: ExtendedFP16Config, options: TrainOptions, mode: PrecisionMode, *, use_ddp: bool) -> ExtendedFP16Config:
+def _config(
+    scaling: ExtendedFP16Config, options: TrainOptions, mode: PrecisionMode, *, use_ddp: bool
+) -> ExtendedFP16Config:
     return ExtendedFP16Config(
         precision_mode=mode,
         enabled=mode is not PrecisionMode.FP32,

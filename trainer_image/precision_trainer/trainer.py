@@ -6,9 +6,9 @@ A *step* is one optimizer update: ``gradient_accumulation_steps`` micro-batches.
     boundary t: rank 0 reads a request, writes it into its message -> step t carries it in the gradient bucket
     boundary t + delay: every rank reads the same mean of step t, and applies it (delay 1 on the CPU, 2 on CUDA)
 
-Non-finite gradients never reach the weights, in any mode: in FP16 by the scaler's found_inf, in FP32 and BF16 by the finiteness
-of the gradient norm, both handed to the optimizer as a device tensor. With a fused optimizer nothing waits for the device; any
-other optimizer costs one wait a step.
+Non-finite gradients never reach the weights, in any mode: in FP16 by the scaler's found_inf, in FP32 and BF16 by the
+finiteness of the gradient norm, both handed to the optimizer as a device tensor. With a fused optimizer nothing waits
+for the device; any other optimizer costs one wait a step.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from . import compat
+from . import ddp
 from .agreement import HEADER, WIDTH, decode, encode
 from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
 from .errors import ConfigError
@@ -31,6 +30,8 @@ from .mailbox import Mailbox
 from .precision import PrecisionMode
 from .request import PrecisionRequest
 from .scaler import LossScaler
+from .steps import Boundary, ModeChange, StepRecord, read_record
+from .update import GradientUpdate
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -40,59 +41,6 @@ RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
 _AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What one step came to, gang-wide; known ``delay`` boundaries later."""
-
-    step: int
-    mode: PrecisionMode
-    generation: int
-    """Generation in force when the step ran. All ranks ran it in ``mode``: the channel checks that."""
-    loss: float
-    """Mean over ranks; not finite if any rank's was not."""
-    skipped: bool
-    """The optimizer update was skipped: gradients were not finite."""
-    loss_scale: float
-    """After the step; the frozen value where no scaler runs."""
-    grad_norm: float
-    """Global norm of the averaged, unscaled gradients, before clipping."""
-
-    @property
-    def overflow(self) -> bool:
-        """Skipped by the scaler. An infinite loss in such a step is part of the overflow, not a loss of its own."""
-        return self.skipped and self.mode.uses_scaler
-
-    @property
-    def nonfinite(self) -> bool:
-        """Non-finite where no scaler took care of it: the loss, or (in FP32 and BF16) the gradients."""
-        return not self.overflow and (self.skipped or not _finite(self.loss))
-
-
-@dataclass(frozen=True, slots=True)
-class ModeChange:
-    """A request was applied at a boundary. ``before`` equals ``after`` if it asked for the mode already in force."""
-
-    before: PrecisionMode
-    after: PrecisionMode
-    request: PrecisionRequest
-    step: int
-    """First step in the new mode."""
-    time: float
-    """Wall clock at the boundary, seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """What was agreed between two steps. All ranks see the same one."""
-
-    step: int
-    """Number of the step about to begin."""
-    records: tuple[StepRecord, ...]
-    change: ModeChange | None
-    checkpoint: bool
-    stop: bool
 
 
 class ExtendedFP16Trainer:
@@ -129,11 +77,10 @@ class ExtendedFP16Trainer:
         self.model = model
         self.optimizer = optimizer
         self.rank, self.world_size = rank, world_size
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        _check_parameters(model, self._parameters)
-        self.device = torch.device(device) if device is not None else self._parameters[0].device
+        first = _check_parameters(model, optimizer)
+        self.device = torch.device(device) if device is not None else first.device
         if world_size > 1 and not self.config.use_ddp:
-            raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would not be averaged; set use_ddp=True")
+            raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
         self.mode = self._start_mode(log or JsonLog(rank, world_size), allow_cpu)
         self.scaler = LossScaler(self.config, self.device)
         self.step = 0
@@ -145,7 +92,7 @@ class ExtendedFP16Trainer:
         self._telemetry = torch.nn.Parameter(torch.zeros(WIDTH, device=self.device))
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
-            self._ddp = compat.wrap_ddp(_WithTelemetry(model, self._telemetry), self.device)
+            self._ddp = ddp.wrap(model, self._telemetry, self.device)
         self._mailbox: Mailbox[tuple[int, PrecisionMode, int]] = Mailbox(self.device)
         self._micro_step = 0
         self._begun = False
@@ -153,7 +100,7 @@ class ExtendedFP16Trainer:
         self._header_key: tuple[PrecisionRequest | None, bool, PrecisionMode] | None = None
         self._header = torch.zeros(HEADER, device=self.device)
         self._pending: PrecisionRequest | None = None
-        self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self._gradient_update = GradientUpdate(optimizer, self.config.max_grad_norm)
         self._tried = self._overflows = self._nonfinite = 0
 
     @property
@@ -178,7 +125,9 @@ class ExtendedFP16Trainer:
             allow_cpu = parse_bool("PRECISION_ALLOW_CPU", os.environ.get("PRECISION_ALLOW_CPU", "")) or False
         if allow_cpu:
             return mode
-        log.warning("fallback", f"{FALLBACK_LINE}: no CUDA device; set PRECISION_ALLOW_CPU=true to use {mode.wire} on the CPU")
+        log.warning(
+            "fallback", f"{FALLBACK_LINE}: no CUDA device; PRECISION_ALLOW_CPU=true allows {mode.wire} on the CPU"
+        )
         return PrecisionMode.FP32
 
     # --- the boundary -------------------------------------------------------------------------------------------------
@@ -193,7 +142,9 @@ class ExtendedFP16Trainer:
             RuntimeError: called inside an accumulation window.
         """
         if self._micro_step:
-            raise RuntimeError("begin_step() inside an accumulation window; call it only when no micro-batch is pending")
+            raise RuntimeError(
+                "begin_step() inside an accumulation window; call it only when no micro-batch is pending"
+            )
         if self._begun:
             return Boundary(self.step, (), None, checkpoint=False, stop=False)
         boundary = self._read(keep=self._mailbox.delay - 1)
@@ -223,7 +174,7 @@ class ExtendedFP16Trainer:
             note, values = self._mailbox.get()
             step, mode, generation = note
             agreed = decode(values[:WIDTH], self.world_size, mode)
-            record = _record(step, mode, generation, agreed.loss, values)
+            record = read_record(step, mode, generation, agreed.loss, values)
             self._tried += 1
             self._overflows += record.overflow
             self._nonfinite += record.nonfinite
@@ -256,7 +207,9 @@ class ExtendedFP16Trainer:
                 stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
             loss = loss_fn(self.module, batch)
         if loss.dim() != 0:
-            raise ConfigError(f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()")
+            raise ConfigError(
+                f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()"
+            )
         return loss
 
     @property
@@ -299,37 +252,12 @@ class ExtendedFP16Trainer:
         return self._header
 
     def _update(self) -> None:
-        """Unscale, clip, step or skip, and send the record off. Nothing here waits for the device (fused optimizer)."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        scaler_runs = self.mode.uses_scaler
-        found_inf = self.scaler.unscale_(gradients) if scaler_runs else None
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if found_inf is None:
-            found_inf = torch.isfinite(norm).logical_not().float()
-        if self.config.max_grad_norm > 0:
-            factor = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(gradients, factor)
-        self._step_optimizer(found_inf)
-        if scaler_runs:
-            self.scaler.update(found_inf)
+        """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer)."""
+        found_inf, norm = self._gradient_update(self.scaler if self.mode.uses_scaler else None)
         assert self._telemetry.grad is not None
         tail = torch.stack((found_inf, self.scaler.scale_value, norm))
         self._mailbox.put((self.step, self.mode, self.generation), torch.cat((self._telemetry.grad, tail)))
         self.optimizer.zero_grad(set_to_none=True)
-
-    def _step_optimizer(self, found_inf: torch.Tensor) -> None:
-        if not self._fused:
-            if not found_inf.item():
-                self.optimizer.step()
-            return
-        # The contract between torch.amp and fused optimizers: they read found_inf in the kernel. Gradients are unscaled already.
-        setattr(self.optimizer, "grad_scale", None)  # noqa: B010  (not declared on Optimizer, so mypy refuses a plain assignment)
-        setattr(self.optimizer, "found_inf", found_inf)  # noqa: B010
-        try:
-            self.optimizer.step()
-        finally:
-            delattr(self.optimizer, "grad_scale")
-            delattr(self.optimizer, "found_inf")
 
     # --- what it came to ----------------------------------------------------------------------------------------------
 
@@ -338,7 +266,7 @@ class ExtendedFP16Trainer:
         overflows, nonfinite, tried = self._overflows, self._nonfinite, self._tried
         scale = float(self.scaler.scale_value.item()) if self.mode.uses_scaler else 1.0
         for (step, mode, generation), values in self._mailbox.peek():
-            record = _record(step, mode, generation, values[HEADER], values)
+            record = read_record(step, mode, generation, values[HEADER], values)
             tried, overflows, nonfinite = tried + 1, overflows + record.overflow, nonfinite + record.nonfinite
         return {
             "fp16_enabled_runtime": self.mode is not PrecisionMode.FP32,
@@ -352,31 +280,15 @@ class ExtendedFP16Trainer:
         }
 
 
-class _WithTelemetry(torch.nn.Module):
-    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
-
-    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter) -> None:
-        super().__init__()
-        self.model = model
-        self.telemetry = telemetry
-
-    def forward(self, *args: object, **kwargs: object) -> object:
-        """The model's forward, unchanged."""
-        return self.model(*args, **kwargs)
-
-
-def _record(step: int, mode: PrecisionMode, generation: int, loss: float, values: list[float]) -> StepRecord:
-    found_inf, scale, norm = values[WIDTH:]
-    return StepRecord(step, mode, generation, loss, found_inf > 0, scale if mode.uses_scaler else 1.0, norm)
-
-
-def _check_parameters(model: torch.nn.Module, optimized: list[torch.nn.Parameter]) -> None:
-    if not optimized:
-        raise ConfigError("the optimizer has no parameters; build it with model.parameters()")
+def _check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Refuse 16-bit master weights; returns the first optimized parameter."""
     for name, parameter in model.named_parameters():
         if parameter.dtype is not torch.float32:
-            raise ConfigError(f"parameter {name} is {parameter.dtype}: expected torch.float32 (master weights); call model.float()")
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0.0
+            raise ConfigError(
+                f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first"
+            )
+    for group in optimizer.param_groups:
+        for tensor in group["params"]:
+            if isinstance(tensor, torch.Tensor):
+                return tensor
+    raise ConfigError("the optimizer has no parameters; build it with model.parameters()")
