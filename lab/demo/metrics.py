@@ -52,7 +52,9 @@ class Metrics:
 class BreachPoll:
     """Asks the operator's own query four times a second and more, and keeps when the breach was first visible."""
 
-    def __init__(self, metrics: Metrics, query: str, *, level: float, needed: int, workload: Callable[[str], str]) -> None:
+    def __init__(
+        self, metrics: Metrics, query: str, *, level: float, needed: int, workload: Callable[[str], str]
+    ) -> None:
         self._metrics = metrics
         self._query = query
         self._level = level

@@ -76,7 +76,9 @@ def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Jso
         for pod, before in facts.offsets_before.items()
         if workload_of(pod) in hot_names
     ]
-    replaced = [n for n in hot_names if facts.rollout_before.get(n, ("",) * 3)[2] != facts.rollout_after.get(n, ("",) * 3)[2]]
+    replaced = [
+        n for n in hot_names if facts.rollout_before.get(n, ("",) * 3)[2] != facts.rollout_after.get(n, ("",) * 3)[2]
+    ]
     return {
         "pods": len(pods),
         "ranks": len(ranks),

@@ -13,18 +13,19 @@ from lab.demo.timeline import Timeline
 from lab.errors import LabError
 from lab.paths import ROOT
 from lab.waiting import wait_for
+from precision_operator.signals.queries import BUILT_IN, render
 
 POLICY = Path(__file__).with_name("policy.yaml")
 CHART = ROOT / "helm" / "precision-operator"
-WINDOW = "10s"
+WINDOW_SECONDS = 10.0
+MIN_STEPS = 20
+"""The policy's window, and the default of minSteps."""
 BREACH_LEVEL = 0.30
 FLEET_BREACH = 2
 """25 % of six, at least 2: the policy's defaults."""
 
-OVERFLOW = (
-    f'sum by (pod) (rate(genesis_fp16_overflow_steps_total{{namespace="{NAMESPACE}"}}[{WINDOW}]))'
-    f' / (sum by (pod) (rate(genesis_fp16_training_steps_total{{namespace="{NAMESPACE}"}}[{WINDOW}])) > 0)'
-)
+OVERFLOW = render(BUILT_IN["overflow"], NAMESPACE, WINDOW_SECONDS, MIN_STEPS)
+"""The operator's own query, rendered as the operator renders it for this policy."""
 
 
 @dataclass
@@ -184,7 +185,9 @@ class Story:
             self._timeline.policy(status, modes)
             phase = status.get("phase")
             if until == "Healthy" and phase in ("Held", "RollingBack"):
-                raise LabError("the rollout to end Healthy", f"{phase}: {status.get('message')}", "read build/demo/logs")
+                raise LabError(
+                    "the rollout to end Healthy", f"{phase}: {status.get('message')}", "read build/demo/logs"
+                )
             return phase == until
 
         wait_for(
@@ -216,5 +219,3 @@ class Story:
             return True
 
         settle_metrics(settled, what=f"every template to ask for {mode}", seconds=120)
-
-

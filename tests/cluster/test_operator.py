@@ -293,3 +293,16 @@ def test_original_template_comes_back_when_a_restoring_policy_is_deleted(scene: 
     wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
     scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
     assert scene.kubectl.json("get", "deploy", "literal", "-n", scene.namespace)["spec"]["template"] == before
+
+
+def test_workload_of_two_policies_belongs_to_the_older_and_the_younger_says_so(scene: Scene) -> None:
+    promoted(scene)
+    scene.apply(policy("younger", target="bf16"))
+    wait_for(
+        lambda: any(c["reason"] == "PolicyConflict" for c in scene.status("younger").get("conditions", [])),
+        what="the younger policy to say PolicyConflict",
+        seconds=30,
+        found=lambda: str(scene.status("younger")),
+    )
+    assert all(modes == {"fp16"} for modes in scene.shadow.modes().values())
+    assert scene.status()["phase"] == "Healthy"

@@ -26,6 +26,10 @@ def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
 def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
         return _is("Accepted", False, *facts.observation.problem)
+    contested = facts.observation.contested
+    if contested:
+        text = f"an older policy selects them too: {names([f'{w} ({p})' for w, p in contested])}; make them disjoint"
+        return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
     if not facts.observation.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
     if facts.stuck:

@@ -142,6 +142,8 @@ class Observation:
     """How many more settles may be under way at once."""
     problem: tuple[str, str] | None = None
     """(reason, message) of why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
+    contested: tuple[tuple[str, str], ...] = ()
+    """(workload, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     writer: str = ""
     """Who decides: the Lease's holder."""
     epoch: int = 0

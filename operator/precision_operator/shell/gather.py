@@ -51,7 +51,9 @@ class Gatherer:
         if problem is None and not policy.spec.suspend:
             evaluation = await self._read(key, plan)
         # The caches are read after the metrics: they are the fresher of the two.
-        workloads = self._inventory.selected(policy.namespace, policy.spec.selector)
+        selected = self._inventory.selected(policy.namespace, policy.spec.selector)
+        owners = {workload.name: self._owner(key, workload.name) for workload in selected}
+        workloads = tuple(workload for workload in selected if owners[workload.name] == key)
         restarting = self._inventory.restarting() | self._expectations.restarting()
         settling = sum(1 for workload in workloads if workload.settle is not None)
         return Observation(
@@ -60,9 +62,15 @@ class Gatherer:
             restart_slots=max(0, self._settings.restart_budget - len(restarting)),
             settle_slots=max(0, self._settings.settle_budget - settling),
             problem=problem,
+            contested=tuple((name, owner.name) for name, owner in owners.items() if owner != key),
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
+
+    def _owner(self, key: PolicyKey, workload: str) -> PolicyKey:
+        """The oldest of the policies that select a workload; by name among those of the same second."""
+        rivals = self._inventory.policies_for_workload(key.namespace, workload) | {key}
+        return min(rivals, key=lambda rival: (self._inventory.created(rival), rival.name))
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan) -> Evaluation:
         known = self._readings.get(key)

@@ -148,6 +148,10 @@ class Inventory:
         found = self._namespace(key.namespace).policies.get(key.name)
         return found.body if found else None
 
+    def created(self, key: PolicyKey) -> str:
+        """When a policy was created, as its metadata has it: sorts by age."""
+        return text(mapping((self.policy(key) or {}).get("metadata")).get("creationTimestamp"))
+
     def policies(self) -> tuple[PolicyKey, ...]:
         """All policies, sorted."""
         return tuple(sorted(PolicyKey(ns, name) for ns, space in self._namespaces.items() for name in space.policies))

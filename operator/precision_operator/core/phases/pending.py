@@ -51,6 +51,8 @@ def pending(facts: Facts) -> Outcome:
 def _missing(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
+    if facts.observation.contested and not facts.observation.workloads:
+        return Closed("PolicyConflict", "an older policy selects all of these workloads; make the selectors disjoint")
     if not facts.observation.workloads:
         return Closed("NoWorkloads", "no workload's pod template carries the labels of spec.selector")
     if not facts.movable:

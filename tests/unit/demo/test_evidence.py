@@ -1,0 +1,69 @@
+"""The report is computed from raw evidence: the audit log and the trainers' own lines."""
+
+import json
+from pathlib import Path
+
+from lab.demo.evidence import decided_at, flips, operator_writes, trainer_events
+
+USER = "system:serviceaccount:precision-system:precision-operator"
+
+
+def audit(second: int, **changes: object) -> str:
+    event = {
+        "stage": "ResponseComplete",
+        "verb": "patch",
+        "user": {"username": USER},
+        "objectRef": {"resource": "pods", "namespace": "training", "name": "p"},
+        "requestReceivedTimestamp": f"2026-11-21T11:00:{second:02d}.000000Z",
+        "stageTimestamp": f"2026-11-21T11:00:{second:02d}.500000Z",
+        "responseStatus": {"code": 200},
+        **changes,
+    }
+    return json.dumps(event)
+
+
+def status(second: int, phase: str, code: int = 200) -> str:
+    return audit(
+        second,
+        objectRef={"resource": "precisionpolicies", "subresource": "status", "namespace": "training", "name": "fleet"},
+        requestObject={"status": {"phase": phase}},
+        responseStatus={"code": code},
+    )
+
+
+def test_counts_only_the_operators_finished_writes_leases_apart(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    lines = [
+        audit(1),
+        audit(2, verb="get"),
+        audit(3, user={"username": "somebody"}),
+        audit(4, objectRef={"resource": "leases"}),
+        audit(5, stage="RequestReceived"),
+        "not json",
+        audit(6, verb="create", objectRef={"resource": "events"}),
+    ]
+    log.write_text("\n".join(lines))
+    assert [(w.verb, w.resource) for w in operator_writes(log, USER)] == [("patch", "pods"), ("create", "events")]
+
+
+def test_decision_is_the_first_committed_status_that_says_rolling_back(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    log.write_text("\n".join([status(1, "Healthy"), status(2, "RollingBack", 409), status(3, "RollingBack")]))
+    writes = operator_writes(log, USER)
+    at = decided_at(writes, since=0.0)
+    assert at == writes[2].completed_at
+    assert decided_at(writes, since=at + 1) is None
+
+
+def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> None:
+    def line(rank: int, at: float, to: str = "fp32") -> str:
+        return json.dumps({"event": "precision_changed", "rank": rank, "to": to, "time": at, "step": 7})
+
+    (tmp_path / "gang@gang-1-a.log").write_text("\n".join([line(0, 1.0), line(0, 11.0), line(1, 11.2), line(0, 12.0)]))
+    (tmp_path / "solo@solo-1-b.log").write_text("\n".join([line(0, 11.5, "fp16"), '{"torn', "Traceback"]))
+    found = flips(trainer_events(tmp_path), to="fp32", since=10.0)
+    assert {key: event.at for key, event in found.items()} == {("gang-1-a", 0): 11.0, ("gang-1-a", 1): 11.2}
+
+
+def test_missing_audit_log_is_no_writes(tmp_path: Path) -> None:
+    assert operator_writes(tmp_path / "absent", USER) == []
