@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,9 @@ from precision_operator.settings import Settings
 from precision_operator.shell.inventory import Inventory, Kind
 from precision_operator.shell.registry import WatchLost, build_registry, run_kopf
 from precision_operator.shell.sink import InventorySink
+
+# kopf leaves TLS transports behind when the server under them is killed; they end with its loop, not a moment sooner.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 
 FLEET = Selector(match_labels=(("fleet", "a"),))
 
@@ -59,6 +63,7 @@ async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
     yield world
     stop.set()
     await kopf
+    gc.collect()
 
 
 def deployment(name: str, *, replicas: int = 1) -> JsonObject:

@@ -154,10 +154,24 @@ def test_an_evicted_pod_is_finished(phase: str, finished: bool) -> None:
     assert read_pod(body).finished is finished
 
 
-KEYS = (
-    "metadata spec template containers env name value valueFrom volumes status annotations ownerReferences "
-    "containerStatuses state items downwardAPI"
-).split()
+KEYS = [
+    "metadata",
+    "spec",
+    "template",
+    "containers",
+    "env",
+    "name",
+    "value",
+    "valueFrom",
+    "volumes",
+    "status",
+    "annotations",
+    "ownerReferences",
+    "containerStatuses",
+    "state",
+    "items",
+    "downwardAPI",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
