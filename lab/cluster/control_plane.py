@@ -22,7 +22,6 @@ from lab.waiting import wait_for
 
 SERVICE_RANGE = "10.96.0.0/16"
 KUBERNETES_SERVICE = "10.96.0.1"
-POD_RANGE = "10.244.0.0/16"
 
 _NICE = -5
 """Above the workloads: on two cores a trainer must not starve the API server that judges it."""
@@ -52,9 +51,9 @@ class ControlPlane:
         self.address = address
         self._detached = detached
         self._bin = kube_binaries()
-        self._authority = Authority(directory / "pki")
+        self.authority = Authority(directory / "pki")
         self._ports = self._settle_ports()
-        self.server = f"https://127.0.0.1:{self._ports.api}"
+        self.server = f"https://{address}:{self._ports.api}"
         self.kubeconfig = directory / "admin.kubeconfig"
         """Credentials of a cluster administrator."""
         self.audit_log = directory / "audit.log"
@@ -80,11 +79,11 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start what does not run, and wait until pods can be made."""
-        self._authority.ensure()
+        self.authority.ensure()
         self.user_kubeconfig("admin", groups=["system:masters"])
         self.user_kubeconfig("system:kube-controller-manager")
         self.user_kubeconfig("system:kube-scheduler")
-        self._authority.issue("apiserver-kubelet-client", "kube-apiserver", groups=["system:masters"])
+        self.authority.issue("apiserver-kubelet-client", "kube-apiserver", groups=["system:masters"])
         names = [
             "localhost",
             "kubernetes",
@@ -92,9 +91,7 @@ class ControlPlane:
             "kubernetes.default.svc",
             "kubernetes.default.svc.cluster.local",
         ]
-        self._authority.issue(
-            "apiserver", "kube-apiserver", addresses=[*names, "127.0.0.1", KUBERNETES_SERVICE, self.address]
-        )
+        self.authority.issue("apiserver", "kube-apiserver", addresses=[*names, KUBERNETES_SERVICE, self.address])
         self._etcd.start()
         self.start_apiserver()
         self._controllers.start()
@@ -103,13 +100,19 @@ class ControlPlane:
 
     def stop(self) -> None:
         """Stop everything, last started first. Data stays in the folder; `start` takes it up again."""
-        for daemon in (self._scheduler, self._controllers, self._api, self._etcd):
-            daemon.stop()
+        self.stop_controllers()
+        self.stop_apiserver()
+        self._etcd.stop()
 
     def destroy(self) -> None:
         """Stop, and delete the folder."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def stop_controllers(self) -> None:
+        """Stop what makes and places pods, so that deleted ones stay deleted; the API goes on."""
+        self._scheduler.stop()
+        self._controllers.stop()
 
     def stop_apiserver(self) -> None:
         """Take the API away, as an upgrade or a crash of the API server does; etcd, controllers and scheduler go on."""
@@ -135,9 +138,9 @@ class ControlPlane:
         return write_kubeconfig(
             self.directory / f"{name}.kubeconfig",
             server=self.server,
-            authority=self._authority.certificate,
+            authority=self.authority.certificate,
             name=user,
-            certificate=self._authority.issue(name, user, groups=groups),
+            certificate=self.authority.issue(name, user, groups=groups),
         )
 
     def service_account_token(self, namespace: str, name: str, *, seconds: int = 86400) -> str:
@@ -151,7 +154,7 @@ class ControlPlane:
         return write_kubeconfig(
             self.directory / f"sa-{namespace}-{name}.kubeconfig",
             server=self.server,
-            authority=self._authority.certificate,
+            authority=self.authority.certificate,
             name=f"system:serviceaccount:{namespace}:{name}",
             token=self.service_account_token(namespace, name),
             namespace=namespace,
@@ -160,8 +163,8 @@ class ControlPlane:
     def _ready(self) -> bool:
         self._etcd.require_running()
         self._api.require_running()
-        admin = self._authority.issue("admin", "admin", groups=["system:masters"])
-        context = ssl.create_default_context(cafile=str(self._authority.certificate))
+        admin = self.authority.issue("admin", "admin", groups=["system:masters"])
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
         context.load_cert_chain(admin.certificate, admin.key)
         try:
             with urllib.request.urlopen(f"{self.server}/readyz", context=context, timeout=5) as answer:
@@ -199,19 +202,19 @@ class ControlPlane:
         return [
             f"--etcd-servers=http://127.0.0.1:{self._ports.etcd}",
             f"--secure-port={self._ports.api}",
-            # Bound to loopback, the API server is no endpoint of its own Service: pods need the other kind.
-            f"--bind-address={'127.0.0.1' if self.address == '127.0.0.1' else '0.0.0.0'}",
+            f"--bind-address={self.address}",
             f"--advertise-address={self.address}",
-            f"--client-ca-file={self._authority.certificate}",
+            f"--client-ca-file={self.authority.certificate}",
             f"--tls-cert-file={pki / 'apiserver.crt'}",
             f"--tls-private-key-file={pki / 'apiserver.key'}",
             f"--kubelet-client-certificate={pki / 'apiserver-kubelet-client.crt'}",
             f"--kubelet-client-key={pki / 'apiserver-kubelet-client.key'}",
+            f"--kubelet-certificate-authority={self.authority.certificate}",
             "--kubelet-preferred-address-types=InternalIP",
             f"--service-cluster-ip-range={SERVICE_RANGE}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self._authority.service_account_public_key}",
-            f"--service-account-signing-key-file={self._authority.service_account_key}",
+            f"--service-account-key-file={self.authority.service_account_public_key}",
+            f"--service-account-signing-key-file={self.authority.service_account_key}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             f"--audit-policy-file={_POLICY}",
@@ -225,8 +228,8 @@ class ControlPlane:
         return [
             f"--kubeconfig={self.directory / 'system-kube-controller-manager.kubeconfig'}",
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={self._authority.service_account_key}",
-            f"--root-ca-file={self._authority.certificate}",
+            f"--service-account-private-key-file={self.authority.service_account_key}",
+            f"--root-ca-file={self.authority.certificate}",
             "--leader-elect=false",
             "--secure-port=0",
             "--profiling=false",

@@ -13,13 +13,13 @@ accident.
 """
 
 
-def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Return distinct ports that are free on `address` now."""
+def free_ports(count: int) -> list[int]:
+    """Return distinct ports that are free now, on every address of the machine."""
     found: list[int] = []
     for port in random.sample(_RANGE, len(_RANGE)):
         with socket.socket() as probe:
             try:
-                probe.bind((address, port))
+                probe.bind(("", port))
             except OSError:
                 continue
         found.append(port)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab import paths
 from lab.digest import digest
+from lab.locking import machine_lock
 from lab.process import run
 from lab.progress import step
 from lab.setup.go import find_go
@@ -22,7 +23,9 @@ COMMANDS = (
     "kube-scheduler",
     "kubectl",
     "kubelet",
+    "lab-dns",
 )
+_PROGRAMS = ("kube", "pause")
 _MODULE = paths.ROOT / "lab" / "kube"
 
 
@@ -33,19 +36,30 @@ def kube_binaries() -> Path:
     """
     sources = digest([_MODULE], [VERSION, *_link_flags()])
     stamp = paths.BIN / ".sources"
-    if not (stamp.exists() and stamp.read_text() == sources):
-        cached = paths.shared_cache() / f"kube-{sources}"
-        if not cached.is_dir():
-            _compile(cached)
-        paths.BIN.mkdir(parents=True, exist_ok=True)
-        for name in ("kube", "pause"):
-            _replace(cached / name, paths.BIN / name)
-        for command in COMMANDS:
-            link = paths.BIN / command
-            link.unlink(missing_ok=True)
-            link.symlink_to("kube")
-        stamp.write_text(sources)
+    if not _is(stamp, sources):
+        with machine_lock("kube-binaries"):
+            if not _is(stamp, sources):
+                _install(sources, stamp)
     return paths.BIN
+
+
+def _is(stamp: Path, text: str) -> bool:
+    return stamp.exists() and stamp.read_text() == text
+
+
+def _install(sources: str, stamp: Path) -> None:
+    cached = paths.shared_cache() / f"kube-{sources}"
+    if not cached.is_dir():
+        _compile(cached)
+    paths.BIN.mkdir(parents=True, exist_ok=True)
+    for name in _PROGRAMS:
+        _replace(cached / name, paths.BIN / name)
+    for command in COMMANDS:
+        link = paths.BIN / f".{command}"
+        link.unlink(missing_ok=True)
+        link.symlink_to("kube")
+        link.replace(paths.BIN / command)
+    stamp.write_text(sources)
 
 
 def _compile(target: Path) -> None:
@@ -66,7 +80,7 @@ def _compile(target: Path) -> None:
     environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     try:
         with step(f"compile Kubernetes {VERSION} (about 6 minutes on two cores the first time)"):
-            run([*build, "./cmd/kube", "./cmd/pause"], cwd=_MODULE, env=environment, timeout=2400)
+            run([*build, *(f"./cmd/{name}" for name in _PROGRAMS)], cwd=_MODULE, env=environment, timeout=2400)
         if not target.is_dir():
             scratch.rename(target)
     finally:

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"genesis-precision/lab/kube/internal/dns"
+
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	helm "helm.sh/helm/v4/pkg/cmd"
@@ -33,6 +35,7 @@ var commands = map[string]func() *cobra.Command{
 	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
 	"kubectl":                 func() *cobra.Command { return kubectl.NewDefaultKubectlCommand() },
 	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+	"lab-dns":                 dns.NewCommand,
 }
 
 func main() {

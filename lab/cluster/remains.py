@@ -1,0 +1,52 @@
+"""Remove what a container runtime leaves when it was not asked nicely, or cannot be asked any more."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from lab.process import run
+from lab.waiting import wait_for
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def remove_remains(directory: Path, socket: Path) -> None:
+    """Kill the shims that serve `socket` with all they hold, and unmount everything under `directory`."""
+    shims = _shims(socket)
+    for pid in [child for shim in shims for child in _descendants(shim)] + shims:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not _shims(socket), what="the containers' shims to end", seconds=10)
+    for mount in sorted(_mounts(directory), reverse=True):
+        run(["umount", "--lazy", mount], check=False)
+    for group in sorted(_CGROUPS.glob("*/k8s.io/*")) + sorted(_CGROUPS.glob("k8s.io/*")):
+        with contextlib.suppress(OSError):
+            group.rmdir()  # refuses where processes live: then it is not ours
+
+
+def _shims(socket: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = entry.read_bytes().split(b"\0")
+            if words[0].endswith(b"containerd-shim-runc-v2") and str(socket).encode() in words:
+                found.append(int(entry.parent.name))
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in file.read_text().split():
+                found += [int(child), *_descendants(int(child))]
+    return found
+
+
+def _mounts(directory: Path) -> list[str]:
+    """Mount points under the folder, as the kernel spells them."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point.replace("\\040", " ") for point in points if point.replace("\\040", " ").startswith(f"{directory}/")]
