@@ -1,0 +1,206 @@
+"""Make everything that is derived: the chart's copies, manifests/base/operator.yaml and docs/reference.
+
+    python manifests/generate.py            write
+    python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
+
+Sources: crds/, manifests/admission/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the laboratory's, or
+from PATH).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "helm" / "precision-operator"
+CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
+GENERATED = "by `python manifests/generate.py`; do not edit."
+
+
+def helm() -> Path:
+    """The laboratory's helm, else the one in PATH."""
+    built = ROOT / "build" / "bin" / "helm"
+    found = built if built.exists() else shutil.which("helm")
+    if not found:
+        raise SystemExit(
+            "helm not found: build the laboratory's (see lab/README.md), or put Helm 3.14 or later into PATH"
+        )
+    return Path(found)
+
+
+def copies() -> dict[Path, str]:
+    """Helm reads only files inside the chart, so it holds copies of what other tools read where it stands."""
+    admission = sorted((ROOT / "manifests" / "admission").glob("*.yaml"))
+    found = {
+        CHART / "files" / "admission" / path.name: path.read_text()
+        for path in admission
+        if path.stem != "kustomization"
+    }
+    return {CHART / "files" / "crds" / CRD.name: CRD.read_text(), **found}
+
+
+def rendered() -> str:
+    """What the chart gives with its defaults, as the release precision-operator in precision-system."""
+    command = [
+        *(str(helm()), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
+        *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
+    ]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    # no Helm release stands behind these: leave out what would say so
+    without = re.sub(r"^ *(helm\.sh/chart|helm\.sh/resource-policy): .*\n", "", output, flags=re.MULTILINE)
+    without = re.sub(r"^( *)annotations:\n(?!\1 +\S)", "", without, flags=re.MULTILINE)
+    without = without.replace("app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kustomize")
+    return f"# Made {GENERATED}\n{without}"
+
+
+def field_rows(node: dict[str, Any], path: str, depth: int) -> list[str]:
+    """One table row for each field below a node of the schema."""
+    rows: list[str] = []
+    required = node.get("required", [])
+    for name, child in node.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        items = child.get("items", {})
+        kind = child["type"] + (f" of {items['type']}" if items else "")
+        if values := child.get("enum"):
+            kind = " \\| ".join(f"`{value}`" for value in values)
+        if "additionalProperties" in child:
+            kind = "map of string"
+        default = child.get("default")
+        if default is None or default == {} or isinstance(default, list):
+            shown = "required" if name in required else ""
+        else:
+            shown = f"`{str(default).lower() if isinstance(default, bool) else default}`"
+        text = " ".join(child.get("description", "").split())
+        rows.append(f"| `{where}` | {kind} | {shown} | {text} |")
+        rows += field_rows(child, where, depth + 1)
+        if items.get("properties"):
+            rows += field_rows(items, f"{where}[]", depth + 1)
+    return rows
+
+
+def rule_rows(node: dict[str, Any], path: str) -> list[str]:
+    """One table row for each CEL rule of the schema."""
+    rows = [f"| `{path}` | {rule['message']} |" for rule in node.get("x-kubernetes-validations", [])]
+    for name, child in node.get("properties", {}).items():
+        rows += rule_rows(child, f"{path}.{name}")
+    if node.get("items"):
+        rows += rule_rows(node["items"], f"{path}[]")
+    return rows
+
+
+def api_reference() -> str:
+    """docs/reference/precisionpolicy.md from the CRD."""
+    version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]
+    head = "| field | type | default | meaning |\n|---|---|---|---|\n"
+    spec, status = schema["properties"]["spec"], schema["properties"]["status"]
+    return "\n".join(
+        [
+            f"<!-- Made from crds/ {GENERATED} -->",
+            "# PrecisionPolicy (precision.genesis.ai/v1alpha1)",
+            "",
+            schema["description"],
+            "",
+            "Short name `pp`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
+            "",
+            "## spec",
+            "",
+            head + "\n".join(field_rows(spec, "", 0)),
+            "",
+            "## What is refused, and what the API server says",
+            "",
+            "| field | message |\n|---|---|\n" + "\n".join(rule_rows(spec, "spec")),
+            "",
+            "## status",
+            "",
+            status["description"],
+            "",
+            head + "\n".join(field_rows(status, "", 0)),
+            "",
+        ]
+    )
+
+
+def value_rows(text: str) -> list[str]:
+    """One table row for each value that a `# --` comment stands in front of."""
+    values = yaml.safe_load(text)
+    rows: list[str] = []
+    path: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped.startswith("# -- "):
+            comment = [stripped[5:]]
+        elif stripped.startswith("#") and comment:
+            comment.append(stripped[1:].strip())
+        elif match := re.match(r"^( *)([A-Za-z]+):", line):
+            indent, key = len(match[1]), match[2]
+            path = [*[entry for entry in path if entry[0] < indent], (indent, key)]
+            if comment:
+                value: Any = values
+                for _, name in path:
+                    value = value[name]
+                flow = yaml.safe_dump(value, default_flow_style=True, width=1000).replace("\n...", "").strip()
+                rows.append(f"| `{'.'.join(name for _, name in path)}` | `{flow}` | {' '.join(comment)} |")
+            comment = []
+        else:
+            comment = []
+    return rows
+
+
+def values_reference() -> str:
+    """docs/reference/chart-values.md from the chart's values.yaml."""
+    rows = value_rows((CHART / "values.yaml").read_text())
+    return "\n".join(
+        [
+            f"<!-- Made from helm/precision-operator/values.yaml {GENERATED} -->",
+            "# Values of the precision-operator chart",
+            "",
+            "Whatever is not listed here is refused by values.schema.json.",
+            "",
+            "| value | default | meaning |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Write or check; returns the exit status."""
+    check = "--check" in sys.argv[1:]
+    wrong: list[str] = []
+
+    def settle(path: Path, content: str) -> None:
+        if path.exists() and path.read_text() == content:
+            return
+        wrong.append(str(path.relative_to(ROOT)))
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+
+    expected = copies()
+    for path, content in expected.items():
+        settle(path, content)
+    for path in (CHART / "files").rglob("*.yaml"):
+        if path not in expected:
+            wrong.append(str(path.relative_to(ROOT)))
+            if not check:
+                path.unlink()
+    settle(ROOT / "docs" / "reference" / "precisionpolicy.md", api_reference())
+    settle(ROOT / "docs" / "reference" / "chart-values.md", values_reference())
+    settle(ROOT / "manifests" / "base" / "operator.yaml", rendered())  # last: it reads the chart's copies
+    for name in wrong:
+        sys.stderr.write(f"{'out of date' if check else 'wrote'}: {name}\n")
+    return 1 if check and wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
