@@ -65,27 +65,30 @@ class Daemon:
         self._nice = nice
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, env: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Start it, unless it runs already."""
         if self.running():
             return
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
-        prefix = [] if self._detached else ["setpriv", "--pdeathsig", "SIGTERM", "--"]
-        if self._nice:
-            prefix += ["nice", "-n", str(self._nice)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*prefix, *self._command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )
-        pid = self._process.pid
+        nice = ["nice", "-n", str(self._nice)] if self._nice else []
+        if self._detached:
+            pid = self._orphan([*nice, *self._command])
+        else:
+            pid = self._child(["setpriv", "--pdeathsig", "SIGTERM", "--", *nice, *self._command])
         self.pid_file.write_text(f"{pid} {_birth(pid)}\n")
         if self._nice:
             _prioritise_session(pid, self._nice)
+
+    def _child(self, command: list[str]) -> int:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        return self._process.pid
+
+    def _orphan(self, command: list[str]) -> int:
+        """Start it as nobody's child: the shell in between ends at once, so that we owe it no wait."""
+        return int(run(["sh", "-c", 'setsid "$@" >>"$0" 2>&1 </dev/null & echo $!', self.log, *command]).stdout)
 
     def running(self) -> bool:
         """Tell whether the program that we started is alive (a recycled PID is not)."""

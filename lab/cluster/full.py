@@ -57,6 +57,7 @@ class Cluster:
                 self.control_plane.start()
             with step("node"):
                 self.node.start()
+            self._require_running()
         return fresh
 
     def down(self) -> None:
@@ -72,6 +73,10 @@ class Cluster:
         """Name each program, say whether it runs, and where its log is."""
         plane = [(log.stem, self.control_plane.running(), log) for log in self.control_plane.logs]
         return plane + [(daemon.name, daemon.running(), daemon.log) for daemon in self._daemons]
+
+    def _require_running(self) -> None:
+        for daemon in self._daemons:
+            daemon.require_running()
 
     @property
     def _daemons(self) -> list[Daemon]:
@@ -108,6 +113,6 @@ class Cluster:
             self.kubectl(
                 "delete", "pods", "-A", "--all", "--grace-period=0", "--force", "--wait=false", check=False, timeout=30
             )
-            wait_for(lambda: not self.runtime.containers(), what="the containers to end", seconds=20)
+            wait_for(lambda: not self.runtime.tasks(), what="the containers to end", seconds=20)
         except (DeadlineExceeded, subprocess.TimeoutExpired) as error:
             say(f"pods did not go in order ({type(error).__name__}): removing them by force")

@@ -120,4 +120,7 @@ def _proxy_configuration(kubeconfig: Path) -> dict[str, object]:
 
 
 def _write(path: Path, value: dict[str, object]) -> None:
-    path.write_text(json.dumps(value, indent=1))
+    """Write a configuration where it differs: kube-proxy ends itself when its file is touched."""
+    text = json.dumps(value, indent=1)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)

@@ -95,9 +95,9 @@ class Runtime:
             self._imported.write_text(json.dumps(known, indent=1))
         return [item.image.reference for item in fresh]
 
-    def containers(self) -> list[str]:
-        """List the containers that exist, pods' sandboxes among them."""
-        return self._ctr("containers", "ls", "-q", check=False).split()
+    def tasks(self) -> list[str]:
+        """List the containers that run, the pods' sandboxes among them."""
+        return self._ctr("tasks", "ls", "-q", check=False).split()
 
     def _ctr(self, *arguments: str, check: bool = True) -> str:
         return run(["ctr", "--address", self.socket, "--namespace", "k8s.io", *arguments], check=check).stdout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from typing import Any
 
 from lab.cluster import Kubectl
+from lab.cluster.kubectl import Json
 from lab.waiting import wait_for
 
 PROGRAM = """
@@ -23,7 +23,7 @@ while True:
 """
 
 
-def pod(name: str, image: str, **container: Any) -> dict[str, Any]:
+def pod(name: str, image: str, **container: object) -> Json:
     """Describe a pod of one container, with the contract's downward-API file."""
     item = {"path": "request", "fieldRef": {"fieldPath": "metadata.annotations['precision.genesis.ai/request']"}}
     return {
