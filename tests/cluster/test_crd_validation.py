@@ -345,9 +345,7 @@ STATUS: Json = {
     "unknown": 1,
     "members": [{"name": "a", "uid": "1"}],
     "held": [{"name": "a", "uid": "1", "reason": "Overflow", "since": "2026-11-21T10:00:00Z"}],
-    "failing": [
-        {"name": "b", "uid": "2", "signal": "overflow", "severity": "P1", "since": "2026-11-21T10:00:00Z", "count": 2}
-    ],
+    "failing": [{"name": "b", "uid": "2", "signal": "overflow", "severity": "P1", "since": "2026-11-21T10:00:00Z"}],
     "incident": {
         "id": "p-9",
         "severity": "P1",

@@ -1,0 +1,48 @@
+"""The chart and what it renders to, with the laboratory's helm."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lab.setup.kube import kube_binaries
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "precision-operator"
+GATE_API = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+Render = Callable[..., list[Json]]
+
+
+@pytest.fixture(scope="session")
+def helm() -> Helm:
+    program = kube_binaries() / "helm"
+
+    def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def render(helm: Helm) -> Render:
+    """Objects that the chart gives: `render("replicaCount=1")`, `render(gate_api=False)`."""
+
+    def objects(*values: str, gate_api: bool = True, namespace: str = "precision-system") -> list[Json]:
+        settings = [
+            part for value in values for part in ("--set-json" if "=[" in value or "={" in value else "--set", value)
+        ]
+        api = ["--api-versions", GATE_API] if gate_api else []
+        done = helm("template", "precision-operator", CHART, "--namespace", namespace, *api, *settings)
+        return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+    return objects

@@ -1,0 +1,332 @@
+"""What the chart renders to, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from precision_operator.settings import parse_settings
+
+Json = dict[str, Any]
+Render = Callable[..., list[Json]]
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "precision-operator"
+
+
+def of_kind(objects: list[Json], kind: str) -> list[Json]:
+    return [item for item in objects if item["kind"] == kind]
+
+
+def the(objects: list[Json], kind: str, name: str = "precision-operator") -> Json:
+    found = [item for item in of_kind(objects, kind) if item["metadata"]["name"] == name]
+    assert len(found) == 1, f"{kind} {name}: found {len(found)}"
+    return found[0]
+
+
+def verbs(rules: list[Json]) -> set[tuple[str, str, str, str]]:
+    """(group, resource, verb, resource name) of every single right that the rules give."""
+    return {
+        (group, resource, verb, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def table(*rows: tuple[str, str, str]) -> set[tuple[str, str, str, str]]:
+    return {(group, resource, verb, "") for group, resource, wanted in rows for verb in wanted.split()}
+
+
+# All that the operator does to the API server, and so all it may do. A new call needs a row here and in the chart.
+USED = table(
+    ("precision.genesis.ai", "precisionpolicies", "get list watch patch"),
+    ("precision.genesis.ai", "precisionpolicies/status", "patch"),
+    ("apps", "deployments", "get list watch patch"),
+    ("apps", "replicasets", "list patch"),
+    ("", "pods", "list watch patch"),
+    ("", "events", "create patch"),
+)
+LEASE = {
+    ("coordination.k8s.io", "leases", "create", ""),
+    ("coordination.k8s.io", "leases", "get", "precision-operator"),
+    ("coordination.k8s.io", "leases", "update", "precision-operator"),
+}
+
+
+def test_it_lints_without_a_warning(helm: Helm) -> None:
+    done = helm("lint", "--strict", CHART)
+    assert "[WARNING]" not in done.stdout
+
+
+def test_everything_derived_is_up_to_date() -> None:
+    """The chart's copies, manifests/base/operator.yaml and docs/reference equal what their sources give."""
+    command = [sys.executable, ROOT / "manifests" / "generate.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\nrun: python manifests/generate.py"
+
+
+def test_the_chart_installs_the_crd_and_policies_that_were_tested(render: Render) -> None:
+    def content(objects: list[Json]) -> dict[tuple[str, str], Json]:
+        return {(o["kind"], o["metadata"]["name"]): {k: v for k, v in o.items() if k != "metadata"} for o in objects}
+
+    sources = [*(ROOT / "crds").glob("*.yaml"), *(ROOT / "manifests" / "admission").glob("*.yaml")]
+    expected = content([document for path in sources for document in yaml.safe_load_all(path.read_text())])
+    installed = content(render())
+    assert {key: installed.get(key) for key in expected} == expected
+
+
+# ---- rights
+
+
+def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> None:
+    objects = render()
+    assert verbs(the(objects, "ClusterRole")["rules"]) == USED
+    assert verbs(the(objects, "Role", "precision-operator-lease")["rules"]) == LEASE
+    bound = [o for o in objects if o["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    account = {"kind": "ServiceAccount", "name": "precision-operator", "namespace": "precision-system"}
+    assert [binding["subjects"] for binding in bound] == [[account], [account]]
+    assert sorted(binding["roleRef"]["name"] for binding in bound) == ["precision-operator", "precision-operator-lease"]
+
+
+def test_watched_namespaces_need_no_cluster_role(render: Render) -> None:
+    objects = render('watchNamespaces=["a","b"]')
+    assert [o["metadata"]["name"] for o in of_kind(objects, "ClusterRole")] == [
+        "precision-operator-view",
+        "precision-operator-edit",
+    ]
+    assert of_kind(objects, "ClusterRoleBinding") == []
+    roles = {
+        o["metadata"]["namespace"]: o for o in of_kind(objects, "Role") if o["metadata"]["name"] == "precision-operator"
+    }
+    assert set(roles) == {"a", "b"}
+    assert all(verbs(role["rules"]) == USED for role in roles.values())
+    bindings = {o["metadata"]["namespace"] for o in of_kind(objects, "RoleBinding")}
+    assert bindings == {"a", "b", "precision-system"}
+
+
+def test_people_are_not_given_the_status(render: Render) -> None:
+    for role in ("view", "edit"):
+        rules = the(render(), "ClusterRole", f"precision-operator-{role}")["rules"]
+        assert {right[1] for right in verbs(rules)} == {"precisionpolicies"}
+
+
+def test_the_operators_scope_names_the_releases_own_account(render: Render) -> None:
+    objects = render("serviceAccount.name=mover", namespace="elsewhere")
+    scope = the(objects, "ValidatingAdmissionPolicy", "precision-operator-scope.precision.genesis.ai")
+    assert "'system:serviceaccount:elsewhere:mover'" in json.dumps(scope)
+    assert "precision-system" not in json.dumps(objects)
+
+
+# ---- the pod
+
+
+def test_the_pod_keeps_to_the_restricted_standard(render: Render) -> None:
+    spec = the(render(), "Deployment")["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {volume["name"] for volume in spec["volumes"]} == {"config", "tmp"}
+    assert container["resources"]["limits"]["memory"]
+
+
+def test_the_pod_is_told_who_it_is_and_where_its_configuration_lies(render: Render) -> None:
+    (container,) = the(render(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["--config", "/etc/precision-operator/config.yaml"]
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
+    assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    probes = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    assert container["ports"] == [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        pytest.param([], "precision-operator:0.1.0", id="the chart's version"),
+        pytest.param(["image.tag=v9"], "precision-operator:v9", id="a tag"),
+        pytest.param(
+            [f"image.digest=sha256:{'a' * 64}", "image.tag=v9"],
+            f"precision-operator@sha256:{'a' * 64}",
+            id="a digest wins",
+        ),
+    ],
+)
+def test_the_image_is_named_by_tag_or_digest(render: Render, values: list[str], image: str) -> None:
+    (container,) = the(render(*values), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == image
+
+
+@pytest.mark.parametrize(("replicas", "budgets"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_a_disruption_budget_is_made_for_more_than_one_replica(render: Render, replicas: int, budgets: int) -> None:
+    assert len(of_kind(render(f"replicaCount={replicas}"), "PodDisruptionBudget")) == budgets
+
+
+# ---- the configuration
+
+
+def config(objects: list[Json]) -> Json:
+    parsed: Json = yaml.safe_load(the(objects, "ConfigMap")["data"]["config.yaml"])
+    return parsed
+
+
+def test_the_operator_reads_the_configuration_that_the_chart_writes(render: Render) -> None:
+    settings = parse_settings(
+        config(
+            render(
+                'watchNamespaces=["a"]',
+                "config.prometheus.team.url=http://team:9090",
+                'config.queries={"my-overflow":"sum by (pod) (x{namespace=\\"$namespace\\"})"}',
+                "config.restartBudget=3",
+                "config.lease.durationSeconds=9",
+            )
+        ),
+        environment={"POD_NAME": "p-0", "POD_NAMESPACE": "n"},
+    )
+    assert settings.watch_namespaces == ("a",)
+    assert settings.prometheus["team"].url == "http://team:9090"
+    assert set(settings.prometheus) == {"default", "team"}
+    assert settings.queries == {"my-overflow": 'sum by (pod) (x{namespace="$namespace"})'}
+    assert settings.restart_budget == 3
+    assert (settings.lease.duration_seconds, settings.lease.renew_seconds, settings.lease.retry_seconds) == (9, 4, 1)
+
+
+def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
+    given = parse_settings(config(render()), environment={})
+    bare = parse_settings({}, environment={})
+    names = (
+        "lease",
+        "restart_budget",
+        "settle_budget",
+        "writes_per_second",
+        "concurrent_writes",
+        "workers",
+        "log_level",
+    )
+    assert {name: getattr(given, name) for name in names} == {name: getattr(bare, name) for name in names}
+
+
+def test_a_changed_configuration_starts_new_pods(render: Render) -> None:
+    def checksum(*values: str) -> str:
+        found = the(render(*values), "Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        return str(found)
+
+    assert checksum() == checksum()
+    assert checksum() != checksum("config.logLevel=debug")
+    assert checksum() != checksum('watchNamespaces=["a"]')
+
+
+# ---- switches
+
+
+def test_the_gate_is_left_out_where_the_api_is_missing(render: Render) -> None:
+    assert len(of_kind(render(), "MutatingAdmissionPolicy")) == 1
+    for objects in (render(gate_api=False), render("admission.gate.enabled=false")):
+        assert of_kind(objects, "MutatingAdmissionPolicy") + of_kind(objects, "MutatingAdmissionPolicyBinding") == []
+        assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param([], "the gate is NOT installed", id="the API is missing"),
+        pytest.param(["--set", "admission.gate.enabled=false"], "the gate is switched off", id="switched off"),
+    ],
+)
+def test_the_notes_say_when_the_gate_is_missing(helm: Helm, arguments: list[str], said: str) -> None:
+    done = helm("install", "precision-operator", CHART, "--dry-run=client", *arguments)
+    assert said in done.stdout
+
+
+def test_the_crd_outlives_the_release_unless_asked_otherwise(render: Render) -> None:
+    name = "precisionpolicies.precision.genesis.ai"
+    kept = the(render(), "CustomResourceDefinition", name)
+    assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    dropped = the(render("crds.keep=false"), "CustomResourceDefinition", name)
+    assert "annotations" not in dropped["metadata"]
+    assert of_kind(render("crds.enabled=false"), "CustomResourceDefinition") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("service.enabled=false", "Service"),
+        ("podDisruptionBudget.enabled=false", "PodDisruptionBudget"),
+        ("rbac.create=false", "RoleBinding"),
+    ],
+)
+def test_parts_can_be_left_out(render: Render, value: str, kind: str) -> None:
+    assert of_kind(render(), kind)
+    assert of_kind(render(value), kind) == []
+
+
+def test_a_foreign_service_account_must_be_named(helm: Helm) -> None:
+    done = helm("template", "x", CHART, "--set", "serviceAccount.create=false", check=False)
+    assert done.returncode != 0
+    assert "name the ServiceAccount to use" in done.stderr
+
+
+TYPOS = [
+    "replicas=2",
+    "image.repo=x",
+    "image.pullPolicy=Sometimes",
+    "image.digest=sha256:abc",
+    "config.restartBugdet=3",
+    "config.restartBudget=0",
+    "config.logLevel=loud",
+    "config.prometheus.default.headers=x",
+    "config.prometheus.default.url=ftp://x",
+    "config.prometheus.Bad_Name.url=http://x",
+    "config.lease.duration=6",
+    "admission.gate.enable=false",
+    "admission.gates.enabled=false",
+    "crds.keep=yes-please",
+    "watchNamespaces=default",
+    "service.port=0",
+    "podLabels=x",
+]
+
+
+@pytest.mark.parametrize("value", TYPOS)
+def test_a_typo_in_the_values_is_refused(helm: Helm, value: str) -> None:
+    done = helm("template", "x", CHART, "--set", value, check=False)
+    assert done.returncode != 0
+    assert "values don't meet the specifications of the schema" in done.stderr
+
+
+def test_every_value_is_documented() -> None:
+    documented = (ROOT / "docs" / "reference" / "chart-values.md").read_text()
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def leaves(node: Json, path: str) -> list[str]:
+        found: list[str] = []
+        for key, value in node.items():
+            where = f"{path}.{key}" if path else key
+            if f"| `{where}` |" in documented:
+                continue
+            found += leaves(value, where) if isinstance(value, dict) and value else [where]
+        return found
+
+    assert leaves(values, "") == []
+
+
+def test_no_manifest_names_a_registry() -> None:
+    for path in [*CHART.rglob("*.yaml"), *(ROOT / "manifests").rglob("*.yaml")]:
+        images = re.findall(r"^\s*(?:image|repository):\s*[\"']?([^\s\"'{]+)", path.read_text(), flags=re.MULTILINE)
+        assert [image for image in images if "." in image.split("/")[0].split(":")[0] and "/" in image] == [], path
