@@ -45,17 +45,3 @@ def wrap_ddp(module: torch.nn.Module, device: torch.device) -> DistributedDataPa
     options: dict[str, Any] = {name: False}
     devices = [device.index or 0] if device.type == "cuda" else None
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
-
-
-def skip_compiler_import() -> None:
-    """Keep eager training from importing torch's compiler: 4 to 9 s of CPU at every start, measured, for nothing.
-
-    ``Optimizer.add_param_group`` and friends are wrapped by ``torch._disable_dynamo``, which imports ``torch._dynamo``
-    on the first call only to mark the function as "not to be compiled". Giving the mark beforehand (the function itself) avoids
-    the import. Not for processes that use torch.compile, and of no use under DDP, which imports the compiler anyway.
-    A torch that works otherwise is left as it is.
-    """
-    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
-        inner = getattr(getattr(torch.optim.Optimizer, name, None), "__wrapped__", None)
-        if inner is not None and not hasattr(inner, "__dynamo_disable"):
-            vars(inner)["__dynamo_disable"] = inner

@@ -79,8 +79,6 @@ class _Session:
         self._file = RequestFile(os.environ.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, refused)
         start = self._agree_on_start(boot, rank)
 
-        if world_size == 1 and not torch.distributed.is_initialized():
-            compat.skip_compiler_import()
         torch.manual_seed(options.seed)
         model = ByteTransformer(TransformerConfig(width=options.width, layers=options.layers, context=options.context))
         model.to(self._device)

@@ -1,0 +1,31 @@
+"""Fixtures of the trainer's tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+_OURS = ("ENABLE_FP16_TRAINING", "PRECISION_", "FEATURE_FLAGS", "FP16_", "TRAINER_", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the machine that runs the tests may leak into them."""
+    for name in list(os.environ):
+        if name.startswith(_OURS):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def gang() -> Iterator["Gang"]:
+    """Two ranks."""
+    gang = Gang(2)
+    yield gang
+    gang.close()
+
+
+from tests.trainer.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)

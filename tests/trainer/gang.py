@@ -1,0 +1,73 @@
+"""Two real processes with a real gloo group, kept for all tests of a session: importing torch is most of their cost."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from multiprocessing.connection import Connection
+from typing import cast
+
+Result = dict[str, object]
+
+
+def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    warnings.simplefilter("error")
+    import torch
+
+    from precision_trainer.ddp import cleanup_distributed, init_distributed
+    from tests.trainer import scenarios
+
+    torch.set_num_threads(1)
+    init_distributed("gloo", timeout_seconds=60)
+    try:
+        while (name := pipe.recv()) is not None:
+            try:
+                pipe.send(getattr(scenarios, name)(rank, world))
+            except Exception as error:
+                pipe.send(error)
+    finally:
+        cleanup_distributed()
+
+
+class Gang:
+    """Runs a function of scenarios.py on every rank."""
+
+    def __init__(self, world: int) -> None:
+        from precision_trainer.launch import free_port
+
+        context = multiprocessing.get_context("spawn")
+        port = free_port()
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(world):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_worker, args=(rank, world, port, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
+
+    def run(self, name: str, timeout: float = 120.0) -> list[Result]:
+        """Results by rank; raises what a rank raised."""
+        for pipe in self._pipes:
+            pipe.send(name)
+        results: list[Result] = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(timeout):
+                raise TimeoutError(f"rank {rank} gave no result for {name} within {timeout} s")
+            result: object = pipe.recv()
+            if isinstance(result, Exception):
+                raise result
+            results.append(cast(Result, result))
+        return results
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()

@@ -1,0 +1,166 @@
+"""What the ranks of a gang do in the tests: top-level functions, run on every rank by gang.py, returning plain values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.agreement import encode
+from precision_trainer.ddp import check_same, exchange
+from precision_trainer.errors import RankMismatchError
+from precision_trainer.request import Inbox, PrecisionRequest
+
+Result = dict[str, object]
+WIDTH = 16
+
+
+def make(rank: int, world: int, mode: PrecisionMode = PrecisionMode.MIXED_FP16, accumulation: int = 1) -> ExtendedFP16Trainer:
+    """A small model whose gradients differ by rank (the data does), under DDP."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    config = ExtendedFP16Config(
+        precision_mode=mode, loss_scale=1024.0, use_ddp=True, gradient_accumulation_steps=accumulation
+    )
+    return ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+
+
+def step(trainer: ExtendedFP16Trainer, factor: float = 1.0) -> None:
+    """One whole step; every rank sees its own data."""
+    for _ in range(trainer.config.gradient_accumulation_steps):
+        batch = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(trainer.step * 10 + trainer.rank))
+        loss = trainer.training_step(batch, lambda model, data: model(data).square().mean() * factor)
+        trainer.backward_and_step(loss)
+
+
+def fingerprint(trainer: ExtendedFP16Trainer) -> str:
+    """Of all parameters and optimizer state, bit for bit."""
+    digest = hashlib.sha256()
+    for parameter in trainer.model.parameters():
+        digest.update(bytes(parameter.detach().view(torch.uint8).flatten().tolist()))
+        for value in trainer.optimizer.state[parameter].values():
+            digest.update(bytes(torch.as_tensor(value).reshape(-1).view(torch.uint8).tolist()))
+    return digest.hexdigest()
+
+
+def switch_through_all_modes(rank: int, world: int) -> Result:
+    """FP16 -> FP32 -> BF16 -> FP16; the request is seen by rank 0 alone."""
+    trainer = make(rank, world)
+    plan = {4: (1, PrecisionMode.FP32), 8: (2, PrecisionMode.MIXED_BF16), 12: (3, PrecisionMode.MIXED_FP16)}
+    waiting: list[PrecisionRequest] = []
+    if rank == 0:
+        trainer.request_source = lambda applied: next((r for r in waiting if r.generation > applied), None)
+    changes, prints, scales = [], [], []
+    for number in range(18):
+        if rank == 0 and number in plan:
+            generation, mode = plan[number]
+            waiting[:] = [PrecisionRequest(generation, mode)]
+        boundary = trainer.begin_step()
+        if boundary.change is not None:
+            changes.append([boundary.change.step, boundary.change.before.wire, boundary.change.after.wire, trainer.generation])
+        step(trainer)
+        prints.append(fingerprint(trainer))
+        scales.append(float(trainer.scaler.scale_value))
+    dtypes = {str(p.dtype) for p in trainer.model.parameters()}
+    state = {str(v.dtype) for s in trainer.optimizer.state.values() for v in s.values()}
+    names = [name for name, _ in trainer.model.named_parameters()]
+    return {"changes": changes, "prints": prints, "scales": scales, "dtypes": sorted(dtypes | state), "names": names}
+
+
+def request_inside_a_window(rank: int, world: int) -> Result:
+    """A request that comes between two micro-batches waits for the boundary, and no micro-batch is lost."""
+    trainer = make(rank, world, PrecisionMode.FP32, accumulation=4)
+    inbox = Inbox(lambda reason, message: None)
+    if rank == 0:
+        trainer.request_source = inbox.pending
+    modes, ends, refused = [], [], 0
+    for micro in range(16):
+        if micro == 5:
+            inbox.offer(PrecisionRequest(7, PrecisionMode.MIXED_BF16), None)
+        if micro % 4:
+            try:
+                trainer.begin_step()
+            except RuntimeError:
+                refused += 1
+        modes.append(trainer.mode.wire)
+        batch = torch.ones(2, WIDTH)
+        loss = trainer.training_step(batch, lambda model, data: model(data).square().mean())
+        modes[-1] = trainer.mode.wire
+        ends.append(trainer.backward_and_step(loss))
+    return {"modes": modes, "ends": ends, "refused": refused, "step": trainer.step}
+
+
+def nan_on_one_rank(rank: int, world: int) -> Result:
+    """Rank 1's loss is NaN in the very step that carries a request: the request arrives, all ranks skip."""
+    trainer = make(rank, world)
+    step(trainer)
+    before, scale = fingerprint(trainer), float(trainer.scaler.scale_value)
+    if rank == 0:
+        trainer.request_source = lambda applied: PrecisionRequest(2**40 + 12345, PrecisionMode.MIXED_BF16, checkpoint=True)
+    trainer.begin_step()
+    step(trainer, float("nan") if rank == 1 else 1.0)
+    boundary = trainer.begin_step()
+    record = boundary.records[-1]
+    assert boundary.change is not None
+    return {
+        "unchanged": fingerprint(trainer) == before,
+        "scale_ratio": float(trainer.scaler.scale_value) / scale,
+        "generation": boundary.change.request.generation,
+        "checkpoint": boundary.checkpoint,
+        "overflow": record.overflow,
+        "nonfinite": record.nonfinite,
+        "stats": trainer.get_stats(),
+    }
+
+
+def overflow_on_one_rank(rank: int, world: int) -> Result:
+    """An overflow on rank 1 alone: gradients are averaged, so every rank finds it."""
+    trainer = make(rank, world)
+    for number in range(6):
+        step(trainer, 1e38 if rank == 1 and number == 3 else 1.0)
+    return {"print": fingerprint(trainer), "scale": float(trainer.scaler.scale_value), "stats": trainer.get_stats()}
+
+
+def stop_on_one_rank(rank: int, world: int) -> Result:
+    """Only rank 1 is asked to stop; all ranks stop at the same boundary."""
+    trainer = make(rank, world, PrecisionMode.FP32)
+    for number in range(10):
+        if rank == 1 and number == 3:
+            trainer.stop_asked = True
+        if trainer.begin_step().stop:
+            return {"stopped_at": trainer.step}
+        step(trainer)
+    return {"stopped_at": -1}
+
+
+def _error(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except RankMismatchError as error:
+        return str(error)
+    return ""
+
+
+def different_settings(rank: int, world: int) -> Result:
+    """One rank was started with another batch size."""
+    return {"error": _error(lambda: check_same({"batch_size": 8 + rank, "seed": 0}))}
+
+
+def different_modes(rank: int, world: int) -> Result:
+    """One rank runs another mode (a bug, or a patched process): noticed at the next boundary."""
+    trainer = make(rank, world, PrecisionMode.FP32 if rank == 0 else PrecisionMode.MIXED_BF16)
+    step(trainer)
+    return {"error": _error(trainer.begin_step)}
+
+
+def exchange_values(rank: int, world: int) -> Result:
+    """Values of different lengths arrive whole."""
+    return {"all": exchange({"rank": rank, "text": "x" * (rank * 1000)})}
+
+
+def reachable(rank: int, world: int) -> Result:
+    """The gang works."""
+    return {"rank": rank, "header": len(encode(None, stop=False, running=PrecisionMode.FP32))}

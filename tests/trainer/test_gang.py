@@ -1,0 +1,77 @@
+"""Agreement of two real ranks over gloo."""
+
+from __future__ import annotations
+
+from tests.trainer.gang import Gang
+
+
+def test_parameters_stay_identical_through_every_switch(gang: Gang) -> None:
+    first, second = gang.run("switch_through_all_modes")
+    assert first["prints"] == second["prints"]
+    assert first["changes"] == second["changes"]
+    assert [change[1:] for change in first["changes"]] == [
+        ["fp16", "fp32", 1],
+        ["fp32", "bf16", 2],
+        ["bf16", "fp16", 3],
+    ]
+    assert first["dtypes"] == ["torch.float32"]
+    assert not any("telemetry" in name for name in first["names"])
+
+
+def test_request_is_applied_within_two_steps_of_the_boundary_that_read_it(gang: Gang) -> None:
+    for result in gang.run("switch_through_all_modes"):
+        for read_at, change in zip((4, 8, 12), result["changes"], strict=True):
+            assert 1 <= change[0] - read_at <= 2
+
+
+def test_scaler_is_frozen_while_another_mode_trains(gang: Gang) -> None:
+    scales = gang.run("switch_through_all_modes")[0]["scales"]
+    assert set(scales) == {1024.0}
+
+
+def test_request_inside_an_accumulation_window_waits_for_the_boundary(gang: Gang) -> None:
+    for result in gang.run("request_inside_a_window"):
+        assert result["ends"] == [False, False, False, True] * 4
+        assert result["step"] == 4
+        assert result["refused"] == 12
+        # Offered at micro-batch 5: read at the boundary before 8, carried by 8 to 11, in force from 12 on.
+        assert result["modes"] == ["fp32"] * 12 + ["bf16"] * 4
+
+
+def test_request_arrives_although_the_carrying_step_is_nan_on_one_rank(gang: Gang) -> None:
+    for result in gang.run("nan_on_one_rank"):
+        assert result["unchanged"]
+        assert result["scale_ratio"] == 0.5
+        assert result["generation"] == 2**40 + 12345
+        assert result["checkpoint"]
+        assert result["overflow"]
+        assert not result["nonfinite"]
+        assert result["stats"]["overflow_steps"] == 1
+
+
+def test_overflow_on_one_rank_is_skipped_on_all(gang: Gang) -> None:
+    first, second = gang.run("overflow_on_one_rank")
+    assert first == second
+    assert first["scale"] == 512.0
+    assert first["stats"]["overflow_steps"] == 1
+    assert first["stats"]["training_steps"] == 6
+
+
+def test_a_stop_asked_of_one_rank_stops_all_at_one_boundary(gang: Gang) -> None:
+    assert [result["stopped_at"] for result in gang.run("stop_on_one_rank")] == [4, 4]
+
+
+def test_ranks_started_differently_fail_with_the_setting_named(gang: Gang) -> None:
+    for result in gang.run("different_settings"):
+        assert "batch_size: rank 0 has 8, rank 1 has 9" in result["error"]
+        assert "seed" not in result["error"]
+
+
+def test_ranks_in_different_modes_are_noticed(gang: Gang) -> None:
+    for result in gang.run("different_modes"):
+        assert "did not compute this step in one mode" in result["error"]
+
+
+def test_exchange_carries_values_of_different_length(gang: Gang) -> None:
+    for result in gang.run("exchange_values"):
+        assert [len(one["text"]) for one in result["all"]] == [0, 1000]
