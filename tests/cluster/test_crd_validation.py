@@ -295,7 +295,7 @@ DEFAULTS: Json = {
     "rollback": {
         "fleetShare": 0.25,
         "fleetMinimum": 2,
-        "ackTimeout": "30s",
+        "ackTimeout": "90s",
         "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
     },
 }
