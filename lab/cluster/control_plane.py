@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
+from lab import paths
 from lab.cluster.kubeconfig import write_kubeconfig
 from lab.cluster.kubectl import Kubectl
 from lab.cluster.pki import Authority
 from lab.cluster.ports import free_ports
 from lab.process import Daemon
 from lab.setup.kube import kube_binaries
+from lab.setup.prerequisites import require_control_plane_programs
 from lab.waiting import wait_for
 
 SERVICE_RANGE = "10.96.0.0/16"
@@ -50,7 +52,7 @@ class ControlPlane:
         self.directory = directory
         self.address = address
         self._detached = detached
-        self._bin = kube_binaries()
+        self._bin = paths.BIN
         self.authority = Authority(directory / "pki")
         self._ports = self._settle_ports()
         self.server = f"https://{address}:{self._ports.api}"
@@ -79,6 +81,8 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start what does not run, and wait until pods can be made."""
+        require_control_plane_programs()
+        kube_binaries()
         self.authority.ensure()
         self.user_kubeconfig("admin", groups=["system:masters"])
         self.user_kubeconfig("system:kube-controller-manager")

@@ -63,7 +63,8 @@ class Cluster:
     def down(self) -> None:
         """Remove every trace: pods, programs, mounts, network, and the folder. Safe to repeat, and after a crash."""
         with machine_lock("cluster"):
-            self._down()
+            if self.directory.exists() or _owner() == self.directory:
+                self._down()
 
     def running(self) -> bool:
         """Tell whether all programs of the cluster run."""
@@ -83,8 +84,8 @@ class Cluster:
         return [self.runtime.daemon, self.node.kubelet, self.node.proxy, self.node.dns]
 
     def _displace_other(self) -> None:
-        owner = Path(_OWNER.read_text().strip()) if _OWNER.exists() else self.directory
-        if owner != self.directory and owner.exists():
+        owner = _owner()
+        if owner is not None and owner != self.directory:
             say(f"this machine runs the cluster of {owner}: taking that one down first")
             Cluster(owner)._down()
         _OWNER.parent.mkdir(parents=True, exist_ok=True)
@@ -116,3 +117,7 @@ class Cluster:
             wait_for(lambda: not self.runtime.tasks(), what="the containers to end", seconds=20)
         except (DeadlineExceeded, subprocess.TimeoutExpired) as error:
             say(f"pods did not go in order ({type(error).__name__}): removing them by force")
+
+
+def _owner() -> Path | None:
+    return Path(_OWNER.read_text().strip()) if _OWNER.exists() else None

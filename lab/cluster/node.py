@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lab import paths
 from lab.cluster.control_plane import ControlPlane
 from lab.cluster.network import NODE_ADDRESS, POD_RANGE
 from lab.cluster.runtime import Runtime
 from lab.process import Daemon
-from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 
 NAME = "lab"
@@ -23,7 +23,7 @@ class Node:
         self._directory = directory
         self._control_plane = control_plane
         self._runtime = runtime
-        bin = kube_binaries()
+        bin = paths.BIN
         kubelet: list[str | Path] = [
             bin / "kubelet",
             f"--config={directory / 'kubelet.json'}",

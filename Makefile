@@ -1,0 +1,49 @@
+# Everything a person does here, by name. The logic is in lab/; the recipes only call it.
+PYTHON := .venv/bin/python
+CONTEXT ?=
+REGISTRY ?=
+export CONTEXT REGISTRY
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check test test-all cluster-up cluster-down cluster-status images lock clean clean-cache
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv hold what the lock says (done by the others where they need it)
+	@lab/setup/bootstrap.sh
+
+demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, REGISTRY=host/path for its images
+	@$(PYTHON) -m lab.demo
+
+check: setup ## Style, types, architecture, unit and property tests (about a minute)
+	@$(PYTHON) -m lab.suite check
+
+test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
+	@$(PYTHON) -m lab.suite test
+
+test-all: setup ## test, and the tests that take long (faults, benchmarks)
+	@$(PYTHON) -m lab.suite test-all
+
+cluster-up: setup ## Bring up the local cluster: Kubernetes, images, Prometheus
+	@$(PYTHON) -m lab up
+
+cluster-down: setup ## Remove the local cluster and every trace of it
+	@$(PYTHON) -m lab down
+
+cluster-status: setup ## Show what runs in the local cluster
+	@$(PYTHON) -m lab status
+
+images: setup ## Build the images that are stale
+	@$(PYTHON) -m lab images
+
+lock: setup ## Write requirements/*.txt again from pyproject.toml
+	@lab/setup/lock.sh
+
+clean: ## Remove the cluster, build/, .venv and all caches of tools in this checkout
+	@if [ -d build/cluster ]; then lab/setup/bootstrap.sh && $(PYTHON) -m lab down; fi
+	@rm -rf build .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+clean-cache: clean ## clean, and remove what all checkouts of this machine share (compiled Kubernetes, images)
+	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/genesis-precision"

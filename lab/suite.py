@@ -1,0 +1,179 @@
+"""`python -m lab.suite check|test|test-all`: everything that must hold, stage by stage, with the time that each took.
+
+All stages run even if one fails, so that one run tells all. What the run started, it removes, also when it is
+interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+from lab import paths
+from lab.cluster import Cluster
+from lab.errors import LabError
+from lab.progress import console, elapsed, say
+from lab.setup.kube import kube_binaries
+from lab.setup.prerequisites import require_node_programs
+
+_REPORTS = paths.BUILD / "reports"
+_INTERRUPTED = 130
+
+Action = Callable[[], int]
+
+
+@dataclass
+class Counts:
+    """What pytest counted, over all its runs."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, report: Path) -> None:
+        """Add the counts of a JUnit report."""
+        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+            total, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
+            failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            self.failed += failed
+            self.skipped += skipped
+            self.passed += total - failed - skipped
+
+
+@dataclass
+class Suite:
+    """Runs stages and remembers how they went."""
+
+    counts: Counts = field(default_factory=Counts)
+    results: list[tuple[str, bool, float]] = field(default_factory=list)
+
+    def stage(self, title: str, action: Action) -> bool:
+        """Run one stage; a fault of the laboratory fails the stage, not the program."""
+        say(f"━━ {title}")
+        begun = time.monotonic()
+        try:
+            passed = action() == 0
+        except LabError as error:
+            console.print(f"[red]{title}[/red]: {error}")
+            passed = False
+        self.results.append((title, passed, time.monotonic() - begun))
+        return passed
+
+    def tool(self, *command: str) -> bool:
+        """Run a program of the virtual environment."""
+        program = str(Path(sys.executable).with_name(command[0]))
+        return self.stage(" ".join(command), lambda: _call([program, *command[1:]]))
+
+    def pytest(self, *folders: str) -> bool:
+        """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own."""
+        report = _REPORTS / f"{'-'.join(Path(folder).name for folder in folders)}.xml"
+        report.unlink(missing_ok=True)
+
+        def action() -> int:
+            code = _call([sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={report}", *folders])
+            if report.exists():
+                self.counts.add(report)
+            return code
+
+        return self.stage(f"pytest {' '.join(folders)}", action)
+
+    def conclude(self) -> int:
+        """Print what happened, and return the exit code."""
+        table = Table("stage", "", "seconds", title=f"{elapsed()} in all")
+        for title, passed, seconds in self.results:
+            table.add_row(title, "[green]passed[/green]" if passed else "[red]failed[/red]", f"{seconds:.1f}")
+        console.print(table)
+        counts = self.counts
+        print(f"tests: {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
+        return 0 if self.results and all(passed for _, passed, _ in self.results) else 1
+
+
+def check(suite: Suite) -> None:
+    """What needs no cluster: style, types, architecture, and the tests of pure code."""
+    suite.tool("ruff", "check", ".")
+    suite.tool("ruff", "format", "--check", ".")
+    suite.tool("mypy")
+    suite.tool("lint-imports")
+    suite.pytest("tests/unit", "tests/property")
+
+
+def test(suite: Suite, *more: str) -> None:
+    """Everything, from a bare machine: requirements, check, then tests against real programs and a real cluster."""
+    suite.stage("requirements of the machine", _requirements)
+    if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
+        return
+    check(suite)
+    suite.pytest("tests/chart")
+    suite.pytest("tests/trainer")
+    suite.pytest("tests/cluster")
+    cluster = Cluster()
+    found_running = cluster.running()
+    try:
+        if suite.stage("full cluster", lambda: _done(cluster.up())):
+            for folder in ("tests/e2e", *more):
+                suite.pytest(folder)
+    finally:
+        if not found_running:
+            cluster.down()
+
+
+def test_all(suite: Suite) -> None:
+    """`test`, and what takes long."""
+    test(suite, *(folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir()))
+
+
+def main() -> int:
+    """Run the suite that the command line names."""
+    suites: dict[str, Callable[[Suite], None]] = {"check": check, "test": test, "test-all": test_all}
+    if len(sys.argv) != 2 or sys.argv[1] not in suites:
+        console.print(f"usage: python -m lab.suite {'|'.join(suites)}", markup=False)
+        return 2
+    signal.signal(signal.SIGTERM, _interrupt)
+    _REPORTS.mkdir(parents=True, exist_ok=True)
+    suite = Suite()
+    try:
+        suites[sys.argv[1]](suite)
+    except KeyboardInterrupt:
+        suite.results.append(("interrupted", False, 0.0))
+        suite.conclude()
+        return _INTERRUPTED
+    return suite.conclude()
+
+
+def _call(command: list[str]) -> int:
+    """Run a program with our streams. Interrupted, wait for its own clean-up before ours."""
+    with subprocess.Popen(command, cwd=paths.ROOT) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
+def _requirements() -> int:
+    require_node_programs()
+    return 0
+
+
+def _done(_: object) -> int:
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
