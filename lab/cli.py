@@ -77,7 +77,7 @@ def _status(options: argparse.Namespace) -> int:
     cluster = Cluster()
     table = Table("program", "state", "log")
     for name, running, log in cluster.status():
-        table.add_row(name, "[green]running[/green]" if running else "[red]stopped[/red]", str(log))
+        table.add_row(name, "[green]running[/green]" if running else "[red]stopped[/red]", os.path.relpath(log))
     console.print(table)
     if not cluster.running():
         return 3
