@@ -49,9 +49,9 @@ def run(
 class Daemon:
     """A long-running program with a log and a PID file.
 
-    By default it dies with us, even when we are killed outright: `setpriv --pdeathsig` asks the kernel for it. (The
-    kernel watches the *thread* that started it, so start daemons from a thread that lives long.) A detached one
-    outlives us, for `lab up`.
+    By default it dies with us, even when we are killed outright: `setpriv --pdeathsig` asks the kernel for it, without
+    grace: nobody is left to wait. (The kernel watches the *thread* that started it, so start daemons from a thread that
+    lives long.) A detached one outlives us, for `lab up`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Daemon:
         if self._detached:
             pid = self._orphan([*nice, *self._command])
         else:
-            pid = self._child(["setpriv", "--pdeathsig", "SIGTERM", "--", *nice, *self._command])
+            pid = self._child(["setpriv", "--pdeathsig", "SIGKILL", "--", *nice, *self._command])
         self.pid_file.write_text(f"{pid} {_birth(pid)}\n")
         if self._nice:
             _prioritise_session(pid, self._nice)
