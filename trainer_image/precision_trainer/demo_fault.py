@@ -19,15 +19,15 @@ from .logs import JsonLog
 
 ENV = "PRECISION_FAULT_FILE"
 _UP, _DOWN = 2.0**20, 2.0**-20
-_MULTIPLIER, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
+_GOLDEN, _MASK = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF
 
 
 def hit(step: int, share: float) -> bool:
-    """Whether ``step`` is one of the ``share`` that overflow: the same answer on every rank and in every run."""
-    value = ((step + 1) * _MULTIPLIER) & _MASK
-    value ^= value >> 31
-    value = (value * 0xBF58476D1CE4E5B9) & _MASK
-    return (value >> 11) / 2**53 < share
+    """Whether ``step`` is one of the ``share`` that overflow: the same answer on every rank and in every run.
+
+    Multiples of the golden ratio are spread evenly, so that every window of 20 steps has its share, not only the long run.
+    """
+    return ((step * _GOLDEN) & _MASK) < share * 2**64
 
 
 class DemoFault:

@@ -1,0 +1,156 @@
+"""The metrics page against docs/contract.md, and the server."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from precision_trainer.errors import ConfigError
+from precision_trainer.exporter import Exporter
+from precision_trainer.metrics import Metrics
+
+CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
+NEEDS_CUDA = {"genesis_cuda_memory_allocated_bytes"}
+ABSENT_AT_START = {
+    "genesis_training_loss",
+    "genesis_fp32_baseline_loss",
+    "genesis_fp32_baseline_samples_per_second",
+    "genesis_grad_norm",
+    "genesis_checkpoint_last_success_timestamp_seconds",
+    "genesis_checkpoint_step",
+}
+
+
+def _promised() -> dict[str, tuple[str, set[str]]]:
+    """The contract's table: name -> (type, labels)."""
+    section = CONTRACT.read_text(encoding="utf-8").split("## From the trainer: metrics")[1].split("\n## ")[0]
+    promised: dict[str, tuple[str, set[str]]] = {}
+    for names, kind in re.findall(r"^\| (`genesis_[^|]*?) \| (\w+)[^|]*\|", section, re.MULTILINE):
+        for name, labels in re.findall(r"`(genesis_\w+)(?:\{([\w,]+)\})?`", names):
+            promised[name] = (kind, set(labels.split(",")) if labels else set())
+    return promised
+
+
+def _page(exporter: Exporter, path: str = "/metrics", accept: str = "text/plain") -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{exporter.port}{path}", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=5) as response:
+        text: str = response.read().decode()
+    return text
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def exporter(metrics: Metrics):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    exporter = Exporter(metrics, 0, "127.0.0.1")
+    yield exporter
+    exporter.close()
+
+
+def _fill(metrics: Metrics) -> None:
+    """As after some steps of a real process."""
+    from precision_trainer.options import TrainOptions
+    from precision_trainer.train import _run_info
+
+    import torch
+
+    metrics.acknowledge("fp16", 4)
+    metrics.run_info(_run_info(TrainOptions(), 2, torch.device("cpu")))
+    names = {*ABSENT_AT_START, "genesis_precision_changed_timestamp_seconds", "genesis_training_step", "genesis_loss_scale"}
+    metrics.add({"genesis_training_steps": 1.0}, dict.fromkeys(names, 1.0))
+    metrics.step_seconds(0.02)
+    metrics.run_seconds(3.0)
+    metrics.memory("fp16", 1.0)
+
+
+def test_names_types_and_labels_are_those_of_the_contract(metrics: Metrics, exporter: Exporter) -> None:
+    promised = _promised()
+    assert len(promised) >= 22
+    _fill(metrics)
+    found: dict[str, tuple[str, set[str]]] = {}
+    for family in text_string_to_metric_families(_page(exporter)):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found[name] = (family.type, set(family.samples[0].labels) - {"le"})
+    assert found == promised
+
+
+def test_every_counter_is_there_at_zero_before_the_first_step(exporter: Exporter) -> None:
+    samples = {}
+    for family in text_string_to_metric_families(_page(exporter)):
+        for sample in family.samples:
+            samples[sample.name, tuple(sample.labels.values())] = sample.value
+    counters = {name for name, (kind, _) in _promised().items() if kind in ("counter", "histogram")}
+    for name in counters:
+        values = [value for (sample, _), value in samples.items() if sample in (name, f"{name}_count", f"{name}_sum")]
+        assert values, name
+        assert set(values) == {0.0}, name
+    for reason in ("Malformed", "UnknownMode", "StaleGeneration"):
+        assert samples["genesis_request_errors_total", (reason,)] == 0.0
+    assert not {name for name, _ in samples} & ABSENT_AT_START
+
+
+def test_openmetrics_is_served_to_who_asks_for_it(metrics: Metrics, exporter: Exporter) -> None:
+    _fill(metrics)
+    page = _page(exporter, accept="application/openmetrics-text; version=1.0.0")
+    assert page.endswith("# EOF\n")
+
+
+def test_a_scrape_sees_exactly_one_mode_at_any_moment(metrics: Metrics, exporter: Exporter) -> None:
+    metrics.acknowledge("fp16", 0)
+    stop = threading.Event()
+
+    def flip() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            metrics.acknowledge(("fp16", "fp32", "bf16")[number % 3], number)
+
+    thread = threading.Thread(target=flip)
+    thread.start()
+    try:
+        for _ in range(50):
+            assert len(re.findall(r"^genesis_precision_info\{", _page(exporter), re.MULTILINE)) == 1
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_healthz_fails_once_steps_stop(metrics: Metrics) -> None:
+    exporter = Exporter(metrics, 0, "127.0.0.1", stale_seconds=0.0)
+    try:
+        metrics.last_step_at -= 1
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            _page(exporter, "/healthz")
+        with caught.value as answer:
+            assert answer.code == 503
+            assert json.loads(answer.read())["last_step_age_seconds"] >= 1
+    finally:
+        exporter.close()
+
+
+def test_healthz_and_unknown_paths(exporter: Exporter) -> None:
+    assert json.loads(_page(exporter, "/healthz"))["ok"] is True
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        _page(exporter, "/")
+    with caught.value as answer:
+        assert answer.code == 404
+
+
+def test_a_taken_port_is_a_clear_error(metrics: Metrics, exporter: Exporter) -> None:
+    with pytest.raises(ConfigError, match="--metrics-port"):
+        Exporter(metrics, exporter.port, "127.0.0.1")
+
+
+def test_unknown_gauge_is_a_mistake(metrics: Metrics) -> None:
+    with pytest.raises(KeyError):
+        metrics.set({"genesis_no_such": 1.0})

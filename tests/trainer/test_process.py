@@ -1,0 +1,204 @@
+"""Real processes: the command line, signals, ranks, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from precision_trainer import cli
+from precision_trainer.errors import DivergedError
+from precision_trainer.launch import free_port
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+
+
+class Process:
+    """One started command, its output in a file, its metrics on a port."""
+
+    def __init__(self, directory: Path, command: list[str]) -> None:
+        self.port = free_port()
+        self.request = directory / "request"
+        self._output = open(directory / f"out-{self.port}", "w+")  # noqa: SIM115  (closed in close)
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "trainer_image"),
+            "PRECISION_REQUEST_FILE": str(self.request),
+            "PRECISION_ALLOW_CPU": "true",
+            "TRAINER_METRICS_PORT": str(self.port),
+            "TRAINER_CHECKPOINT_DIR": str(directory / "checkpoints"),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, *command, *SMALL], env=env, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        self._output.seek(0)
+        return [json.loads(line) for line in self._output if line.startswith("{")]
+
+    @property
+    def text(self) -> str:
+        self._output.seek(0)
+        return self._output.read()
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        return [line for line in self.lines if line["event"] == name]
+
+    def metrics(self) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+                page: str = response.read().decode()
+                return page
+        except OSError:
+            return ""
+
+    def until(self, condition: Callable[[], bool], seconds: float = 90.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            assert self.process.poll() is None, self.text
+            time.sleep(0.05)
+
+    def until_metric(self, line: str) -> None:
+        self.until(lambda: f"\n{line}" in self.metrics())
+
+    def until_training(self) -> None:
+        self.until(lambda: any(float(x.split()[1]) > 5 for x in self.metrics().splitlines() if x.startswith("genesis_training_steps_total")))
+
+    def stop(self) -> tuple[int, float]:
+        """SIGTERM; exit code and seconds it took."""
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30), time.monotonic() - started
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+        self._output.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[list[str]], Process]]:
+    started: list[Process] = []
+
+    def begin(command: list[str]) -> Process:
+        started.append(Process(tmp_path, command))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.close()
+
+
+Start = Callable[[list[str]], Process]
+TRAIN = ["-m", "precision_trainer", "train", "transformer"]
+
+
+def test_help_answers_in_under_300_ms_without_torch() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image")}
+    best = 1e9
+    for arguments in (["--help"], ["train", "--help"], ["train", "--help"]):
+        started = time.perf_counter()
+        result = subprocess.run([sys.executable, "-m", "precision_trainer", *arguments], env=env, capture_output=True, check=True)
+        best = min(best, time.perf_counter() - started)
+        assert b"train" in result.stdout
+    assert best < 0.3
+    code = "import sys, precision_trainer.cli as c\ntry: c.main(['train', '--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+
+
+def test_single_process_stops_with_a_checkpoint_and_resumes_at_the_same_step(start: Start) -> None:
+    first = start(TRAIN)
+    first.until_training()
+    code, seconds = first.stop()
+    assert code == 0, first.text
+    assert seconds < 10
+    stopped = first.events("stopping")[0]
+    assert stopped["signal"] == "SIGTERM"
+    assert first.events("checkpoint")[-1]["step"] == stopped["step"]
+    second = start(TRAIN)
+    second.until_training()
+    assert second.events("resumed")[0]["step"] == stopped["step"]
+    assert second.stop()[0] == 0
+
+
+def test_two_ranks_flip_together_and_stop_with_code_0(start: Start) -> None:
+    gang = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    gang.until_training()
+    gang.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
+    gang.request.write_text('{"generation":7,"mode":"bf16"}')
+    gang.until_metric('genesis_precision_info{generation="7",mode="bf16"} 1.0')
+    code, seconds = gang.stop()
+    assert code == 0, gang.text
+    assert seconds < 10
+    changes = gang.events("precision_changed")
+    assert sorted(change["rank"] for change in changes) == [0, 1]
+    assert len({(change["step"], change["from"], change["to"], change["generation"]) for change in changes}) == 1
+    assert abs(changes[0]["time"] - changes[1]["time"]) < 1.0
+    assert {line["step"] for line in gang.events("stopping")} == {line["step"] for line in gang.events("checkpoint")}
+    assert len({line["step"] for line in gang.events("stopping")}) == 1
+
+
+def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> None:
+    gang = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    gang.until_training()
+    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    assert gang.process.wait(30) == 1
+    assert gang.events("rank_died")[0]["failed"] == 1
+
+
+def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:
+    gang = start([*TORCHRUN, "--master-port", str(free_port()), *TRAIN])
+    gang.until_training()
+    _, seconds = gang.stop()
+    assert seconds < 10
+    # torchrun itself ends with 1 after any SIGTERM; what counts is what its ranks did.
+    steps = [line["step"] for line in gang.events("stopping")]
+    assert len(steps) == 2
+    assert steps == [line["step"] for line in gang.events("checkpoint")][-2:]
+
+
+def test_sigterm_while_importing_ends_at_once_with_code_0(start: Start) -> None:
+    process = start(TRAIN)
+    # Blocked: the signal thread is in place. Long before torch is imported.
+    status = Path(f"/proc/{process.process.pid}/status")
+    mask = 1 << (signal.SIGTERM - 1)
+    process.until(lambda: any(int(x.split()[1], 16) & mask for x in status.read_text().splitlines() if x.startswith("SigBlk")))
+    code, seconds = process.stop()
+    assert code == 0
+    assert seconds < 2
+    assert process.events("stopping")[0]["step"] is None
+
+
+def test_errors_are_one_line_with_the_next_step_and_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINER_BATCH_SIZE", "-3")
+    assert cli.main(["train", "transformer"]) == 1
+    line = json.loads(capsys.readouterr().out)
+    assert line["event"] == "failed"
+    assert "expected a number in [1, 65536]" in line["message"]
+
+
+def test_divergence_is_code_17(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from precision_trainer import signals, train
+
+    def diverge(*_: object) -> int:
+        raise DivergedError("the loss was not finite")
+
+    monkeypatch.setattr(train, "train", diverge)
+    monkeypatch.setattr(signals.StopFlag, "install", classmethod(lambda cls, log: cls(log)))
+    assert cli.main(["train"]) == 17
+    assert json.loads(capsys.readouterr().out)["event"] == "diverged"

@@ -1,0 +1,176 @@
+"""The request file and the inbox; the message all ranks read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_trainer.agreement import WIDTH, decode, encode
+from precision_trainer.errors import RankMismatchError
+from precision_trainer.precision import PrecisionMode
+from precision_trainer.request import MAX_BYTES, MAX_GENERATION, Inbox, PrecisionRequest, RequestError, RequestFile, parse_request
+
+FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
+Errors = list[tuple[str, str]]
+
+
+def test_parse() -> None:
+    assert parse_request('{"generation":17,"mode":"fp32"}') == PrecisionRequest(17, FP32)
+    assert parse_request(' {"generation":1,"mode":"BF16","checkpoint":true,"later":[1]}') == PrecisionRequest(1, BF16, True)
+    assert parse_request(" \n") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"generation":17,"mo', "Malformed"),
+        ("[]", "Malformed"),
+        ('"fp32"', "Malformed"),
+        ("{}", "Malformed"),
+        ('{"generation":"17","mode":"fp32"}', "Malformed"),
+        ('{"generation":true,"mode":"fp32"}', "Malformed"),
+        ('{"generation":1.5,"mode":"fp32"}', "Malformed"),
+        ('{"generation":0,"mode":"fp32"}', "Malformed"),
+        ('{"generation":-4,"mode":"fp32"}', "Malformed"),
+        (json.dumps({"generation": MAX_GENERATION + 1, "mode": "fp32"}), "Malformed"),
+        ('{"generation":1,"mode":7}', "Malformed"),
+        ('{"generation":1,"mode":"fp32","checkpoint":"yes"}', "Malformed"),
+        ('{"generation":1,"mode":"fp8"}', "UnknownMode"),
+        ('{"generation":1,"mode":""}', "UnknownMode"),
+        ("[" * 60000, "Malformed"),
+    ],
+)
+def test_refused(text: str, reason: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_request(text)
+    assert caught.value.reason == reason
+
+
+@given(st.text())
+def test_any_text_is_a_request_nothing_or_a_request_error(text: str) -> None:
+    try:
+        parse_request(text)
+    except RequestError as error:
+        assert error.reason in ("Malformed", "UnknownMode")
+
+
+def _file(path: Path) -> tuple[RequestFile, Errors]:
+    errors: Errors = []
+    return RequestFile(str(path), lambda reason, message: errors.append((reason, message)), 0.0), errors
+
+
+def test_file_is_read_once_for_each_change(tmp_path: Path) -> None:
+    path = tmp_path / "request"
+    file, errors = _file(path)
+    assert file.poll() is None
+    path.write_text('{"generation":1,"mode":"fp16"}')
+    assert file.poll() == PrecisionRequest(1, FP16)
+    assert file.poll() is None
+    path.write_text('{"generation":2,"mode":"fp32"}')
+    assert file.poll() == PrecisionRequest(2, FP32)
+    assert errors == []
+
+
+def test_kubelet_style_symlink_swap_is_seen(tmp_path: Path) -> None:
+    for version in ("a", "b"):
+        (tmp_path / version).mkdir()
+    (tmp_path / "a" / "request").write_text('{"generation":1,"mode":"fp16"}')
+    (tmp_path / "b" / "request").write_text('{"generation":2,"mode":"fp32"}')
+    (tmp_path / "..data").symlink_to("a")
+    (tmp_path / "request").symlink_to("..data/request")
+    file, _ = _file(tmp_path / "request")
+    assert file.poll() == PrecisionRequest(1, FP16)
+    (tmp_path / "new").symlink_to("b")
+    os.replace(tmp_path / "new", tmp_path / "..data")
+    assert file.poll() == PrecisionRequest(2, FP32)
+
+
+def test_torn_file_is_counted_once_and_the_whole_one_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "request"
+    file, errors = _file(path)
+    path.write_text('{"generation":9,"mo')
+    assert file.poll() is None
+    assert file.poll() is None
+    assert [reason for reason, _ in errors] == ["Malformed"]
+    path.write_text('{"generation":9,"mode":"bf16"}')
+    assert file.poll() == PrecisionRequest(9, BF16)
+
+
+def test_oversized_binary_and_unreadable_files_never_raise(tmp_path: Path) -> None:
+    path = tmp_path / "request"
+    file, errors = _file(path)
+    path.write_bytes(b" " * (MAX_BYTES + 1))
+    assert file.poll() is None
+    path.write_bytes(b"\xff\xfe\x00")
+    assert file.poll() is None
+    path.unlink()
+    path.mkdir()
+    assert file.poll() is None
+    assert [reason for reason, _ in errors] == ["Malformed"] * 3
+
+
+def _inbox(refused: str | None = None) -> tuple[Inbox, list[str]]:
+    reasons: list[str] = []
+    return Inbox(lambda reason, _: reasons.append(reason), refused), reasons
+
+
+def test_of_two_requests_at_once_the_highest_generation_wins() -> None:
+    for order in ((5, 6), (6, 5)):
+        inbox, _ = _inbox()
+        for generation in order:
+            inbox.offer(PrecisionRequest(generation, FP32), None)
+        pending = inbox.pending(0)
+        assert pending is not None
+        assert pending.generation == 6
+
+
+def test_older_request_changes_nothing_and_is_counted() -> None:
+    inbox, reasons = _inbox()
+    applied = PrecisionRequest(8, FP16)
+    inbox.offer(PrecisionRequest(7, FP32), applied)
+    inbox.offer(PrecisionRequest(8, FP32), applied)
+    assert inbox.pending(8) is None
+    assert reasons == ["StaleGeneration"] * 2
+
+
+def test_the_applied_request_again_is_no_error() -> None:
+    inbox, reasons = _inbox()
+    inbox.offer(PrecisionRequest(8, FP16), PrecisionRequest(8, FP16))
+    assert (inbox.pending(8), reasons) == (None, [])
+
+
+def test_low_precision_is_refused_where_it_is_not_allowed_and_fp32_never_is() -> None:
+    inbox, reasons = _inbox("no CUDA")
+    inbox.offer(PrecisionRequest(1, FP16), None)
+    assert (inbox.pending(0), reasons) == (None, ["NotAllowed"])
+    inbox.offer(PrecisionRequest(2, FP32), None)
+    assert inbox.pending(0) == PrecisionRequest(2, FP32)
+
+
+_REQUESTS = st.builds(PrecisionRequest, st.integers(1, MAX_GENERATION), st.sampled_from([FP32, FP16, BF16]), st.booleans())
+
+
+@given(st.none() | _REQUESTS, st.lists(st.booleans(), min_size=1, max_size=64), st.sampled_from([FP32, FP16, BF16]))
+def test_what_rank_0_writes_every_rank_reads(request: PrecisionRequest | None, stops: list[bool], running: PrecisionMode) -> None:
+    import torch
+
+    world = len(stops)
+    messages = torch.tensor(
+        [[*encode(request if rank == 0 else None, stop=stop, running=running), 2.5] for rank, stop in enumerate(stops)]
+    )
+    # As DDP does it: divide, then sum, in FP32.
+    means = (messages / world).sum(0).tolist()
+    agreed = decode(means, world, running)
+    assert agreed.request == request
+    assert agreed.stop == any(stops)
+    assert agreed.loss == pytest.approx(2.5, rel=1e-5)
+
+
+def test_damaged_message_is_an_error_not_a_decision() -> None:
+    with pytest.raises(RankMismatchError, match="not finite"):
+        decode([float("nan")] * WIDTH, 1, FP32)

@@ -1,0 +1,85 @@
+"""The scaler against torch's own, bit for bit; then what ours does that torch's does not."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_trainer.config import ExtendedFP16Config
+from precision_trainer.errors import CheckpointError
+from precision_trainer.scaler import LossScaler
+
+_CPU = torch.device("cpu")
+_BAD = (float("inf"), float("-inf"), float("nan"))
+_GRADIENT = st.one_of(st.sampled_from(_BAD), st.floats(-1e6, 1e6, width=32), st.just(0.0))
+
+
+def _bits(value: torch.Tensor) -> bytes:
+    return struct.pack("<f", float(value))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.lists(_GRADIENT, min_size=1, max_size=4), min_size=1, max_size=25),
+    scale=st.sampled_from([2.0**-3, 1.0, 3.7, 65536.0, 2.0**100]),
+    growth=st.sampled_from([1.5, 2.0, 4.0]),
+    backoff=st.sampled_from([0.1, 0.5, 0.9]),
+    interval=st.integers(1, 5),
+)
+def test_equals_torch_grad_scaler_without_a_floor(
+    steps: list[list[float]], scale: float, growth: float, backoff: float, interval: int
+) -> None:
+    config = ExtendedFP16Config(
+        loss_scale=scale, growth_factor=growth, backoff_factor=backoff, growth_interval=interval, min_loss_scale=0.0
+    )
+    ours = LossScaler(config, _CPU)
+    theirs = torch.amp.GradScaler(
+        "cpu", init_scale=scale, growth_factor=growth, backoff_factor=backoff, growth_interval=interval
+    )
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    assert _bits(theirs.scale(torch.tensor(1.5))) == _bits(ours.scale(torch.tensor(1.5)))
+    for gradients in steps:
+        parameter.grad = torch.tensor(gradients[:1])
+        mine = torch.tensor(gradients[:1])
+        theirs.unscale_(optimizer)
+        theirs.step(optimizer)
+        theirs.update()
+        found_inf = ours.unscale_([mine])
+        ours.update(found_inf)
+        assert mine.view(torch.int32).item() == parameter.grad.view(torch.int32).item()
+        assert bool(found_inf) == (not bool(torch.isfinite(torch.tensor(gradients[:1])).all()))
+        assert _bits(ours.scale_value) == struct.pack("<f", theirs.get_scale())
+        assert int(ours._growth_tracker) == theirs._get_growth_tracker()
+
+
+def test_never_falls_below_the_floor_and_recovers() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=8.0, growth_interval=1), _CPU)
+    for _ in range(400):
+        scaler.update(torch.tensor(1.0))
+    assert float(scaler.scale_value) == 1.0
+    scaler.update(torch.tensor(0.0))
+    assert float(scaler.scale_value) == 2.0
+
+
+def test_thaw_keeps_the_scale_and_counts_good_steps_anew() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=8.0, growth_interval=3), _CPU)
+    for _ in range(2):
+        scaler.update(torch.tensor(0.0))
+    scaler.thaw()
+    scaler.update(torch.tensor(0.0))
+    assert float(scaler.scale_value) == 8.0
+
+
+def test_state_round_trip_and_refusal() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=8.0), _CPU)
+    scaler.update(torch.tensor(0.0))
+    other = LossScaler(ExtendedFP16Config(), _CPU)
+    other.load_state_dict(scaler.state_dict())
+    assert other.state_dict() == scaler.state_dict()
+    with pytest.raises(CheckpointError, match="scale"):
+        other.load_state_dict({"scale": float("inf"), "growth_tracker": 0.0})

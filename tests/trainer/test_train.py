@@ -1,0 +1,263 @@
+"""The loop in this process: resume bit for bit, requests through the file, drill, crash, divergence."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer import train as train_module
+from precision_trainer.errors import DivergedError
+from precision_trainer.logs import JsonLog
+from precision_trainer.metrics import Metrics
+from precision_trainer.options import TrainOptions
+from precision_trainer.signals import StopFlag
+
+SMALL = {"width": 16, "layers": 1, "context": 8, "batch_size": 2, "metrics_port": -1, "segment_steps": 10}
+
+
+class Session:
+    """Runs the loop with a hook at every step, so that a test acts at an exact step instead of sleeping."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory, self._patch, self._capsys = tmp_path, monkeypatch, capsys
+        self.request, self.fault = tmp_path / "request", tmp_path / "fault"
+        monkeypatch.setenv("PRECISION_REQUEST_FILE", str(self.request))
+        monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
+        self.metrics = Metrics()
+        self.lines: list[dict[str, object]] = []
+
+    def run(self, at: dict[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
+        stop = StopFlag(JsonLog())
+        actions = at or {}
+        original = train_module._Session._step
+
+        def step(session: train_module._Session) -> None:
+            action = actions.get(session._trainer.step)
+            if action is not None:
+                action() if action is not STOP else stop.set("SIGTERM")
+            original(session)
+
+        self.metrics = Metrics()
+        with self._patch.context() as patch:
+            patch.setattr(train_module._Session, "_step", step)
+            patch.setattr(train_module, "Metrics", lambda: self.metrics)
+            settings = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
+            try:
+                assert train_module.train(TrainOptions(**settings), JsonLog(), stop) == 0
+            finally:
+                self.lines = [json.loads(line) for line in self._capsys.readouterr().out.splitlines()]
+        return stop
+
+    def write(self, text: str) -> Callable[[], object]:
+        return lambda: self.request.write_text(text)
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        return [line for line in self.lines if line["event"] == name]
+
+    def value(self, name: str) -> float:
+        for family in self.metrics.collect():
+            for sample in family.samples:
+                if sample.name == name or f"{sample.name}{{{','.join(sample.labels.values())}}}" == name:
+                    return float(sample.value)
+        raise KeyError(name)
+
+    def state(self, step: int) -> dict[str, torch.Tensor]:
+        path = self.directory / "checkpoints" / f"step-{step:012d}" / "state.pt"
+        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+        return state
+
+
+def STOP() -> None:
+    """Marks the step in which SIGTERM comes."""
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
+    return Session(tmp_path, monkeypatch, capsys)
+
+
+def _equal(first: object, second: object) -> bool:
+    if isinstance(first, torch.Tensor):
+        return isinstance(second, torch.Tensor) and torch.equal(first, second)
+    if isinstance(first, dict):
+        return isinstance(second, dict) and first.keys() == second.keys() and all(_equal(v, second[k]) for k, v in first.items())
+    if isinstance(first, list):
+        return isinstance(second, list) and len(first) == len(second) and all(map(_equal, first, second))
+    return first == second
+
+
+def test_resume_in_fp32_is_bit_exact(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    whole = Session(tmp_path / "other", monkeypatch, capsys)
+    whole.run(steps=20)
+    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(session.request))
+    session.run({11: STOP}, steps=20)
+    # Asked during step 11: seen at the boundary before 12, carried by step 12, agreed on at the boundary before 13.
+    assert [line["step"] for line in session.events("stopping")] == [13]
+    assert [line["step"] for line in session.events("checkpoint")] == [13]
+    session.run(steps=20)
+    assert [line["step"] for line in session.events("resumed")] == [13]
+    assert session.events("complete")[0]["message"] == "training complete"
+    first, second = whole.state(20), session.state(20)
+    for key in ("model_state_dict", "optimizer_state_dict", "samples", "step", "scaler", "rng"):
+        assert _equal(first[key], second[key]), key
+
+
+def test_loading_in_another_mode_changes_no_weight(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.run(steps=6)
+    before = session.state(6)["model_state_dict"]
+    for mode in ("fp16", "bf16", "fp32"):
+        session.request.write_text(json.dumps({"generation": 1, "mode": mode}))
+        # Nothing to do: step 6 is the end already; saved anew under the mode.
+        session.run(steps=6, checkpoint_every=0)
+        assert session.events("resumed")[0]["mode"] == mode
+        assert _equal(before, session.state(6)["model_state_dict"])
+
+
+def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None:
+    session.request.write_text('{"generation":3,"mode":"fp16"}')
+    session.run(
+        {
+            12: session.write('{"generation":4,"mode":"fp32"}'),
+            20: session.write('{"generation":5,"mode":"bf16","checkpoint":true}'),
+            26: session.write('{"generation":6,"mode":"bf16"}'),
+        },
+        steps=32,
+        step_interval_seconds=0.03,
+    )
+    changes = [(c["from"], c["to"], c["generation"], c["source"]) for c in session.events("precision_changed")]
+    assert changes == [("fp16", "fp32", 4, "request"), ("fp32", "bf16", 5, "request")]
+    for change, asked in zip(session.events("precision_changed"), (12, 20), strict=True):
+        # Written during step n, read at the boundary before n + 1, carried by n + 1, in force from n + 2 on.
+        assert change["step"] == asked + 2
+        assert isinstance(change["time"], float)
+    assert session.events("checkpoint")[0]["step"] == session.events("precision_changed")[1]["step"]
+    assert session.events("precision_confirmed")[0]["generation"] == 6
+    assert session.value("genesis_precision_info{bf16,6}") == 1.0
+    steps = session.value("genesis_training_steps_total")
+    fp32_steps = session.events("precision_changed")[1]["step"] - session.events("precision_changed")[0]["step"]
+    assert steps == 32
+    assert session.value("genesis_fp16_training_steps_total") == steps - fp32_steps
+    assert session.value("genesis_training_samples_total") == 64
+    assert session.value("genesis_training_total") == 3
+    assert session.value("genesis_training_success_total") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("garbage", "Malformed"),
+        ('{"generation":9,"mo', "Malformed"),
+        ('{"generation":9,"mode":"int8"}', "UnknownMode"),
+        ('{"generation":2,"mode":"fp32"}', "StaleGeneration"),
+    ],
+)
+def test_bad_request_changes_nothing_and_is_counted(session: Session, text: str, reason: str) -> None:
+    session.request.write_text('{"generation":3,"mode":"fp16"}')
+    session.run({5: session.write(text)}, steps=30, step_interval_seconds=0.005)
+    assert session.events("precision_changed") == []
+    assert session.value(f"genesis_request_errors_total{{{reason}}}") == 1.0
+    assert session.value("genesis_precision_info{fp16,3}") == 1.0
+    assert session.events("request_refused")[0]["reason"] == reason
+    assert session.value("genesis_training_steps_total") == 30
+
+
+def test_request_for_fp16_without_opt_in_is_not_acknowledged(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", "")
+    session.request.write_text('{"generation":3,"mode":"fp16"}')
+    session.run(steps=3)
+    assert session.value("genesis_precision_info{fp32,0}") == 1.0
+    assert session.value("genesis_request_errors_total{NotAllowed}") == 1.0
+
+
+def test_drill_shows_as_overflow_and_fp32_stops_it(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRECISION_FAULT_FILE", str(session.fault))
+    session.fault.write_text("overflow=0.6")
+    session.request.write_text('{"generation":1,"mode":"fp16"}')
+    session.run(steps=30)
+    fp16_steps, overflows = (session.value(f"genesis_fp16_{name}_steps_total") for name in ("training", "overflow"))
+    assert overflows / fp16_steps > 0.3
+    session.request.write_text('{"generation":2,"mode":"fp32"}')
+    session.run(steps=60)
+    assert session.value("genesis_fp16_overflow_steps_total") == 0
+    assert session.value("genesis_nonfinite_loss_steps_total") == 0
+    assert session.value("genesis_training_loss") < 6.0
+
+
+def test_a_crashed_run_counts_after_the_next_first_step(session: Session) -> None:
+    def crash() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.run({4: crash}, steps=10)
+    session.run(steps=10)
+    assert session.value("genesis_training_total") == 2
+    assert session.value("genesis_training_success_total") == 1
+
+
+def test_divergence_in_fp32_ends_with_its_own_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_module, "next_byte_loss", lambda model, batch: model(batch[:, :-1]).sum() * float("nan"))
+    with pytest.raises(DivergedError, match="not a precision fault"):
+        session.run(steps=50, diverged_after=5)
+    assert session.value("genesis_nonfinite_loss_steps_total") == 5
+    assert session.value("genesis_training_total") == 1
+    assert session.value("genesis_training_success_total") == 0
+
+
+def test_fp32_baseline_appears_after_the_stretch(session: Session) -> None:
+    session.run({15: session.write('{"generation":1,"mode":"bf16"}')}, steps=40)
+    assert session.value("genesis_fp32_baseline_loss") > 0
+    assert session.value("genesis_fp32_baseline_samples_per_second") > 0
+
+
+def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    from precision_trainer.errors import CheckpointError
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", refuse)
+    with pytest.raises(CheckpointError, match="No space left"):
+        session.run(steps=10, checkpoint_every=4)
+    assert len(session.events("checkpoint_failed")) == 2
+    assert session.value("genesis_training_steps_total") == 10
+
+
+def test_stop_flag_wakes_a_waiting_loop() -> None:
+    flag = StopFlag(JsonLog())
+    flag.training_begins()
+    threading.Timer(0.05, flag.set, ("SIGTERM",)).start()
+    assert flag.wait(30.0)
+    assert (flag.asked, flag.name) == (True, "SIGTERM")
+
+
+def test_environment_gives_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    import argparse
+
+    from precision_trainer.errors import ConfigError
+    from precision_trainer.options import add_arguments, read_options
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    env = {"TRAINER_BATCH_SIZE": "3", "TRAINER_LEARNING_RATE": "0.5", "TRAINER_STEPS": "7"}
+    options = read_options(parser.parse_args(["--steps", "9"]), env)
+    assert (options.batch_size, options.learning_rate, options.steps) == (3, 0.5, 9)
+    with pytest.raises(ConfigError, match="TRAINER_BATCH_SIZE='many'"):
+        read_options(parser.parse_args([]), {"TRAINER_BATCH_SIZE": "many"})
+    with pytest.raises(ConfigError, match=r"--batch-size=0: expected a number in \[1, 65536\]"):
+        read_options(parser.parse_args(["--batch-size", "0"]), {})
+
+
+def test_data_is_the_same_everywhere_and_resumable() -> None:
+    from precision_trainer.data import LibraryText
+
+    first, second = LibraryText(8, max_bytes=1 << 15), LibraryText(8, max_bytes=1 << 15)
+    assert first.fingerprint == second.fingerprint
+    assert torch.equal(first.batch(100, 4), torch.cat([second.batch(100, 2), second.batch(102, 2)]))
+    assert bytes(first.batch(0, 1)[0].tolist()).isascii() or os.sep

@@ -1,0 +1,256 @@
+"""One process: the step in every mode, overflow, host waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode, demo_fault
+from precision_trainer.data import LibraryText
+from precision_trainer.errors import ConfigError
+from precision_trainer.logs import JsonLog
+from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from precision_trainer.request import PrecisionRequest
+
+FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
+CONTEXT, BATCH = 16, 4
+
+
+@pytest.fixture(scope="module")
+def text() -> LibraryText:
+    return LibraryText(CONTEXT, max_bytes=1 << 16)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(mode: PrecisionMode, *, fused: bool = True, **settings: object) -> ExtendedFP16Trainer:
+    torch.manual_seed(0)
+    model = ByteTransformer(TransformerConfig(width=32, layers=2, context=CONTEXT))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+    config = ExtendedFP16Config(precision_mode=mode, **settings)
+    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+
+
+def step(trainer: ExtendedFP16Trainer, text: LibraryText, factor: float = 1.0) -> float:
+    loss = trainer.training_step(text.batch(trainer.step * BATCH, BATCH), next_byte_loss) * factor
+    trainer.backward_and_step(loss)
+    return float(loss.detach())
+
+
+def weights(trainer: ExtendedFP16Trainer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("mode", [FP32, FP16, BF16])
+def test_learns_and_keeps_everything_fp32(mode: PrecisionMode, text: LibraryText) -> None:
+    trainer = make(mode, loss_scale=1024.0)
+    losses = [step(trainer, text) for _ in range(25)]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.5
+    tensors = [*trainer.model.parameters()]
+    tensors += [value for state in trainer.optimizer.state.values() for value in state.values()]
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
+    assert trainer.get_stats()["training_steps"] == 25
+
+
+class _CountWaits(TorchDispatchMode):
+    """Counts what makes the host wait for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+        self.waits += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [FP32, FP16, BF16])
+def test_a_step_with_a_fused_optimizer_waits_for_nothing(mode: PrecisionMode, text: LibraryText) -> None:
+    trainer = make(mode, loss_scale=1024.0, max_grad_norm=1.0)
+    batch = text.batch(0, BATCH)
+    for _ in range(3):
+        trainer.backward_and_step(trainer.training_step(batch, next_byte_loss))
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16)
+    with _CountWaits() as count:
+        for _ in range(5):
+            trainer.backward_and_step(trainer.training_step(batch, next_byte_loss))
+    assert count.waits == 0
+    assert trainer.mode is BF16
+
+
+def test_the_counter_of_waits_counts(text: LibraryText) -> None:
+    trainer = make(FP16, fused=False)
+    with _CountWaits() as count:
+        step(trainer, text)
+    assert count.waits > 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_skipped_steps_are_reported_right_and_change_nothing(fused: bool, text: LibraryText) -> None:
+    """accelerate#4242: with fused optimizers others report a skipped step as taken."""
+    trainer = make(FP16, fused=fused, loss_scale=1024.0)
+    step(trainer, text)
+    before = weights(trainer)
+    step(trainer, text, float("inf"))
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    stats = trainer.get_stats()
+    assert (stats["training_steps"], stats["overflow_steps"], stats["nonfinite_steps"]) == (2, 1, 0)
+    assert stats["overflow_rate"] == 0.5
+    assert stats["current_scale"] == 512.0
+    adam_steps = {float(state["step"]) for state in trainer.optimizer.state.values()}
+    assert adam_steps == {1.0}
+
+
+@pytest.mark.parametrize("mode", [FP32, BF16])
+@pytest.mark.parametrize("fused", [True, False])
+def test_non_finite_loss_without_a_scaler_is_counted_and_poisons_nothing(mode: PrecisionMode, fused: bool, text: LibraryText) -> None:
+    trainer = make(mode, fused=fused)
+    step(trainer, text)
+    before = weights(trainer)
+    step(trainer, text, float("nan"))
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    stats = trainer.get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (0, 1)
+    step(trainer, text)
+    assert not all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+def test_clipping_comes_after_unscaling(text: LibraryText) -> None:
+    for mode in (FP32, FP16):
+        trainer = make(mode, max_grad_norm=0.25, loss_scale=65536.0)
+        seen: list[float] = []
+
+        def spy(optimizer: torch.optim.Optimizer, *_: object, norms: list[float] = seen) -> None:
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            norms.append(float(torch.linalg.vector_norm(torch.stack([g.norm() for g in gradients]))))
+
+        trainer.optimizer.register_step_pre_hook(spy)
+        step(trainer, text)
+        assert seen[0] == pytest.approx(0.25, rel=1e-3)
+
+
+def test_accumulation_equals_one_large_batch(text: LibraryText) -> None:
+    whole, parts = make(FP32), make(FP32, gradient_accumulation_steps=4)
+    batch = text.batch(0, 8)
+    whole.backward_and_step(whole.training_step(batch, next_byte_loss))
+    ends = [parts.backward_and_step(parts.training_step(batch[i : i + 2], next_byte_loss)) for i in range(0, 8, 2)]
+    assert ends == [False, False, False, True]
+    for a, b in zip(weights(whole), weights(parts), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+# --- the overflow drill ------------------------------------------------------------------------------------------------
+
+
+def _drill(mode: PrecisionMode, text: LibraryText, path: Path, steps: int = 40) -> ExtendedFP16Trainer:
+    trainer = make(mode)
+    fault = demo_fault.install(trainer.model, JsonLog())
+    for _ in range(steps):
+        if fault is not None:
+            fault.begin_step(trainer.step)
+        step(trainer, text)
+    return trainer
+
+
+def test_drill_overflows_in_fp16_and_is_the_same_function_in_fp32(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = _drill(FP32, text, tmp_path)
+    path = tmp_path / "fault"
+    path.write_text("overflow=0.6")
+    monkeypatch.setenv(demo_fault.ENV, str(path))
+    fp16 = _drill(FP16, text, tmp_path).get_stats()
+    assert fp16["overflow_rate"] > 0.3
+    assert fp16["nonfinite_steps"] == 0
+    faulty = _drill(FP32, text, tmp_path)
+    assert (faulty.get_stats()["overflow_steps"], faulty.get_stats()["nonfinite_steps"]) == (0, 0)
+    assert all(torch.equal(a, b) for a, b in zip(weights(clean), weights(faulty), strict=True))
+    bf16 = _drill(BF16, text, tmp_path).get_stats()
+    assert (bf16["overflow_steps"], bf16["nonfinite_steps"]) == (0, 0)
+
+
+def test_no_loss_scale_helps_against_the_drill_and_off_means_off_at_the_next_step(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fault"
+    path.write_text("overflow=1.0")
+    monkeypatch.setenv(demo_fault.ENV, str(path))
+    trainer = make(FP16, loss_scale=2.0)
+    fault = demo_fault.install(trainer.model, JsonLog())
+    assert fault is not None
+    for _ in range(5):
+        fault.begin_step(trainer.step)
+        step(trainer, text)
+    assert trainer.get_stats()["overflow_steps"] == 5
+    path.write_text("")
+    fault.begin_step(trainer.step)
+    step(trainer, text)
+    assert trainer.get_stats()["overflow_steps"] == 5
+
+
+def test_drill_is_not_installed_by_default_and_ignores_nonsense(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make(FP32)
+    assert demo_fault.install(trainer.model, JsonLog()) is None
+    assert not any(module._forward_pre_hooks for module in trainer.model.modules())
+    path = tmp_path / "fault"
+    path.write_text("overflow=7")
+    monkeypatch.setenv(demo_fault.ENV, str(path))
+    fault = demo_fault.install(trainer.model, JsonLog())
+    assert fault is not None
+    fault.begin_step(0)
+    assert "expected overflow=" in capsys.readouterr().out
+
+
+def test_share_of_hit_steps_is_what_was_asked_for() -> None:
+    for share in (0.1, 0.35, 0.6):
+        hits = sum(demo_fault.hit(number, share) for number in range(4000)) / 4000
+        assert hits == pytest.approx(share, abs=0.03)
+    # And in every short window too, so that a rate over seconds shows it.
+    assert all(10 <= sum(demo_fault.hit(s, 0.6) for s in range(start, start + 20)) <= 14 for start in range(2000))
+
+
+# --- construction ------------------------------------------------------------------------------------------------------
+
+
+def test_cpu_falls_back_to_fp32_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(2, 2)
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ExtendedFP16Config())
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert trainer.mode is FP32
+    assert trainer.get_stats()["fp16_enabled_runtime"] is False
+    assert len(lines) == 1
+    assert "Falling back to FP32" in lines[0]["message"]
+
+
+@pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])
+def test_cold_modes_are_refused_with_the_way_out(mode: PrecisionMode) -> None:
+    with pytest.raises(ConfigError, match="MIXED_"):
+        make(mode)
+
+
+def test_16_bit_weights_and_unaveraged_ranks_are_refused() -> None:
+    half = torch.nn.Linear(2, 2).half()
+    with pytest.raises(ConfigError, match="torch.float16"):
+        ExtendedFP16Trainer(half, torch.optim.SGD(half.parameters(), lr=0.1))
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match="use_ddp"):
+        ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), world_size=2)
+
+
+def test_loss_must_be_reduced() -> None:
+    trainer = make(FP32)
+    with pytest.raises(ConfigError, match="0-dim"):
+        trainer.training_step(torch.zeros(2, CONTEXT, dtype=torch.int64), lambda model, batch: model(batch))
