@@ -1,3 +1,18 @@
-"""Fixtures that every level of test shares."""
+"""What every level of test shares."""
 
 from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no finding: examples are judged by what they show, never by how long they took. Continuous integration
+# repeats the same examples on the same code, so that a red run is red for a reason; elsewhere each run looks further.
+settings.register_profile(
+    "project",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+settings.load_profile("project")
