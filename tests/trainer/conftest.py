@@ -9,7 +9,17 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_OURS = ("ENABLE_FP16_TRAINING", "PRECISION_", "FEATURE_FLAGS", "FP16_", "TRAINER_", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
+_OURS = (
+    "ENABLE_FP16_TRAINING",
+    "PRECISION_",
+    "FEATURE_FLAGS",
+    "FP16_",
+    "TRAINER_",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+    "LOCAL_",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +31,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def gang() -> Iterator["Gang"]:
+def gang() -> Iterator[Gang]:
     """Two ranks."""
     gang = Gang(2)
     yield gang

@@ -12,7 +12,9 @@ Result = dict[str, object]
 
 
 def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1"
+    )
     warnings.simplefilter("error")
     import torch
 
@@ -25,7 +27,7 @@ def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
         while (name := pipe.recv()) is not None:
             try:
                 pipe.send(getattr(scenarios, name)(rank, world))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (the test decides what it means)
                 pipe.send(error)
     finally:
         cleanup_distributed()

@@ -17,7 +17,9 @@ Result = dict[str, object]
 WIDTH = 16
 
 
-def make(rank: int, world: int, mode: PrecisionMode = PrecisionMode.MIXED_FP16, accumulation: int = 1) -> ExtendedFP16Trainer:
+def make(
+    rank: int, world: int, mode: PrecisionMode = PrecisionMode.MIXED_FP16, accumulation: int = 1
+) -> ExtendedFP16Trainer:
     """A small model whose gradients differ by rank (the data does), under DDP."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 4))
@@ -60,7 +62,9 @@ def switch_through_all_modes(rank: int, world: int) -> Result:
             waiting[:] = [PrecisionRequest(generation, mode)]
         boundary = trainer.begin_step()
         if boundary.change is not None:
-            changes.append([boundary.change.step, boundary.change.before.wire, boundary.change.after.wire, trainer.generation])
+            changes.append(
+                [boundary.change.step, boundary.change.before.wire, boundary.change.after.wire, trainer.generation]
+            )
         step(trainer)
         prints.append(fingerprint(trainer))
         scales.append(float(trainer.scaler.scale_value))
@@ -99,7 +103,9 @@ def nan_on_one_rank(rank: int, world: int) -> Result:
     step(trainer)
     before, scale = fingerprint(trainer), float(trainer.scaler.scale_value)
     if rank == 0:
-        trainer.request_source = lambda applied: PrecisionRequest(2**40 + 12345, PrecisionMode.MIXED_BF16, checkpoint=True)
+        trainer.request_source = lambda applied: PrecisionRequest(
+            2**40 + 12345, PrecisionMode.MIXED_BF16, checkpoint=True
+        )
     trainer.begin_step()
     step(trainer, float("nan") if rank == 1 else 1.0)
     boundary = trainer.begin_step()

@@ -50,7 +50,12 @@ def test_wrong_value_is_refused_with_field_value_and_range(field: str, value: ob
 
 def test_defaults_are_those_of_the_ledger() -> None:
     config = ExtendedFP16Config()
-    assert (config.loss_scale, config.growth_factor, config.backoff_factor, config.growth_interval) == (65536.0, 2.0, 0.5, 2000)
+    assert (config.loss_scale, config.growth_factor, config.backoff_factor, config.growth_interval) == (
+        65536.0,
+        2.0,
+        0.5,
+        2000,
+    )
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", " True ", "1", "yes", "on"])
@@ -80,7 +85,11 @@ def test_empty_is_not_set(text: str) -> None:
         ({"ENABLE_FP16_TRAINING": "true", "PRECISION_MODE": "fp32"}, FP32, "PRECISION_MODE"),
         ({"ENABLE_FP16_TRAINING": "true", "FEATURE_FLAGS": "fp16_training:false"}, FP32, "FEATURE_FLAGS"),
         ({"ENABLE_FP16_TRAINING": "true", "FEATURE_FLAGS": "a:b,fp16_training:true"}, FP16, "ENABLE_FP16_TRAINING"),
-        ({"ENABLE_FP16_TRAINING": "true", "FEATURE_FLAGS": "fp16_training:true,fp16_training:0"}, FP32, "FEATURE_FLAGS"),
+        (
+            {"ENABLE_FP16_TRAINING": "true", "FEATURE_FLAGS": "fp16_training:true,fp16_training:0"},
+            FP32,
+            "FEATURE_FLAGS",
+        ),
         ({"FEATURE_FLAGS": "fp16_training:true"}, FP32, "default"),
     ],
 )
@@ -112,7 +121,11 @@ def test_unreadable_value_means_fp32_and_an_error_that_names_it(name: str, value
     assert name in boot.errors[0]
 
 
-@given(st.dictionaries(st.sampled_from(["ENABLE_FP16_TRAINING", "PRECISION_MODE", "FEATURE_FLAGS", "FP16_LOSS_SCALE"]), st.text()))
+@given(
+    st.dictionaries(
+        st.sampled_from(["ENABLE_FP16_TRAINING", "PRECISION_MODE", "FEATURE_FLAGS", "FP16_LOSS_SCALE"]), st.text()
+    )
+)
 def test_no_environment_raises(env: dict[str, str]) -> None:
     boot = read_boot(env, has_cuda=True)
     assert boot.mode in (FP32, FP16, BF16)
@@ -123,7 +136,9 @@ def _start(
 ) -> tuple[PrecisionMode, str, list[dict[str, object]], list[str]]:
     boot = read_boot(env, has_cuda=has_cuda)
     reasons: list[str] = []
-    start = decide(boot, request, Inbox(lambda reason, _: reasons.append(reason), boot.low_precision_refused), JsonLog())
+    start = decide(
+        boot, request, Inbox(lambda reason, _: reasons.append(reason), boot.low_precision_refused), JsonLog()
+    )
     return start.mode, start.source, [json.loads(line) for line in capsys.readouterr().out.splitlines()], reasons
 
 
@@ -133,7 +148,9 @@ def test_request_file_beats_the_environment(capsys: pytest.CaptureFixture[str]) 
     assert any(line.get("source") == "request" for line in lines)
 
 
-def test_feature_flag_beats_the_request_file_and_a_request_for_fp16_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_feature_flag_beats_the_request_file_and_a_request_for_fp16_is_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     mode, source, _, reasons = _start({"FEATURE_FLAGS": "fp16_training:off"}, PrecisionRequest(3, FP16), capsys)
     assert (mode, source, reasons) == (FP32, "FEATURE_FLAGS", ["NotAllowed"])
 

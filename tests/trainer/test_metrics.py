@@ -51,7 +51,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def exporter(metrics: Metrics):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def exporter(metrics: Metrics):  # type: ignore[no-untyped-def]
     exporter = Exporter(metrics, 0, "127.0.0.1")
     yield exporter
     exporter.close()
@@ -59,14 +59,19 @@ def exporter(metrics: Metrics):  # type: ignore[no-untyped-def]  # noqa: ANN201
 
 def _fill(metrics: Metrics) -> None:
     """As after some steps of a real process."""
+    import torch
+
     from precision_trainer.options import TrainOptions
     from precision_trainer.train import _run_info
 
-    import torch
-
     metrics.acknowledge("fp16", 4)
     metrics.run_info(_run_info(TrainOptions(), 2, torch.device("cpu")))
-    names = {*ABSENT_AT_START, "genesis_precision_changed_timestamp_seconds", "genesis_training_step", "genesis_loss_scale"}
+    names = {
+        *ABSENT_AT_START,
+        "genesis_precision_changed_timestamp_seconds",
+        "genesis_training_step",
+        "genesis_loss_scale",
+    }
     metrics.add({"genesis_training_steps": 1.0}, dict.fromkeys(names, 1.0))
     metrics.step_seconds(0.02)
     metrics.run_seconds(3.0)

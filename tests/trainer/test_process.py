@@ -40,7 +40,11 @@ class Process:
             "OMP_NUM_THREADS": "1",
         }
         self.process = subprocess.Popen(
-            [sys.executable, *command, *SMALL], env=env, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            [sys.executable, *command, *SMALL],
+            env=env,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
     @property
@@ -75,7 +79,13 @@ class Process:
         self.until(lambda: f"\n{line}" in self.metrics())
 
     def until_training(self) -> None:
-        self.until(lambda: any(float(x.split()[1]) > 5 for x in self.metrics().splitlines() if x.startswith("genesis_training_steps_total")))
+        self.until(
+            lambda: any(
+                float(x.split()[1]) > 5
+                for x in self.metrics().splitlines()
+                if x.startswith("genesis_training_steps_total")
+            )
+        )
 
     def stop(self) -> tuple[int, float]:
         """SIGTERM; exit code and seconds it took."""
@@ -112,11 +122,16 @@ def test_help_answers_in_under_300_ms_without_torch() -> None:
     best = 1e9
     for arguments in (["--help"], ["train", "--help"], ["train", "--help"]):
         started = time.perf_counter()
-        result = subprocess.run([sys.executable, "-m", "precision_trainer", *arguments], env=env, capture_output=True, check=True)
+        result = subprocess.run(
+            [sys.executable, "-m", "precision_trainer", *arguments], env=env, capture_output=True, check=True
+        )
         best = min(best, time.perf_counter() - started)
         assert b"train" in result.stdout
     assert best < 0.3
-    code = "import sys, precision_trainer.cli as c\ntry: c.main(['train', '--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    code = (
+        "import sys, precision_trainer.cli as c\n"
+        "try: c.main(['train', '--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
 
 
@@ -159,6 +174,7 @@ def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> Non
     os.kill(int(children[1]), signal.SIGKILL)
     assert gang.process.wait(30) == 1
     assert gang.events("rank_died")[0]["failed"] == 1
+    assert "lost a peer" in gang.events("failed")[0]["message"]
 
 
 def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:
@@ -177,14 +193,18 @@ def test_sigterm_while_importing_ends_at_once_with_code_0(start: Start) -> None:
     # Blocked: the signal thread is in place. Long before torch is imported.
     status = Path(f"/proc/{process.process.pid}/status")
     mask = 1 << (signal.SIGTERM - 1)
-    process.until(lambda: any(int(x.split()[1], 16) & mask for x in status.read_text().splitlines() if x.startswith("SigBlk")))
+    process.until(
+        lambda: any(int(x.split()[1], 16) & mask for x in status.read_text().splitlines() if x.startswith("SigBlk"))
+    )
     code, seconds = process.stop()
     assert code == 0
     assert seconds < 2
     assert process.events("stopping")[0]["step"] is None
 
 
-def test_errors_are_one_line_with_the_next_step_and_code_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line_with_the_next_step_and_code_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRAINER_BATCH_SIZE", "-3")
     assert cli.main(["train", "transformer"]) == 1
     line = json.loads(capsys.readouterr().out)

@@ -55,7 +55,9 @@ def test_divergence_ends_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"started": "x"}', '{"other": 1}'])
-def test_a_broken_ledger_is_reported_and_begun_anew(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_ledger_is_reported_and_begun_anew(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "runs.json").write_text(text)
     _runs(tmp_path).begin_process(0, 0.0)
     assert "runs_refused" in capsys.readouterr().out

@@ -86,13 +86,19 @@ def _equal(first: object, second: object) -> bool:
     if isinstance(first, torch.Tensor):
         return isinstance(second, torch.Tensor) and torch.equal(first, second)
     if isinstance(first, dict):
-        return isinstance(second, dict) and first.keys() == second.keys() and all(_equal(v, second[k]) for k, v in first.items())
+        return (
+            isinstance(second, dict)
+            and first.keys() == second.keys()
+            and all(_equal(v, second[k]) for k, v in first.items())
+        )
     if isinstance(first, list):
         return isinstance(second, list) and len(first) == len(second) and all(map(_equal, first, second))
     return first == second
 
 
-def test_resume_in_fp32_is_bit_exact(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_in_fp32_is_bit_exact(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "other").mkdir()
     whole = Session(tmp_path / "other", monkeypatch, capsys)
     whole.run(steps=20)
@@ -216,7 +222,9 @@ def test_fp32_baseline_appears_after_the_stretch(session: Session) -> None:
     assert session.value("genesis_fp32_baseline_samples_per_second") > 0
 
 
-def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from precision_trainer.errors import CheckpointError
 
     def refuse(*_: object) -> None:

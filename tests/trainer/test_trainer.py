@@ -70,7 +70,7 @@ class _CountWaits(TorchDispatchMode):
         super().__init__()
         self.waits = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN204
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         self.waits += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))
 
@@ -114,7 +114,9 @@ def test_skipped_steps_are_reported_right_and_change_nothing(fused: bool, text: 
 
 @pytest.mark.parametrize("mode", [FP32, BF16])
 @pytest.mark.parametrize("fused", [True, False])
-def test_non_finite_loss_without_a_scaler_is_counted_and_poisons_nothing(mode: PrecisionMode, fused: bool, text: LibraryText) -> None:
+def test_non_finite_loss_without_a_scaler_is_counted_and_poisons_nothing(
+    mode: PrecisionMode, fused: bool, text: LibraryText
+) -> None:
     trainer = make(mode, fused=fused)
     step(trainer, text)
     before = weights(trainer)
@@ -243,7 +245,7 @@ def test_cold_modes_are_refused_with_the_way_out(mode: PrecisionMode) -> None:
 
 def test_16_bit_weights_and_unaveraged_ranks_are_refused() -> None:
     half = torch.nn.Linear(2, 2).half()
-    with pytest.raises(ConfigError, match="torch.float16"):
+    with pytest.raises(ConfigError, match=r"torch\.float16"):
         ExtendedFP16Trainer(half, torch.optim.SGD(half.parameters(), lr=0.1))
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match="use_ddp"):

@@ -56,6 +56,12 @@ def cleanup_distributed() -> None:
         dist.destroy_process_group()
 
 
+def lost_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank is gone or silent (gloo and NCCL say so in words only)."""
+    text = str(error).lower()
+    return any(word in text for word in ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl"))
+
+
 def _whole(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if not text:

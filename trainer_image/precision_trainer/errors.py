@@ -28,3 +28,7 @@ class RankMismatchError(TrainerError):
 
 class DivergedError(TrainerError):
     """The loss stayed non-finite in FP32; ends the process with exit code 17."""
+
+
+class GangError(TrainerError):
+    """A peer is gone or silent; this rank cannot go on alone."""

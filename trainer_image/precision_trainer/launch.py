@@ -62,33 +62,38 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
         )
         for rank in range(ranks)
     ]
-    deadline: float | None = None
+    deadline = float("inf")
     asked = False
-    first_failure: tuple[int, int] | None = None
-    while any(process.poll() is None for process in processes):
-        if first_failure is None:
-            first_failure = next(((r, p.returncode) for r, p in enumerate(processes) if p.returncode), None)
-            if first_failure is not None:
-                rank, code = first_failure
-                log.error("rank_died", f"rank {rank} ended with {code}; ending the others", failed=rank)
-                deadline = min(deadline or float("inf"), time.monotonic() + _PEER_GRACE_SECONDS)
+    failed: list[int] = []
+    while True:
+        # Every one is polled every time: a short-circuit would leave a dead rank unseen.
+        codes = [process.poll() for process in processes]
+        if not failed:
+            failed = _failed(codes)
+            if failed:
+                died = failed[0]
+                log.error("rank_died", f"rank {died} ended with {codes[died]}; ending the others", failed=died)
+                deadline = min(deadline, time.monotonic() + _PEER_GRACE_SECONDS)
+        if all(code is not None for code in codes):
+            break
         if stop.is_set() and not asked:
             asked = True
-            deadline = min(deadline or float("inf"), time.monotonic() + grace_seconds)
+            deadline = min(deadline, time.monotonic() + grace_seconds)
             for process in processes:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-        if deadline is not None and time.monotonic() > deadline:
+                process.send_signal(signal.SIGTERM)
+        if time.monotonic() > deadline:
             for process in processes:
                 process.kill()
         if asked:
             time.sleep(_POLL_SECONDS)
         else:
             stop.wait(_POLL_SECONDS)
-    codes = [process.wait() for process in processes]
-    if not any(codes):
-        return EXIT_OK
     if EXIT_DIVERGED in codes:
         return EXIT_DIVERGED
-    failed = first_failure[1] if first_failure is not None else next(code for code in codes if code)
-    return failed if failed > 0 else EXIT_FAILED
+    code = codes[failed[0]] if failed else EXIT_OK
+    return code if code is not None and code >= 0 else EXIT_FAILED
+
+
+def _failed(codes: Sequence[int | None]) -> list[int]:
+    """Ranks that ended with an error; the killed ones first, for they are the cause and the others the consequence."""
+    return sorted((rank for rank, code in enumerate(codes) if code), key=lambda rank: (codes[rank] or 0) > 0)

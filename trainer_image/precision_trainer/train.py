@@ -16,7 +16,7 @@ from .boot import Start, decide
 from .checkpoint import CheckpointStore
 from .config import Boot, ExtendedFP16Config, read_boot
 from .data import LibraryText
-from .errors import EXIT_OK, DivergedError
+from .errors import EXIT_OK, DivergedError, GangError
 from .exporter import Exporter
 from .keeper import Keeper
 from .logs import JsonLog
@@ -52,6 +52,13 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     try:
         rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
         return _Session(options, log, stop, metrics, rank, world_size).run()
+    except RuntimeError as error:
+        if not ddp.lost_peer(error):
+            raise
+        raise GangError(
+            f"rank {log.rank} lost a peer ({str(error).splitlines()[0]}); look for the rank that ended first; the gang "
+            "resumes from its last checkpoint when it is restarted"
+        ) from error
     finally:
         ddp.cleanup_distributed()
         if exporter is not None:
