@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from lab.cluster.kubectl import Kubectl
+from lab.images.catalogue import PROMETHEUS
 
 MANIFEST = Path(__file__).parent.parent / "manifests" / "prometheus.yaml"
 NAMESPACE = "monitoring"
@@ -12,9 +15,15 @@ URL = f"http://prometheus.{NAMESPACE}.svc:9090"
 """As pods reach it."""
 
 
-def apply_prometheus(kubectl: Kubectl, *, seconds: float = 120) -> str:
+def apply_prometheus(
+    kubectl: Kubectl, *, image: str = PROMETHEUS.reference, pull_policy: str = "Never", seconds: float = 120
+) -> str:
     """Apply Prometheus, wait until it answers, and return its address, which the node's host reaches too."""
-    kubectl.apply(MANIFEST)
+    for item in yaml.safe_load_all(MANIFEST.read_text()):
+        if item["kind"] == "Deployment":
+            container = item["spec"]["template"]["spec"]["containers"][0]
+            container.update({"image": image, "imagePullPolicy": pull_policy})
+        kubectl.apply(item)
     kubectl(
         "rollout", "status", "deployment/prometheus", "-n", NAMESPACE, f"--timeout={seconds:g}s", timeout=seconds + 30
     )

@@ -12,6 +12,8 @@ from typing import Any
 
 Vector = list[tuple[dict[str, str], float]]
 
+OPERATOR_QUERIES = "precision_operator_prometheus_queries_total{"
+
 SERVICE = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy/api/v1/query"
 
 
@@ -47,6 +49,20 @@ class Metrics:
         """Pod → (mode, generation) by its process' own word."""
         found = self.vector(f'genesis_precision_info{{namespace="{namespace}"}}', what="modes") or []
         return {m["pod"]: (m["mode"], int(m["generation"])) for m, _ in found if "pod" in m}
+
+    def operator_queries(self, namespace: str, pods: list[str]) -> int | None:
+        """How many queries the operator's pods have sent to Prometheus since they started, by their own counters."""
+        total = 0.0
+        for pod in pods:
+            url = f"{self._base}/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy/metrics"
+            try:
+                with urllib.request.urlopen(url, timeout=10) as response:
+                    text = response.read().decode()
+            except (urllib.error.URLError, TimeoutError, ConnectionError):
+                return None
+            lines = [line for line in text.splitlines() if line.startswith(OPERATOR_QUERIES)]
+            total += sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+        return int(total)
 
 
 class BreachPoll:

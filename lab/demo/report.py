@@ -20,7 +20,7 @@ def interval_seconds() -> float:
     return float(text.removesuffix("s"))
 
 
-def build(stage: Stage, facts: Facts, logs: Path, *, version: str, queries: int | None) -> Json:
+def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     """The whole report; what the cluster cannot give is null, not invented."""
     writes = operator_writes(stage.audit_log, OPERATOR_USER) if stage.audit_log else None
     events = trainer_events(logs)
@@ -61,7 +61,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str, queries: int 
         "settled_without_rollout": settled,
         "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": newcomers},
         "api_writes": _count(writes, facts.fault_at, facts.settled_at),
-        "prometheus_queries": queries,
+        "prometheus_queries": facts.prometheus_queries,
     }
 
 

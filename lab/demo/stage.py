@@ -25,6 +25,7 @@ class Images:
 
     operator: str
     trainer: str
+    prometheus: str
     pull_policy: str
 
 

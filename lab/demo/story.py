@@ -46,6 +46,8 @@ class Facts:
     operator_replicas: int = -1
     newcomer_modes: dict[str, str] = field(default_factory=dict)
     templates_after: dict[str, str] = field(default_factory=dict)
+    prometheus_queries: int | None = None
+    """Queries that the operator sent from the fault until all trained in FP32, by its own counter."""
 
 
 class Story:
@@ -80,7 +82,8 @@ class Story:
         address = prometheus["spec"]["clusterIP"]
         repository, _, tag = self._stage.images.operator.rpartition(":")
         self._stage.helm(
-            "upgrade", "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
+            "upgrade",
+            "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
             "--timeout", "180s",
             "--set", f"image.repository={repository}",
             "--set", f"image.tag={tag}",
@@ -115,6 +118,7 @@ class Story:
             self._metrics, OVERFLOW, level=BREACH_LEVEL, needed=FLEET_BREACH, workload=workload_of
         )
         facts.breach.start()
+        queries_before = self._queries()
         facts.fault_at = time.time()
         for pod in self._stage.pods():
             if workload_of(pod["metadata"]["name"]) in FAULTY:
@@ -127,6 +131,9 @@ class Story:
             facts.breach.stop()
         self._wait_modes({trainer.name for trainer in FLEET}, "fp32", seconds=120)
         facts.offsets_after = self._offsets()
+        queries_after = self._queries()
+        if queries_before is not None and queries_after is not None:
+            facts.prometheus_queries = queries_after - queries_before
 
     def settle(self) -> None:
         """New pods of every template will start in FP32, and no pod was replaced to achieve it."""
@@ -155,6 +162,10 @@ class Story:
 
     def _deployment(self, trainer: Trainer) -> Json:
         return deployment(trainer, image=self._stage.images.trainer, pull_policy=self._stage.images.pull_policy)
+
+    def _queries(self) -> int | None:
+        pods = [pod["metadata"]["name"] for pod in self._stage.pods(SYSTEM)]
+        return self._metrics.operator_queries(SYSTEM, pods)
 
     def _offsets(self) -> dict[str, float]:
         """Pod → global step less steps tried in this process: a constant while no step is lost."""

@@ -129,9 +129,9 @@ class App:
 
     async def _work(self) -> None:
         while True:
+            await self._elector.leading.wait()
             key = await self._queue.get()
             try:
-                await self._elector.leading.wait()
                 if self._elector.is_leader and self._inventory.ready:
                     await self._reconcile(key)
                 # Else: whoever leads next starts with all policies, and so does the inventory once it is full.

@@ -50,7 +50,7 @@ class ShadowTrainers:
                 self.end_headers()
                 self.wfile.write(b"" if shadow.silent else body)
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_: object) -> None:
                 """Scrapes are no news."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -123,12 +123,18 @@ class Scene:
         )
 
 
+def scraping(target: str) -> Json:
+    """Prometheus' configuration: the exporter names the pods itself."""
+    job = {"job_name": "shadow", "honor_labels": True, "static_configs": [{"targets": [target]}]}
+    return {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
+
+
 @pytest.fixture
 def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers and a literal one, their metrics in Prometheus, no operator yet."""
     with (
         ShadowTrainers(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", [shadow.target]) as prometheus,
+        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
     ):
         operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
         scene = Scene(kubectl, namespace, shadow, operators)
@@ -215,12 +221,23 @@ def test_frozen_leader_that_wakes_up_writes_nothing_wrong(scene: Scene) -> None:
     assert scene.status()["phase"] == "Held"
 
 
-def test_prometheus_without_data_holds_and_recovers(scene: Scene) -> None:
+def test_fleet_without_metrics_is_not_touched_until_they_are_there(scene: Scene) -> None:
     scene.operators.start("one")
     scene.shadow.silent = True
     scene.apply(policy())
+    scene.condition("Progressing", "NoSamples")
+    assert all(modes == {"fp32"} for modes in scene.shadow.modes().values())
+    scene.shadow.silent = False
+    scene.wait_phase("Healthy")
+
+
+def test_metrics_lost_in_mid_rollout_hold_it_until_they_are_back(scene: Scene) -> None:
+    scene.operators.start("one")
+    steps = {"steps": [{"setWeight": 25}, {"pause": {"duration": "4s"}}, {"setWeight": 100}]}
+    scene.apply(policy(strategy=steps))
+    scene.condition("Progressing", "Soaking")
+    scene.shadow.silent = True
     scene.condition("MetricsAvailable", "NoSamples")
-    scene.condition("Progressing", "AwaitingAcknowledgement")
     assert scene.status()["weight"] == 25
     scene.shadow.silent = False
     scene.wait_phase("Healthy")

@@ -7,14 +7,9 @@ The trainers are exporters of prometheus_client with the metrics of docs/contrac
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import shutil
-import tempfile
 import time
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
@@ -24,11 +19,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lab.cluster.ports import free_ports
-from lab.errors import LabError
-from lab.paths import shared_cache
-from lab.process import Daemon, run
-from lab.waiting import wait_for
+from lab.prometheus import Prometheus
 from precision_operator.core.model import Evaluation, Signal
 from precision_operator.core.modes import Mode
 from precision_operator.errors import QueryInvalid, SourceUnavailable
@@ -48,61 +39,6 @@ PLAN = EvaluationPlan(
     interval_seconds=0.2,
     queries=tuple((signal.value, "") for signal in Signal),
 )
-
-
-def prometheus_program() -> Path:
-    """A Prometheus: from PATH, else out of Debian's package, fetched once for the machine and not installed."""
-    found = shutil.which("prometheus")
-    if found:
-        return Path(found)
-    program = shared_cache() / "prometheus-debian" / "usr" / "bin" / "prometheus"
-    if not program.exists():
-        with tempfile.TemporaryDirectory() as directory:
-            fetched = run(["apt-get", "download", "prometheus"], cwd=Path(directory), check=False)
-            packages = list(Path(directory).glob("prometheus_*.deb"))
-            if not packages:
-                raise LabError(
-                    "Debian's package prometheus",
-                    fetched.stderr.strip()[-300:],
-                    "run `apt-get update`, or put a prometheus on PATH",
-                )
-            program.parents[2].mkdir(parents=True, exist_ok=True)
-            run(["dpkg", "-x", packages[0], program.parents[2]])
-    return program
-
-
-class Prometheus:
-    """A Prometheus process that scrapes fixed targets."""
-
-    def __init__(self, directory: Path, targets: list[tuple[str, dict[str, str]]]) -> None:
-        (port,) = free_ports(1)
-        self.url = f"http://127.0.0.1:{port}"
-        config = directory / "prometheus.json"  # JSON is YAML
-        scrape = {
-            "job_name": "trainers",
-            "static_configs": [{"targets": [address], "labels": labels} for address, labels in targets],
-        }
-        config.write_text(json.dumps({"global": {"scrape_interval": "500ms"}, "scrape_configs": [scrape]}))
-        arguments = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
-        arguments.append(f"--web.listen-address=127.0.0.1:{port}")
-        self._daemon = Daemon("prometheus", [prometheus_program(), *arguments], directory)
-
-    def start(self) -> None:
-        """Start; returns when it answers queries."""
-        self._daemon.start()
-        wait_for(self._ready, what="Prometheus to be ready", seconds=60, every=0.1, found=self._daemon.tail)
-
-    def stop(self) -> None:
-        """End the process; the data stay."""
-        self._daemon.stop()
-
-    def _ready(self) -> bool:
-        self._daemon.require_running()
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
 
 
 class Trainer(Collector):
@@ -198,13 +134,18 @@ def trainers() -> Iterator[dict[str, Trainer]]:
 def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that scrapes them twice a second."""
     targets = [
-        (f"127.0.0.1:{trainer.port}", {"namespace": "elsewhere" if name == "foreign" else NAMESPACE, "pod": name})
+        {
+            "targets": [f"127.0.0.1:{trainer.port}"],
+            "labels": {"namespace": "elsewhere" if name == "foreign" else NAMESPACE, "pod": name},
+        }
         for name, trainer in trainers.items()
     ]
-    running = Prometheus(tmp_path_factory.mktemp("prometheus"), targets)
-    running.start()
-    yield running
-    running.stop()
+    config = {
+        "global": {"scrape_interval": "500ms"},
+        "scrape_configs": [{"job_name": "trainers", "static_configs": targets}],
+    }
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), config) as running:
+        yield running
 
 
 async def until(what: str, probe: Callable[[], Awaitable[T]], good: Callable[[T], bool], seconds: float = 30) -> T:

@@ -99,6 +99,20 @@ def test_held_leaves_only_by_retry_of_this_transition() -> None:
     assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
+def test_retry_waits_until_the_window_no_longer_shows_the_old_breach() -> None:
+    world = promoted()
+    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
+    world.run(10, 1.0)
+    assert world.status.phase is Phase.HELD
+    world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": str(world.status.transition_id)})
+    world.run(10, 1.0)
+    assert world.status.phase is Phase.PENDING
+    assert world.status.reason == "WindowNotClear"
+    world.bad = {}
+    world.run(40, 30.0)
+    assert world.status.phase is Phase.HEALTHY
+
+
 def test_monitoring_lost_holds_and_recovers() -> None:
     world = fleet()
     world.run(3)

@@ -55,6 +55,15 @@ class Facts:
         return cohort_size(self.spec.stages[step_index].weight, len(self.movable))
 
     @property
+    def window_clear(self) -> bool:
+        """The metrics' window no longer reaches back into the last rollback: its old breaches are not new ones."""
+        incident = self.status.incident
+        if incident is None or self.evaluation is None:
+            return True
+        over = incident.last_ack_at or incident.decided_at
+        return self.evaluation.at - over >= self.spec.evaluation.window_seconds
+
+    @property
     def unknown(self) -> tuple[tuple[str, str], ...]:
         """(workload, why) for each judged member without believable data."""
         return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
@@ -92,7 +101,8 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         told = bool(pods) and all(pod.effective_mode is target for pod in pods)
         crashing = told and any(pod.crashing for pod in pods)
         # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
-        watched = told and (guarding or workload.uid in failing)
+        unseen = any(pod.name not in evaluation.pods for pod in pods)
+        watched = told and (guarding or unseen or workload.uid in failing)
         if watched or crashing or trains_in(workload, evaluation.pods, target):
             judged = assess(
                 workload,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 import kopf
+from kopf._core.engines.peering import Identity
 
 from precision_operator.contract import PREFIX
 from precision_operator.errors import OperatorError
@@ -238,6 +239,8 @@ class _KopfThread(threading.Thread):
             await kopf.operator(
                 registry=self._registry,
                 settings=settings,
+                # Else kopf asks for the user's name, which a container's bare uid has not.
+                identity=Identity(self._settings.identity),
                 standalone=True,
                 clusterwide=not self._settings.watch_namespaces,
                 namespaces=self._settings.watch_namespaces,

@@ -24,7 +24,8 @@ def guard(facts: Facts) -> Outcome:
     if status.precision is not facts.spec.target:
         again = replace(status, phase=Phase.PENDING, reason="TargetChanged", message="", members=(), held=())
         return Outcome(again)
-    if status.held and facts.policy.annotations.get(RETRY) == str(status.transition_id):
+    asked = facts.policy.annotations.get(RETRY) == str(status.transition_id)
+    if status.held and asked and facts.window_clear:
         status = replace(status, held=(), phase=Phase.HEALTHY, reason="Retried", message="held workloads join again")
     size = facts.cohort_size(len(facts.spec.stages) - 1)
     members = extend_cohort(facts.policy.uid, status.members, [w for w, _ in facts.movable], size=size)

@@ -8,6 +8,7 @@ from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.progress import live_pods
 
 
 def pending(facts: Facts) -> Outcome:
@@ -30,6 +31,10 @@ def pending(facts: Facts) -> Outcome:
         )
         return Outcome(held, notices=(Notify("LatchedWorkloads", held.message, warning=True),))
     members = extend_cohort(facts.policy.uid, (), [w for w, _ in facts.movable], size=facts.cohort_size(0))
+    unseen = _unseen(facts, {m.uid for m in members})
+    if unseen:
+        text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
+        return Outcome(status, waiting=Closed("NoSamples", text))
     started = replace(
         status,
         phase=Phase.PROGRESSING,
@@ -48,6 +53,12 @@ def pending(facts: Facts) -> Outcome:
     return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
 
 
+def _unseen(facts: Facts, members: set[str]) -> list[str]:
+    """Members of which a pod has no metrics."""
+    seen = facts.evaluation.pods if facts.evaluation else {}
+    return [w.name for w, _ in facts.movable if w.uid in members and any(p.name not in seen for p in live_pods(w))]
+
+
 def _missing(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
@@ -63,6 +74,8 @@ def _missing(facts: Facts) -> Closed | None:
         )
     if facts.evaluation is None:
         return Closed("AwaitingEvaluation", "the metrics have not been read yet")
+    if not facts.window_clear:
+        return Closed("WindowNotClear", "the metrics' window still reaches back into the last rollback")
     if "ack" in facts.evaluation.errors:
         return Closed("MetricsUnavailable", "Prometheus gives no answer: nothing is moved that could not be watched")
     return None
