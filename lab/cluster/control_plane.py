@@ -15,6 +15,7 @@ from types import TracebackType
 from lab import paths
 from lab.cluster.kubeconfig import write_kubeconfig
 from lab.cluster.kubectl import Kubectl
+from lab.cluster.network import SERVICE_RANGE
 from lab.cluster.pki import Authority
 from lab.cluster.ports import free_ports
 from lab.process import Daemon
@@ -22,7 +23,6 @@ from lab.setup.kube import kube_binaries
 from lab.setup.prerequisites import require_control_plane_programs
 from lab.waiting import wait_for
 
-SERVICE_RANGE = "10.96.0.0/16"
 KUBERNETES_SERVICE = "10.96.0.1"
 
 _NICE = -5

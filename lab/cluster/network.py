@@ -14,6 +14,7 @@ from lab.process import run
 BRIDGE = "cni0"
 NODE_ADDRESS = "10.244.0.1"
 POD_RANGE = "10.244.0.0/24"
+SERVICE_RANGE = "10.96.0.0/16"
 _POD_PREFIX = "10.244.0."
 _PLUGINS = Path("/usr/lib/cni")
 _SYSCTLS = {
@@ -43,6 +44,8 @@ class Network:
             run(["ip", "link", "add", BRIDGE, "type", "bridge"])
         run(["ip", "address", "replace", f"{NODE_ADDRESS}/24", "dev", BRIDGE])
         run(["ip", "link", "set", BRIDGE, "up"])
+        # Addresses of Services are translated after the kernel chose a way out: a machine without a default one needs this.
+        run(["ip", "route", "replace", SERVICE_RANGE, "dev", BRIDGE, "src", NODE_ADDRESS])
         for rule in _ACCEPT:  # a machine whose firewall drops what it forwards would cut the pods off
             if run(["iptables", "-w", "-C", "FORWARD", *rule], check=False).returncode != 0:
                 run(["iptables", "-w", "-I", "FORWARD", *rule])
