@@ -30,7 +30,7 @@ class Trainer:
         """torchrun for a gang, plain Python else."""
         launcher = ["python3", "-m"]
         if self.ranks > 1:
-            launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}", "-m"]
+            launcher += ["precision_trainer.torchrun", "--standalone", f"--nproc-per-node={self.ranks}", "-m"]
         return [
             *launcher,
             "precision_trainer",

@@ -7,7 +7,10 @@ manifest was checked first.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
+import os
 from typing import Any
 
 import torch
@@ -45,3 +48,20 @@ def wrap_ddp(module: torch.nn.Module, device: torch.device) -> DistributedDataPa
     options: dict[str, Any] = {name: False}
     devices = [device.index or 0] if device.type == "cuda" else None
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
+
+
+def prepare_rendezvous() -> None:
+    """Let ranks, and torchrun, meet on a torch that was built without libuv (Debian's): its stores would refuse to start.
+
+    Nothing tells beforehand, so a store of our own is tried. USE_LIBUV, where it is set, decides. torch heeds it in some
+    places only (not in torchrun's stores, nor in a rank's connection to them), so the class's default is turned too.
+    """
+    stores = importlib.import_module("torch.distributed"), importlib.import_module("torch.distributed.rendezvous")
+    if "USE_LIBUV" not in os.environ:
+        try:
+            stores[0].TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True)
+        except RuntimeError:
+            os.environ["USE_LIBUV"] = "0"
+    if os.environ.get("USE_LIBUV") == "0":
+        for module in stores:
+            vars(module)["TCPStore"] = functools.partial(vars(module)["TCPStore"], use_libuv=False)

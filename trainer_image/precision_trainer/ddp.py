@@ -40,12 +40,13 @@ def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0)
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     if backend == "nccl":
         torch.cuda.set_device(_whole("LOCAL_RANK", rank))
+    compat.prepare_rendezvous()
     try:
         dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timedelta(seconds=timeout_seconds))
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"rank {rank} of {world_size} could not join at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} "
-            f"within {timeout_seconds:g} s ({error}); check that all ranks run and reach that address"
+            f"within {timeout_seconds:g} s ({error}); check that all ranks run, that the address is right and its port free"
         ) from error
     return rank, world_size
 
