@@ -6,12 +6,13 @@ interrupted.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from lab import paths
 from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.progress import console, elapsed, say
-from lab.setup.kube import kube_binaries
+from lab.setup.kube import ENVIRONMENT, MODULE, kube_binaries, test_command
 from lab.setup.prerequisites import require_node_programs
 
 _REPORTS = paths.BUILD / "reports"
@@ -115,6 +116,7 @@ def test(suite: Suite, *more: str) -> None:
     if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
         return
     check(suite)
+    suite.stage("go test (lab/kube)", lambda: _call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/chart")
     suite.pytest("tests/trainer")
     suite.pytest("tests/cluster")
@@ -152,9 +154,9 @@ def main() -> int:
     return suite.conclude()
 
 
-def _call(command: list[str]) -> int:
+def _call(command: list[str], *, cwd: Path = paths.ROOT, env: Mapping[str, str] | None = None) -> int:
     """Run a program with our streams. Interrupted, wait for its own clean-up before ours."""
-    with subprocess.Popen(command, cwd=paths.ROOT) as process:
+    with subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}) as process:
         try:
             return process.wait()
         except KeyboardInterrupt as interrupt:

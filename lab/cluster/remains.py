@@ -10,6 +10,8 @@ from pathlib import Path
 from lab.process import run
 from lab.waiting import wait_for
 
+_LOG_LINKS = Path("/var/log/containers")
+_NETWORK_RESULTS = Path("/var/lib/cni/results")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -22,9 +24,20 @@ def remove_remains(directory: Path, socket: Path) -> None:
     wait_for(lambda: not _shims(socket), what="the containers' shims to end", seconds=10)
     for mount in sorted(_mounts(directory), reverse=True):
         run(["umount", "--lazy", mount], check=False)
+    _remove_notes(directory)
     for group in sorted(_CGROUPS.glob("*/k8s.io/*")) + sorted(_CGROUPS.glob("k8s.io/*")):
         with contextlib.suppress(OSError):
             group.rmdir()  # refuses where processes live: then it is not ours
+
+
+def _remove_notes(directory: Path) -> None:
+    """Remove what kubelet and network plugins note about our containers in places of the system's."""
+    for link in _LOG_LINKS.glob("*.log"):
+        if link.is_symlink() and str(link.readlink()).startswith(f"{directory}/"):
+            link.unlink()
+    for sandbox in directory.glob("runtime/root/io.containerd.grpc.v1.cri/sandboxes/*"):
+        for result in _NETWORK_RESULTS.glob(f"*-{sandbox.name}-*"):
+            result.unlink()
 
 
 def _shims(socket: Path) -> list[int]:

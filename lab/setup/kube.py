@@ -25,8 +25,11 @@ COMMANDS = (
     "kubelet",
     "lab-dns",
 )
+ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+"""Whatever the machine's own settings of Go are."""
+
 _PROGRAMS = ("kube", "pause")
-_MODULE = paths.ROOT / "lab" / "kube"
+MODULE = paths.ROOT / "lab" / "kube"
 
 
 def kube_binaries() -> Path:
@@ -34,13 +37,20 @@ def kube_binaries() -> Path:
 
     The result is kept by the hash of the module: in the machine's cache, and from there in build/bin.
     """
-    sources = digest([_MODULE], [VERSION, *_link_flags()])
+    sources = digest([MODULE], [VERSION, *_link_flags()])
     stamp = paths.BIN / ".sources"
     if not _is(stamp, sources):
         with machine_lock("kube-binaries"):
             if not _is(stamp, sources):
                 _install(sources, stamp)
     return paths.BIN
+
+
+def test_command() -> list[str]:
+    """Return the command that tests the module's own code, with the flags of the build, so that it compiles little
+    anew.
+    """
+    return [str(find_go()), "test", "-trimpath", "-buildvcs=false", "-mod=readonly", "./..."]
 
 
 def _is(stamp: Path, text: str) -> bool:
@@ -77,10 +87,9 @@ def _compile(target: Path) -> None:
         "-o",
         scratch,
     ]
-    environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     try:
         with step(f"compile Kubernetes {VERSION} (about 6 minutes on two cores the first time)"):
-            run([*build, *(f"./cmd/{name}" for name in _PROGRAMS)], cwd=_MODULE, env=environment, timeout=2400)
+            run([*build, *(f"./cmd/{name}" for name in _PROGRAMS)], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
         if not target.is_dir():
             scratch.rename(target)
     finally:

@@ -13,6 +13,7 @@ from lab.process import run
 from lab.progress import step
 
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where some shells do not look, and administrators' programs are."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Program:
         """Tell whether it is there."""
         if self.name.startswith("/"):
             return Path(self.name).exists()
-        return shutil.which(self.name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_PATH])) is not None
+        return shutil.which(self.name) is not None
 
 
 CONTROL_PLANE = (Program("openssl", "openssl"), Program("setpriv", "util-linux"))
@@ -66,6 +67,7 @@ def require_node_programs() -> None:
 
 
 def _require(programs: tuple[Program, ...]) -> None:
+    _extend_path()
     missing = [program for program in programs if not program.present()]
     if not missing:
         return
@@ -86,3 +88,8 @@ def _require(programs: tuple[Program, ...]) -> None:
         raise LabError(
             f"the programs {', '.join(still)} after installing {' '.join(packages)}", "they are missing", by_hand
         )
+
+
+def _extend_path() -> None:
+    known = os.environ.get("PATH", "").split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*known, *(folder for folder in _SYSTEM_PATH if folder not in known)])
