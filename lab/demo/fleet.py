@@ -36,6 +36,7 @@ class Trainer:
             "precision_trainer",
             "train",
             "transformer",
+            "--batch-size=4",
             "--checkpoint-dir=/checkpoints",
             "--checkpoint-every=40",
             "--segment-steps=20",

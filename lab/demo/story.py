@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from lab.cluster.kubectl import Json
 from lab.demo.fleet import FAULT, FAULTY, FLEET, NAMESPACE, NEWCOMERS, Trainer, deployment, volume
 from lab.demo.metrics import BreachPoll, Metrics
@@ -13,18 +15,17 @@ from lab.demo.timeline import Timeline
 from lab.errors import LabError
 from lab.paths import ROOT
 from lab.waiting import wait_for
+from precision_operator.api.spec import parse_spec
 from precision_operator.signals.queries import BUILT_IN, render
 
 POLICY = Path(__file__).with_name("policy.yaml")
 CHART = ROOT / "helm" / "precision-operator"
-WINDOW_SECONDS = 10.0
-MIN_STEPS = 20
-"""The policy's window, and the default of minSteps."""
+_EVALUATION = parse_spec(yaml.safe_load(POLICY.read_text())["spec"]).evaluation
 BREACH_LEVEL = 0.30
 FLEET_BREACH = 2
 """25 % of six, at least 2: the policy's defaults."""
 
-OVERFLOW = render(BUILT_IN["overflow"], NAMESPACE, WINDOW_SECONDS, MIN_STEPS)
+OVERFLOW = render(BUILT_IN["overflow"], NAMESPACE, _EVALUATION.window_seconds, _EVALUATION.min_steps)
 """The operator's own query, rendered as the operator renders it for this policy."""
 
 

@@ -137,7 +137,7 @@ class Evaluator:
             else:
                 answers[signal] = reading.samples
         at = min((request.at for request in requests.values()), default=self._clock.time())
-        pods, complaints = group(answers, {name: Signal(name) for name in answers if name in set(Signal)})
+        pods, complaints = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
         errors.update(complaints)
         return Evaluation(at=at, continuous_since=self._continuity(plan, at, began), pods=pods, errors=errors)
 

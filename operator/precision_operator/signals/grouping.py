@@ -25,12 +25,13 @@ class _Pod:
 
 
 def group(
-    answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
+    answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal], *, at: float
 ) -> tuple[dict[str, PodSignals], dict[str, str]]:
     """(signals by pod name, complaints by query name) of the answers by query name.
 
     A pod that occurs twice in an answer has no value in it: which of them is meant cannot be known. Only of the
-    acknowledgement the newest counts, since a change of mode leaves two series for a moment.
+    acknowledgement the newest counts, since a change of mode leaves two series for a moment. Its value is how long ago it
+    was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
     """
     pods: dict[str, _Pod] = {}
     complaints: dict[str, str] = {}
@@ -41,7 +42,7 @@ def group(
                 f"MissingPodLabel: {unlabelled} of {len(samples)} series have no label pod; group the query by (pod), "
                 "and have Prometheus attach pod from its service discovery"
             )
-        twice = _acknowledgements(samples, pods) if name == ACK else _values(samples, pods, name, signals.get(name))
+        twice = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
         if twice:
             more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
             complaints[name] = (
@@ -57,7 +58,7 @@ def group(
     return frozen, complaints
 
 
-def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod]) -> set[str]:
+def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod], at: float) -> set[str]:
     """The newest acknowledgement of each pod; returns the pods whose newest ones contradict each other."""
     newest: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -72,7 +73,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod]) -> set[s
     contradicting: set[str] = set()
     for name, candidates in newest.items():
         pod = pods.setdefault(name, _Pod())
-        pod.sampled_at = candidates[0].value
+        pod.sampled_at = at + candidates[0].value
         said = {(sample.labels.get("mode"), sample.labels.get("generation")) for sample in candidates}
         if len(said) > 1:
             contradicting.add(name)

@@ -29,7 +29,7 @@ STEPS = "steps"
 
 BUILT_IN: Mapping[str, str] = {
     # Value: when the acknowledgement was scraped, seconds since the epoch, by Prometheus' clock.
-    ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"}))',
+    ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"})) - time()',
     # Training steps within the window.
     STEPS: 'sum by (pod) (increase(genesis_training_steps_total{namespace="$namespace"}[$window]))',
     # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.

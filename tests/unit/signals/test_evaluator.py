@@ -55,7 +55,7 @@ def make(source: Source, clock: ManualClock, **queries: str) -> Evaluator:
 async def test_answers_are_split_by_pod() -> None:
     clock = ManualClock()
     source = Source(
-        precision_info=[at("a", 100.0, mode="fp16", generation="3"), at("b", 101.0, mode="fp32", generation="2")],
+        precision_info=[at("a", -2.0, mode="fp16", generation="3"), at("b", -1.0, mode="fp32", generation="2")],
         training_steps_total=[at("a", 40.0)],
         overflow=[at("a", 0.25)],
         loss=[at("a", math.nan), at("c", -0.1)],
@@ -66,10 +66,10 @@ async def test_answers_are_split_by_pod() -> None:
     assert evaluation.errors == {}
     assert evaluation.at == evaluation.continuous_since == clock.time()
     a = evaluation.pods["a"]
-    assert (a.mode, a.generation, a.sampled_at, a.steps) == (Mode.FP16, 3, 100.0, 40.0)
+    assert (a.mode, a.generation, a.sampled_at, a.steps) == (Mode.FP16, 3, evaluation.at - 2.0, 40.0)
     assert a.values[Signal.OVERFLOW] == 0.25
     assert math.isnan(a.values[Signal.DIVERGENCE])
-    assert evaluation.pods["b"] == PodSignals(mode=Mode.FP32, generation=2, sampled_at=101.0)
+    assert evaluation.pods["b"] == PodSignals(mode=Mode.FP32, generation=2, sampled_at=evaluation.at - 1.0)
     assert evaluation.pods["c"].sampled_at is None
     assert len(source.asked) == 4
 
