@@ -16,7 +16,7 @@ from lab.cluster import Cluster, Kubectl
 from lab.cluster.kubectl import Json
 from lab.cluster.monitoring import apply_prometheus
 from lab.demo.fleet import NAMESPACE, VOLUME_PATH
-from lab.demo.metrics import Metrics
+from lab.demo.metrics import SERVICE, Metrics
 from lab.demo.report import build
 from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage
 from lab.demo.story import Story
@@ -112,9 +112,12 @@ def play(stage: Stage, *, keep: bool) -> Json:
         if not keep:
             stack.callback(_clean, stage)
         with step("Prometheus in the cluster"):
-            apply_prometheus(stage.kubectl, image=stage.images.prometheus, pull_policy=stage.images.pull_policy)
+            address = apply_prometheus(
+                stage.kubectl, image=stage.images.prometheus, pull_policy=stage.images.pull_policy
+            )
         proxy = stack.enter_context(ApiProxy(stage.kubectl))
-        metrics = Metrics(proxy.url, stage.evidence / "prometheus.jsonl")
+        reachable = address if stage.audit_log is not None else proxy.url + SERVICE
+        metrics = Metrics(api_server=proxy.url, prometheus=reachable, record=stage.evidence / "prometheus.jsonl")
         stage.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         logs = stack.enter_context(LogFollower(stage))
         story = Story(stage, metrics, Timeline())

@@ -24,7 +24,8 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     """The whole report; what the cluster cannot give is null, not invented."""
     writes = operator_writes(stage.audit_log, OPERATOR_USER) if stage.audit_log else None
     events = trainer_events(logs)
-    visible = facts.breach.visible_at if facts.breach else None
+    poll = facts.breach
+    visible = poll.visible_at if poll else None
     decided = decided_at(writes, since=facts.fault_at) if writes is not None else None
     hot, restart = _hot(facts, events, visible), _restart(facts, events, visible)
     all_fp32 = bool(facts.modes_after) and set(facts.modes_after.values()) == {"fp32"}
@@ -32,7 +33,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     newcomers = sorted(set(facts.newcomer_modes.values()))
     checks = {
         "breach was seen by the poll": visible is not None,
-        "polls at most 0.25 s apart": facts.breach is not None and facts.breach.longest_gap_seconds <= 0.25,
+        "poll exact to 0.25 s": poll is not None and poll.gap_seconds is not None and poll.gap_seconds <= 0.25,
         "hot ranks acknowledged within the bar": _within(hot["breach_to_last_ack_seconds"]),
         "every hot rank flipped": hot["ranks"] == sum(t.ranks for t in FLEET if t.hot),
         "no hot pod restarted": hot["restarts"] == 0,
@@ -49,9 +50,9 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "workloads": len(FLEET),
         "phases": facts.phases,
         "evaluation_interval_seconds": interval_seconds(),
-        "first_workload_breach_visible_at": facts.breach.first_at if facts.breach else None,
+        "first_workload_breach_visible_at": poll.first_at if poll else None,
         "breach_visible_at": visible,
-        "longest_poll_gap_seconds": round(facts.breach.longest_gap_seconds, 3) if facts.breach else None,
+        "breach_poll_gap_seconds": round(poll.gap_seconds, 3) if poll and poll.gap_seconds is not None else None,
         "decided_at": decided,
         "last_patch_at": _last_pod_patch(writes, decided, facts.settled_at),
         "breach_to_decided_seconds": _difference(decided, visible),

@@ -128,15 +128,8 @@ def test_monitoring_lost_holds_and_recovers() -> None:
 
 def test_same_breach_on_fp32_is_not_blamed_on_the_precision() -> None:
     world = fleet()
-    world.run(1)
-    observation = world.observe()
-    assert observation.evaluation is not None
-    pods = {
-        name: replace(signals, values={**signals.values, Signal.NON_FINITE: 2.0})
-        for name, signals in observation.evaluation.pods.items()
-    }
-    world.observe = lambda: replace(observation, workloads=tuple(world.workloads.values()), evaluation=replace(observation.evaluation, pods={**pods, **{p.name: replace(pods[p.name], mode=world.modes[p.name][0], generation=world.modes[p.name][1]) for w in world.workloads.values() for p in w.pods if p.name in pods}}, at=world.now))  # type: ignore[method-assign]  # fmt: skip
-    world.run(5)
+    world.everywhere = {Signal.NON_FINITE: 2.0}
+    world.run(8)
     assert world.status.phase is Phase.PROGRESSING
     assert world.status.reason == "CauseNotPrecision"
 

@@ -36,6 +36,8 @@ class World:
     """What each pod's process really trains in, and the generation it applied."""
     bad: dict[str, dict[Signal, float]] = field(default_factory=dict)
     """Workload → values that differ from GOOD while it trains in reduced precision."""
+    everywhere: dict[Signal, float] = field(default_factory=dict)
+    """Values that differ from GOOD on all workloads, in any precision."""
     blind: set[str] = field(default_factory=set)
     """Workloads whose pods Prometheus does not see."""
     down: bool = False
@@ -86,13 +88,13 @@ class World:
         pods: dict[str, PodSignals] = {}
         errors = {}
         if self.down:
-            errors = {q: "MetricsUnavailable: refused" for q in ("ack", "steps", *Signal)}
+            errors = dict.fromkeys(("ack", "steps", *Signal), "MetricsUnavailable: refused")
         for workload in self.workloads.values():
             if workload.name in self.blind or self.down:
                 continue
             for pod in workload.pods:
                 mode, generation = self.modes[pod.name]
-                values = dict(GOOD)
+                values = {**GOOD, **self.everywhere}
                 if mode is Mode.FP32:
                     values.pop(Signal.OVERFLOW)
                 else:
