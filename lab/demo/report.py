@@ -92,7 +92,7 @@ def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Jso
 def _restart(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:
     mine = [e for e in events if e.workload == LITERAL and e.at >= facts.fault_at]
     stopped = [e for e in mine if e.event == "stopping"]
-    resumed = [e for e in mine if e.event == "resumed"]
+    resumed = [e for e in mine if e.event == "resumed" and e.body.get("mode") == "fp32"]
     last = max((e.at for e in resumed), default=None)
     lost = stopped[-1].body["step"] - resumed[-1].body["step"] if stopped and resumed else None
     return {
