@@ -54,7 +54,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "breach_visible_at": visible,
         "breach_poll_gap_seconds": round(poll.gap_seconds, 3) if poll and poll.gap_seconds is not None else None,
         "decided_at": decided,
-        "last_patch_at": _last_pod_patch(writes, decided, facts.settled_at),
+        "last_patch_at": _last_patch(writes, decided, facts.settled_at),
         "breach_to_decided_seconds": _difference(decided, visible),
         "hot": hot,
         "restart": restart,
@@ -108,10 +108,16 @@ def _settled_without_rollout(facts: Facts) -> bool:
     return same and all(facts.templates_after.get(n) == "false" for n in hot)
 
 
-def _last_pod_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:
+def _last_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:
     if writes is None or decided is None:
         return None
-    urgent = [w for w in writes if w.succeeded and decided <= w.completed_at <= until and w.resource == "pods"]
+    urgent = [
+        w
+        for w in writes
+        if w.succeeded
+        and decided <= w.completed_at <= until
+        and (w.resource == "pods" or (w.resource == "deployments" and w.name == LITERAL))
+    ]
     return max((w.completed_at for w in urgent), default=None)
 
 

@@ -38,7 +38,8 @@ def elect(kubeconfig: str, namespace: str, name: str) -> None:
     from precision_operator.settings import LeaseSettings
 
     def say(event: str, **more: object) -> None:
-        print(json.dumps({"event": event, "at": time.monotonic(), **more}), flush=True)
+        # One write a line: two threads speak here, and print() writes the text and its end apart.
+        os.write(sys.stdout.fileno(), json.dumps({"event": event, "at": time.monotonic(), **more}).encode() + b"\n")
 
     async def main() -> None:
         stop = asyncio.Event()
