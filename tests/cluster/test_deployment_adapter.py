@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from lab.cluster import ControlPlane
+from precision_operator.api.modes import Mode
 from precision_operator.contract import ENABLE, GENERATION, LATCH, MODE, ORIGINAL, REQUEST, SETTLE
 from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, WriteTemplate
 from precision_operator.core.model import SettleIntent, WorkloadView
-from precision_operator.core.modes import Mode
 from precision_operator.errors import PreconditionFailed
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient

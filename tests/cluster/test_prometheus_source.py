@@ -20,8 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from lab.prometheus import Prometheus
-from precision_operator.core.model import Evaluation, Signal
-from precision_operator.core.modes import Mode
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator

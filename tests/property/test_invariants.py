@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
 from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.decide import Decision, decide
-from precision_operator.core.model import Signal
-from precision_operator.core.modes import Mode, is_safer
 from tests.property.policies import FAST, policy
 from tests.property.world import World
 

@@ -6,7 +6,9 @@ writes is held in tests/cluster and tests/e2e.
 
 from dataclasses import dataclass, field, replace
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
+from precision_operator.api.signals import Signal
 from precision_operator.api.status import Status, parse_status, status_to_wire
 from precision_operator.core.actions import Action, RequestPod, Settle, SettleStage, WriteTemplate
 from precision_operator.core.decide import Decision, decide
@@ -17,10 +19,8 @@ from precision_operator.core.model import (
     PodView,
     Request,
     SettleIntent,
-    Signal,
     WorkloadView,
 )
-from precision_operator.core.modes import Mode
 
 GOOD = {Signal.OVERFLOW: 0.0, Signal.DIVERGENCE: -0.1, Signal.FAILURES: 0.0, Signal.NON_FINITE: 0.0, Signal.SPEED: 1.0}
 

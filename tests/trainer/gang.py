@@ -18,7 +18,7 @@ def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
     warnings.simplefilter("error")
     import torch
 
-    from precision_trainer.ddp import cleanup_distributed, init_distributed
+    from precision_trainer.gang.ddp import cleanup_distributed, init_distributed
     from tests.trainer import scenarios
 
     torch.set_num_threads(1)
@@ -37,7 +37,7 @@ class Gang:
     """Runs a function of scenarios.py on every rank."""
 
     def __init__(self, world: int) -> None:
-        from precision_trainer.launch import free_port
+        from precision_trainer.gang.launch import free_port
 
         context = multiprocessing.get_context("spawn")
         port = free_port()

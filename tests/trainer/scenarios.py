@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.agreement import encode
-from precision_trainer.ddp import check_same, exchange
 from precision_trainer.errors import RankMismatchError
-from precision_trainer.request import Inbox, PrecisionRequest
+from precision_trainer.gang.agreement import encode
+from precision_trainer.gang.ddp import check_same, exchange
+from precision_trainer.gang.request import Inbox, PrecisionRequest
 
 Result = dict[str, object]
 WIDTH = 16

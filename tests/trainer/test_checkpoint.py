@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from precision_trainer.checkpoint import CheckpointStore, TrainingState
 from precision_trainer.errors import CheckpointError
-from precision_trainer.logs import JsonLog
+from precision_trainer.state.checkpoint import CheckpointStore, TrainingState
+from precision_trainer.telemetry.logs import JsonLog
 
 
 def _model() -> torch.nn.Module:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.boot import decide
-from precision_trainer.config import ExtendedFP16Config, parse_bool, read_boot
 from precision_trainer.errors import ConfigError
-from precision_trainer.logs import JsonLog
-from precision_trainer.precision import PrecisionMode
-from precision_trainer.request import Inbox, PrecisionRequest
+from precision_trainer.gang.request import Inbox, PrecisionRequest
+from precision_trainer.job.boot import decide
+from precision_trainer.precision.config import ExtendedFP16Config, parse_bool, read_boot
+from precision_trainer.precision.modes import PrecisionMode
+from precision_trainer.telemetry.logs import JsonLog
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 

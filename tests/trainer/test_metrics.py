@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.exporter import Exporter
-from precision_trainer.metrics import Metrics
+from precision_trainer.telemetry.exporter import Exporter
+from precision_trainer.telemetry.metrics import Metrics
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
 NEEDS_CUDA = {"genesis_cuda_memory_allocated_bytes"}
@@ -61,8 +61,8 @@ def _fill(metrics: Metrics) -> None:
     """As after some steps of a real process."""
     import torch
 
-    from precision_trainer.options import TrainOptions
-    from precision_trainer.train import _run_info
+    from precision_trainer.job.options import TrainOptions
+    from precision_trainer.job.train import _run_info
 
     metrics.acknowledge("fp16", 4)
     metrics.run_info(_run_info(TrainOptions(), 2, torch.device("cpu")))

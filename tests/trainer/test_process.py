@@ -16,7 +16,7 @@ import pytest
 
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
-from precision_trainer.launch import free_port
+from precision_trainer.gang.launch import free_port
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
@@ -215,7 +215,7 @@ def test_errors_are_one_line_with_the_next_step_and_code_1(
 
 
 def test_divergence_is_code_17(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from precision_trainer import signals, train
+    from precision_trainer.job import signals, train
 
     def diverge(*_: object) -> int:
         raise DivergedError("the loss was not finite")

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.agreement import WIDTH, decode, encode
 from precision_trainer.errors import RankMismatchError
-from precision_trainer.precision import PrecisionMode
-from precision_trainer.request import (
+from precision_trainer.gang.agreement import WIDTH, decode, encode
+from precision_trainer.gang.request import (
     MAX_BYTES,
     MAX_GENERATION,
     Inbox,
@@ -23,6 +22,7 @@ from precision_trainer.request import (
     RequestFile,
     parse_request,
 )
+from precision_trainer.precision.modes import PrecisionMode
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 Errors = list[tuple[str, str]]

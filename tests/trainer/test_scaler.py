@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_trainer.config import ExtendedFP16Config
 from precision_trainer.errors import CheckpointError
-from precision_trainer.scaler import LossScaler
+from precision_trainer.precision.config import ExtendedFP16Config
+from precision_trainer.precision.scaler import LossScaler
 
 _CPU = torch.device("cpu")
 _BAD = (float("inf"), float("-inf"), float("nan"))

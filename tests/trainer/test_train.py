@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from precision_trainer import train as train_module
 from precision_trainer.errors import DivergedError
-from precision_trainer.logs import JsonLog
-from precision_trainer.metrics import Metrics
-from precision_trainer.options import TrainOptions
-from precision_trainer.signals import StopFlag
+from precision_trainer.job import train as train_module
+from precision_trainer.job.options import TrainOptions
+from precision_trainer.job.signals import StopFlag
+from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.telemetry.metrics import Metrics
 
 SMALL = {"width": 16, "layers": 1, "context": 8, "batch_size": 2, "metrics_port": -1, "segment_steps": 10}
 
@@ -249,7 +249,7 @@ def test_environment_gives_every_option(monkeypatch: pytest.MonkeyPatch) -> None
     import argparse
 
     from precision_trainer.errors import ConfigError
-    from precision_trainer.options import add_arguments, read_options
+    from precision_trainer.job.options import add_arguments, read_options
 
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -263,7 +263,7 @@ def test_environment_gives_every_option(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_data_is_the_same_everywhere_and_resumable() -> None:
-    from precision_trainer.data import LibraryText
+    from precision_trainer.models.data import LibraryText
 
     first, second = LibraryText(8, max_bytes=1 << 15), LibraryText(8, max_bytes=1 << 15)
     assert first.fingerprint == second.fingerprint

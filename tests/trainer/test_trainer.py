@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode, demo_fault
-from precision_trainer.data import LibraryText
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
-from precision_trainer.logs import JsonLog
+from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.job import demo_fault
+from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.request import PrecisionRequest
+from precision_trainer.telemetry.logs import JsonLog
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 CONTEXT, BATCH = 16, 4

@@ -12,19 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .config import ExtendedFP16Config
-    from .ddp import cleanup_distributed, init_distributed
-    from .precision import PrecisionMode
-    from .trainer import ExtendedFP16Trainer
+    from .gang.ddp import cleanup_distributed, init_distributed
+    from .precision.config import ExtendedFP16Config
+    from .precision.modes import PrecisionMode
+    from .precision.trainer import ExtendedFP16Trainer
 
 __all__ = ["ExtendedFP16Config", "ExtendedFP16Trainer", "PrecisionMode", "cleanup_distributed", "init_distributed"]
 
 _HOME = {
-    "ExtendedFP16Config": ".config",
-    "ExtendedFP16Trainer": ".trainer",
-    "PrecisionMode": ".precision",
-    "cleanup_distributed": ".ddp",
-    "init_distributed": ".ddp",
+    "ExtendedFP16Config": ".precision.config",
+    "ExtendedFP16Trainer": ".precision.trainer",
+    "PrecisionMode": ".precision.modes",
+    "cleanup_distributed": ".gang.ddp",
+    "init_distributed": ".gang.ddp",
 }
 
 

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import logs
 from .errors import EXIT_DIVERGED, EXIT_FAILED, DivergedError, TrainerError
+from .job.options import add_arguments, read_options
 from .names import DEFAULT_PORT
-from .options import add_arguments, read_options
+from .telemetry import logs
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command == "launch":
         if not parsed.rest or not 1 <= parsed.nproc_per_node <= 1024:
             parser.error("launch needs a command, e.g. launch --nproc-per-node 2 train transformer")
-        from .launch import launch
+        from .gang.launch import launch
 
         return launch(parsed.rest, parsed.nproc_per_node, parsed.master_port)
     return _train(parsed)
@@ -58,11 +58,11 @@ def _train(parsed: argparse.Namespace) -> int:
     try:
         options = read_options(parsed)
         # Before torch: its import takes seconds, and a stop must work meanwhile.
-        from .signals import StopFlag
+        from .job.signals import StopFlag
 
         stop = StopFlag.install(log)
         os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-        from .train import train
+        from .job.train import train
 
         return train(options, log, stop)
     except DivergedError as error:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.signals import Signal
 from precision_operator.api.wire import boolean, choice, duration_seconds, integer, mapping, number, sequence, text
-from precision_operator.core.model import Signal
-from precision_operator.core.modes import Mode, parse_mode
 
 
 class Severity(StrEnum):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from precision_operator.api.conditions import Condition
+from precision_operator.api.modes import Mode, parse_mode
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
-from precision_operator.core.model import Signal
-from precision_operator.core.modes import Mode, parse_mode
 
 
 class Phase(StrEnum):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_operator.api.modes import Mode
 from precision_operator.core.model import PodView, WorkloadView
-from precision_operator.core.modes import Mode
 
 
 class SettleStage(StrEnum):

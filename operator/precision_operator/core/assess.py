@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicySpec, Severity
 from precision_operator.api.status import Failing
-from precision_operator.core.model import Evaluation, PodSignals, PodView, Signal, WorkloadView
-from precision_operator.core.modes import Mode
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
 

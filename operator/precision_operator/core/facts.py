@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, PolicySpec
 from precision_operator.api.status import Failing, Phase, Status
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size
-from precision_operator.core.model import Evaluation, Observation, Signal, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, WorkloadView
 from precision_operator.core.plan import highest_generation
 from precision_operator.core.progress import live_pods, resolve_delivery
 

@@ -6,19 +6,9 @@ clock; a recording of it is enough to decide again, bit for bit.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from precision_operator.core.modes import Mode
-
-
-class Signal(StrEnum):
-    """What is judged, by the name it has in ``spec.criteria``."""
-
-    OVERFLOW = "overflow"
-    DIVERGENCE = "divergence"
-    FAILURES = "failures"
-    NON_FINITE = "nonFinite"
-    SPEED = "speed"
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.core.actions import Action, RequestPod, WriteTemplate
 from precision_operator.core.model import Evaluation, WorkloadView
-from precision_operator.core.modes import Mode
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
 from precision_operator.core.settle import next_settle
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.spec import Delivery
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
-from precision_operator.core.modes import Mode, at_least_as_safe
 
 
 @dataclass(frozen=True, slots=True)

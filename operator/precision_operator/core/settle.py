@@ -5,9 +5,9 @@ template first, then the Deployment's, and resume: it finds a ReplicaSet equal t
 pause must be observed; the controller must have seen that the ReplicaSet differs): without them some roll out.
 """
 
+from precision_operator.api.modes import Mode
 from precision_operator.core.actions import Settle, SettleStage
 from precision_operator.core.model import WorkloadView
-from precision_operator.core.modes import Mode
 
 
 def next_settle(

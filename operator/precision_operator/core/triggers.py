@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Fallback, Severity
 from precision_operator.api.status import Failing, Phase, Scope
 from precision_operator.contract import ABORT
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
-from precision_operator.core.model import Signal
-from precision_operator.core.modes import Mode
 
 REASONS = {
     Signal.OVERFLOW: "OverflowRateHigh",

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_operator.core.model import Evaluation, Signal
+from precision_operator.api.signals import Signal
+from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.runtime.clock import Clock, SystemClock
 from precision_operator.signals.grouping import group

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from precision_operator.core.model import PodSignals, Signal
-from precision_operator.core.modes import Mode, parse_mode
+from precision_operator.api.modes import Mode, parse_mode
+from precision_operator.api.signals import Signal
+from precision_operator.core.model import PodSignals
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, STEPS
 

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion
 from precision_operator.core.assess import assess
-from precision_operator.core.model import Evaluation, PodSignals, PodView, Signal, WorkloadView
-from precision_operator.core.modes import Mode
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge, promotes
 from tests.property.policies import policy
 

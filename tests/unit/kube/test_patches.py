@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_operator.api.modes import Mode
 from precision_operator.contract import ENABLE, GENERATION, LATCH, MODE, ORIGINAL, REQUEST, SETTLE
 from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, WriteTemplate
-from precision_operator.core.modes import Mode
 from precision_operator.errors import Conflict, PolicyError, PreconditionFailed
 from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import DEPLOYMENTS, PODS, REPLICASETS, JsonObject, Operation

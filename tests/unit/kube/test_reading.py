@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_operator.api.modes import Mode
 from precision_operator.contract import ENABLE, GENERATION, LATCH, MODE, ORIGINAL, REQUEST, SETTLE
 from precision_operator.core.model import Request, SettleIntent
-from precision_operator.core.modes import Mode
 from precision_operator.kube.workloads.reading import parse_request, parse_settle, read_deployment, read_pod
 from tests.unit.kube import bodies as b
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from precision_operator.core.model import PodSignals, Signal
-from precision_operator.core.modes import Mode
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.core.model import PodSignals
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.port import Sample

@@ -7,6 +7,7 @@ kubelet's and controllers' status writes would turn an emergency into a storm of
 import json
 from collections.abc import Iterator, Mapping
 
+from precision_operator.api.modes import Mode
 from precision_operator.contract import (
     ENABLE,
     ENABLE_ENV,
@@ -20,7 +21,6 @@ from precision_operator.contract import (
 )
 from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
 from precision_operator.core.model import SettleIntent
-from precision_operator.core.modes import Mode
 from precision_operator.errors import PolicyError, PreconditionFailed
 from precision_operator.kube.port import JsonObject, JsonValue, Operation
 from precision_operator.kube.workloads.port import ContainerSlot, DeploymentView, EnvEntry, Template

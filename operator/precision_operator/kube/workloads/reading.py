@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import boolean, integer, mapping, sequence, text
 from precision_operator.contract import (
     ENABLE,
@@ -18,7 +19,6 @@ from precision_operator.contract import (
     SETTLE,
 )
 from precision_operator.core.model import PodView, Request, SettleIntent
-from precision_operator.core.modes import Mode, is_safer, parse_mode
 from precision_operator.kube.workloads.port import (
     ContainerSlot,
     DeploymentView,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .config import DISABLED_LINE, FALLBACK_LINE, Boot
-from .errors import ConfigError
-from .logs import JsonLog
-from .precision import PrecisionMode
-from .request import Inbox, PrecisionRequest
+from ..errors import ConfigError
+from ..gang.request import Inbox, PrecisionRequest
+from ..precision.config import DISABLED_LINE, FALLBACK_LINE, Boot
+from ..precision.modes import PrecisionMode
+from ..telemetry.logs import JsonLog
 
 
 @dataclass(frozen=True, slots=True)

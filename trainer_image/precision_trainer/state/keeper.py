@@ -6,12 +6,12 @@ import time
 
 import torch
 
-from . import ddp
+from ..errors import CheckpointError
+from ..gang import ddp
+from ..precision.trainer import ExtendedFP16Trainer
+from ..telemetry.logs import JsonLog
+from ..telemetry.progress import Progress
 from .checkpoint import FORMAT, CheckpointStore, ModeEntry
-from .errors import CheckpointError
-from .logs import JsonLog
-from .progress import Progress
-from .trainer import ExtendedFP16Trainer
 
 _HISTORY = 200
 """Mode changes kept; the oldest go first."""

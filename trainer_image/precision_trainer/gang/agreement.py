@@ -18,8 +18,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import RankMismatchError
-from .precision import PrecisionMode
+from ..errors import RankMismatchError
+from ..precision.modes import PrecisionMode
 from .request import PrecisionRequest
 
 _BASE = 1024

@@ -11,26 +11,28 @@ from dataclasses import asdict
 
 import torch
 
-from . import compat, ddp, demo_fault
+from .. import compat
+from ..errors import EXIT_OK, DivergedError, GangError
+from ..gang import ddp
+from ..gang.request import Inbox, PrecisionRequest, RequestFile
+from ..models.data import LibraryText
+from ..models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
+from ..precision.config import Boot, ExtendedFP16Config, read_boot
+from ..precision.modes import PrecisionMode
+from ..precision.steps import Boundary
+from ..precision.trainer import ExtendedFP16Trainer
+from ..state.checkpoint import CheckpointStore
+from ..state.keeper import Keeper
+from ..state.runs import Runs
+from ..telemetry.exporter import Exporter
+from ..telemetry.logs import JsonLog
+from ..telemetry.metrics import Metrics
+from . import demo_fault
 from .boot import Start, decide
-from .checkpoint import CheckpointStore
-from .config import Boot, ExtendedFP16Config, read_boot
-from .data import LibraryText
-from .errors import EXIT_OK, DivergedError, GangError
-from .exporter import Exporter
-from .keeper import Keeper
-from .logs import JsonLog
-from .metrics import Metrics
-from .models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from .names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from .options import TrainOptions
-from .precision import PrecisionMode
 from .report import Reporter
-from .request import Inbox, PrecisionRequest, RequestFile
-from .runs import Runs
 from .signals import StopFlag
-from .steps import Boundary
-from .trainer import ExtendedFP16Trainer
 
 
 def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:

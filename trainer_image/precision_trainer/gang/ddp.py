@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import compat
-from .errors import ConfigError, RankMismatchError
-from .names import DEFAULT_PORT
+from .. import compat
+from ..errors import ConfigError, RankMismatchError
+from ..names import DEFAULT_PORT
 
 
 def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0) -> tuple[int, int]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from .errors import ConfigError
-from .precision import WIRE_NAMES, PrecisionMode
+from ..errors import ConfigError
+from .modes import WIRE_NAMES, PrecisionMode
 
 _TRUE = frozenset({"true", "1", "yes", "on", "y", "t"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f"})

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from .errors import ConfigError
+from ..errors import ConfigError
 from .metrics import Metrics
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import CheckpointError
 from .config import ExtendedFP16Config
-from .errors import CheckpointError
 
 
 class LossScaler:

@@ -14,8 +14,8 @@ import re
 
 import torch
 
-from .errors import ConfigError
-from .logs import JsonLog
+from ..errors import ConfigError
+from ..telemetry.logs import JsonLog
 
 ENV = "PRECISION_FAULT_FILE"
 _UP, _DOWN = 2.0**20, 2.0**-20

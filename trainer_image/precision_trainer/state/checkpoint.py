@@ -22,8 +22,8 @@ from typing import TypedDict
 
 import torch
 
-from .errors import CheckpointError
-from .logs import JsonLog
+from ..errors import CheckpointError
+from ..telemetry.logs import JsonLog
 
 FORMAT = 1
 KEEP = 2

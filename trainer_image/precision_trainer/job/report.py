@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
+from ..precision.modes import PrecisionMode
+from ..precision.steps import Boundary, ModeChange, StepRecord
+from ..precision.trainer import ExtendedFP16Trainer
+from ..state.checkpoint import ModeEntry
+from ..state.keeper import Keeper
+from ..state.runs import Runs
+from ..telemetry.logs import JsonLog
+from ..telemetry.metrics import Metrics
 from .boot import Start
-from .checkpoint import ModeEntry
-from .keeper import Keeper
-from .logs import JsonLog
-from .metrics import Metrics
-from .precision import PrecisionMode
-from .runs import Runs
-from .steps import Boundary, ModeChange, StepRecord
-from .trainer import ExtendedFP16Trainer
 
 
 class Reporter:

@@ -12,8 +12,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .errors import CheckpointError
-from .logs import JsonLog
+from ..errors import CheckpointError
+from ..telemetry.logs import JsonLog
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ import os
 import signal
 import threading
 
-from .errors import EXIT_OK
-from .logs import JsonLog
+from ..errors import EXIT_OK
+from ..telemetry.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 _SKIP = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 # Weyl sequence modulo 2^64: odd multiplier (golden ratio), so consecutive samples lie far apart.

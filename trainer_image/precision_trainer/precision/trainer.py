@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from . import ddp
-from .agreement import HEADER, WIDTH, decode, encode
+from ..errors import ConfigError
+from ..gang import ddp
+from ..gang.agreement import HEADER, WIDTH, decode, encode
+from ..gang.mailbox import Mailbox
+from ..gang.request import PrecisionRequest
+from ..telemetry.logs import JsonLog
 from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
-from .errors import ConfigError
-from .logs import JsonLog
-from .mailbox import Mailbox
-from .precision import PrecisionMode
-from .request import PrecisionRequest
+from .modes import PrecisionMode
 from .scaler import LossScaler
 from .steps import Boundary, ModeChange, StepRecord, read_record
 from .update import GradientUpdate

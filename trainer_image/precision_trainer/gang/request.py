@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .errors import TrainerError
-from .precision import WIRE_NAMES, PrecisionMode
+from ..errors import TrainerError
+from ..precision.modes import WIRE_NAMES, PrecisionMode
 
 MAX_BYTES = 64 * 1024
 MAX_GENERATION = 2**50 - 1

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 ENV_PREFIX = "TRAINER_"
 

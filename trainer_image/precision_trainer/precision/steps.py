@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .agreement import WIDTH
-from .precision import PrecisionMode
-from .request import PrecisionRequest
+from ..gang.agreement import WIDTH
+from ..gang.request import PrecisionRequest
+from .modes import PrecisionMode
 
 
 @dataclass(frozen=True, slots=True)

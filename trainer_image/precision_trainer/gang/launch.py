@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from .errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK
-from .logs import JsonLog
-from .names import DEFAULT_PORT
+from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK
+from ..names import DEFAULT_PORT
+from ..telemetry.logs import JsonLog
 
 _POLL_SECONDS = 0.05
 _PEER_GRACE_SECONDS = 5.0

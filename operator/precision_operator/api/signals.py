@@ -1,0 +1,15 @@
+"""What the operator watches in a workload; the words of the policy, the status and the metrics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Signal(StrEnum):
+    """What is judged, by the name it has in ``spec.criteria``."""
+
+    OVERFLOW = "overflow"
+    DIVERGENCE = "divergence"
+    FAILURES = "failures"
+    NON_FINITE = "nonFinite"
+    SPEED = "speed"

@@ -1,0 +1,1 @@
+"""What the ranks of one job do together: rendezvous, agreement on a request, launch."""

@@ -1,0 +1,1 @@
+"""One training job from start to exit: options, start decision, loop, signals."""
