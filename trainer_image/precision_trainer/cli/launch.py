@@ -1,0 +1,36 @@
+"""``precision-trainer launch``: the ranks of a gang on one machine."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..names import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from . import Commands
+
+
+def register(commands: Commands) -> None:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "launch",
+        help="run a command on several ranks of this machine",
+        description="Run a command on several ranks of this machine, "
+        "e.g.: launch --nproc-per-node 2 train transformer --steps 100",
+    )
+    parser.add_argument("--nproc-per-node", type=int, default=1, help="ranks (default 1)")
+    parser.add_argument(
+        "--master-port", type=int, default=int(DEFAULT_PORT), help=f"default {DEFAULT_PORT}; 0: any free one"
+    )
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="command", help="the command and its flags")
+    parser.set_defaults(run=partial(_run, parser))
+
+
+def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
+    if not parsed.rest or not 1 <= parsed.nproc_per_node <= 1024:
+        parser.error("launch needs a command, e.g. launch --nproc-per-node 2 train transformer")
+    from ..gang.launch import launch
+
+    return launch(parsed.rest, parsed.nproc_per_node, parsed.master_port)
