@@ -22,15 +22,15 @@ def _bits(value: torch.Tensor) -> bytes:
     return struct.pack("<f", float(value))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    steps=st.lists(st.lists(_GRADIENT, min_size=1, max_size=4), min_size=1, max_size=25),
+    steps=st.lists(st.lists(_GRADIENT, min_size=1, max_size=4), min_size=1, max_size=30),
     scale=st.sampled_from([2.0**-3, 1.0, 3.7, 65536.0, 2.0**100]),
-    growth=st.sampled_from([1.5, 2.0, 4.0]),
+    growth=st.sampled_from([1.0009765625, 1.5, 2.0, 4.0]),
     backoff=st.sampled_from([0.1, 0.5, 0.9]),
     interval=st.integers(1, 5),
 )
-def test_equals_torch_grad_scaler_without_a_floor(
+def test_equals_torch_grad_scaler_at_floor_0_and_hysteresis_1(
     steps: list[list[float]], scale: float, growth: float, backoff: float, interval: int
 ) -> None:
     config = ExtendedFP16Config(
@@ -44,17 +44,69 @@ def test_equals_torch_grad_scaler_without_a_floor(
     optimizer = torch.optim.SGD([parameter], lr=0.0)
     assert _bits(theirs.scale(torch.tensor(1.5))) == _bits(ours.scale(torch.tensor(1.5)))
     for gradients in steps:
-        parameter.grad = torch.tensor(gradients[:1])
-        mine = torch.tensor(gradients[:1])
+        parameter.data = torch.zeros(len(gradients))
+        parameter.grad = torch.tensor(gradients)
+        mine = torch.tensor(gradients)
         theirs.unscale_(optimizer)
         theirs.step(optimizer)
         theirs.update()
         found_inf = ours.unscale_([mine])
         ours.update(found_inf)
-        assert mine.view(torch.int32).item() == parameter.grad.view(torch.int32).item()
-        assert bool(found_inf) == (not bool(torch.isfinite(torch.tensor(gradients[:1])).all()))
+        assert torch.equal(mine.view(torch.int32), parameter.grad.view(torch.int32))
+        assert bool(found_inf) == (not bool(torch.isfinite(torch.tensor(gradients)).all()))
         assert _bits(ours.scale_value) == struct.pack("<f", theirs.get_scale())
         assert int(ours._growth_tracker) == theirs._get_growth_tracker()
+
+
+_FOUND = st.lists(st.booleans(), min_size=1, max_size=60)
+
+
+@settings(max_examples=100, deadline=None)
+@given(found=_FOUND, hysteresis=st.integers(1, 4), interval=st.integers(1, 4))
+def test_hysteresis_forgives_overflows_until_the_scale_grows_again(
+    found: list[bool], hysteresis: int, interval: int
+) -> None:
+    scaler = LossScaler(
+        ExtendedFP16Config(loss_scale=1024.0, growth_interval=interval, hysteresis=hysteresis, min_loss_scale=0.0), _CPU
+    )
+    scale, good, left = 1024.0, 0, hysteresis
+    for bad in found:
+        scaler.update(torch.tensor(float(bad)))
+        good = 0 if bad else good + 1
+        left = max(left - bad, 0)
+        if bad and left == 0:
+            scale *= 0.5
+        if good == interval:
+            scale, good, left = scale * 2.0, 0, hysteresis
+        assert float(scaler.scale_value) == scale
+
+
+def test_every_second_step_overflowing_lowers_the_scale_in_spite_of_hysteresis() -> None:
+    scaler = LossScaler(ExtendedFP16Config(hysteresis=3), _CPU)
+    for number in range(20):
+        scaler.update(torch.tensor(float(number % 2)))
+    assert float(scaler.scale_value) == 65536.0 * 0.5**8
+
+
+@given(found=_FOUND)
+def test_a_static_scale_never_moves(found: list[bool]) -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=128.0, growth_interval=1, dynamic_loss_scale=False), _CPU)
+    for bad in found:
+        scaler.update(torch.tensor(float(bad)))
+    assert float(scaler.scale_value) == 128.0
+
+
+def test_a_lowered_scale_grows_back_only_after_its_release() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=1), _CPU)
+    scaler.lower(1 / 16)
+    scaler.update(torch.tensor(0.0))
+    assert float(scaler.scale_value) == 64.0
+    scaler.update(torch.tensor(1.0))
+    scaler.update(torch.tensor(0.0))
+    assert float(scaler.scale_value) == 64.0
+    scaler.release()
+    scaler.update(torch.tensor(0.0))
+    assert float(scaler.scale_value) == 128.0
 
 
 def test_never_falls_below_the_floor_and_recovers() -> None:

@@ -46,18 +46,27 @@ class ExtendedFP16Config:
     min_loss_scale: float = 1.0
     """The scale never falls below this, [0, loss_scale]. 0 is torch's own behaviour, which runs into 0 after ~150
     overflows and then skips every step for ever (pytorch#99640)."""
+    hysteresis: int = 1
+    """Overflows that it takes, since the scale last grew, until the scale backs off, [1, 1024]. 1 is torch's behaviour."""
+    dynamic_loss_scale: bool = True
+    """False: a static scale. It neither grows nor backs off; overflowed steps are skipped all the same."""
+    allow_tf32: bool = False
+    """Let FP32 matrix products and convolutions run as TF32 on CUDA (10 bits of mantissa). Off: an FP32 baseline is strict
+    FP32, and a speed-up is one over strict FP32."""
 
     def __post_init__(self) -> None:
         """Check every field; the first wrong one raises ConfigError."""
         if not isinstance(self.precision_mode, PrecisionMode):
             _refuse("precision_mode", self.precision_mode, "a PrecisionMode")
-        for field, switch in (("enabled", self.enabled), ("use_ddp", self.use_ddp)):
+        for field in ("enabled", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
+            switch: object = getattr(self, field)
             if not isinstance(switch, bool):
                 _refuse(field, switch, "True or False")
         _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= 2.0**127, "a finite number in (0, 2^127]")
         _check_float("growth_factor", self.growth_factor, lambda v: 1 < v <= 1024, "a number in (1, 1024]")
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")
         _check_int("growth_interval", self.growth_interval, 1, 2**31 - 1)
+        _check_int("hysteresis", self.hysteresis, 1, 1024)
         _check_int("gradient_accumulation_steps", self.gradient_accumulation_steps, 1, 65536)
         _check_float(
             "max_grad_norm", self.max_grad_norm, lambda v: v >= 0, "a finite number in [0, inf); 0 = no clipping"

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling, step for step what ``torch.amp.GradScaler`` does, with a floor; everything stays on the device.
+"""Loss scaling, step for step what ``torch.amp.GradScaler`` does, with a floor, hysteresis and a ceiling; all on the device.
 
 Why not torch's class: it has no floor (after ~150 overflows the scale is 0 and every later step is skipped for ever,
 pytorch#99640), its state machine cannot be left alone while another mode trains, and it hides found_inf, which is the
@@ -21,6 +21,9 @@ class LossScaler:
         self._config = config
         self.scale_value = torch.full((), config.loss_scale, dtype=torch.float32, device=device)
         self._growth_tracker = torch.full((), 0, dtype=torch.int32, device=device)
+        self._overflows_left = torch.full((), config.hysteresis, dtype=torch.int32, device=device)
+        """Overflows until the scale backs off; only moves where hysteresis is above 1."""
+        self._ceiling: torch.Tensor | None = None
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """``loss`` (0-dim) times the scale."""
@@ -40,8 +43,11 @@ class LossScaler:
         return found_inf
 
     def update(self, found_inf: torch.Tensor) -> None:
-        """Grow or back off after a step, on the device."""
+        """Grow or back off after a step, on the device. A static scale stays as it is."""
         config = self._config
+        if not config.dynamic_loss_scale:
+            return
+        before = self.scale_value.clone() if config.hysteresis > 1 else None
         torch._amp_update_scale_(
             self.scale_value,
             self._growth_tracker,
@@ -50,21 +56,54 @@ class LossScaler:
             config.backoff_factor,
             config.growth_interval,
         )
+        if before is not None:
+            self._forgive(before, found_inf)
         if config.min_loss_scale > 0:
             self.scale_value.clamp_(min=config.min_loss_scale)
+        if self._ceiling is not None:
+            torch.minimum(self.scale_value, self._ceiling, out=self.scale_value)
+
+    def _forgive(self, before: torch.Tensor, found_inf: torch.Tensor) -> None:
+        """Hysteresis: take the back-off back while overflows are left; growth refills them.
+
+        Refilled by growth alone, not by a good step: with every second step overflowing, the scale would never fall.
+        """
+        bad = found_inf > 0
+        self._overflows_left.sub_(bad.int()).clamp_(min=0)
+        forgiven = bad & (self._overflows_left > 0)
+        grew = self.scale_value > before
+        torch.where(forgiven, before, self.scale_value, out=self.scale_value)
+        self._overflows_left.masked_fill_(grew, self._config.hysteresis)
+
+    def lower(self, factor: float) -> None:
+        """Multiply the scale by ``factor`` (below 1) and let it grow no further than that, until :meth:`release`."""
+        self.scale_value.mul_(factor).clamp_(min=self._config.min_loss_scale)
+        self._growth_tracker.zero_()
+        self._ceiling = self.scale_value.clone()
+
+    def release(self) -> None:
+        """Take the ceiling away."""
+        self._ceiling = None
 
     def thaw(self) -> None:
         """Back to FP16 after another mode: the scale goes on where it was, counting good steps starts anew."""
         self._growth_tracker.zero_()
 
     def state_dict(self) -> dict[str, float]:
-        """Scale and growth tracker. Reads the device: for checkpoints, not for steps."""
-        return {"scale": float(self.scale_value.item()), "growth_tracker": float(self._growth_tracker.item())}
+        """Scale, growth tracker and overflows left. Reads the device: for checkpoints, not for steps."""
+        return {
+            "scale": float(self.scale_value.item()),
+            "growth_tracker": float(self._growth_tracker.item()),
+            "overflows_left": float(self._overflows_left.item()),
+        }
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Take a saved state over. Raises CheckpointError if it is not one."""
         scale, tracker = state.get("scale"), state.get("growth_tracker")
         if not isinstance(scale, float) or not isinstance(tracker, float) or not 0 <= scale < float("inf"):
             raise CheckpointError(f"scaler state {state!r}: expected finite numbers 'scale' and 'growth_tracker'")
+        hysteresis = self._config.hysteresis
+        left = state.get("overflows_left", float(hysteresis))  # absent before hysteresis was
         self.scale_value.fill_(scale)
         self._growth_tracker.fill_(int(tracker))
+        self._overflows_left.fill_(min(int(left), hysteresis))
