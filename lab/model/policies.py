@@ -1,0 +1,33 @@
+"""Policies as the API server would store them."""
+
+from precision_operator.api.policy import Policy, parse_policy
+
+
+def policy(*, annotations: dict[str, str] | None = None, uid: str = "policy-uid", **spec: object) -> Policy:
+    """A policy over everything, with the CRD's defaults unless ``spec`` says otherwise."""
+    body: dict[str, object] = {
+        "metadata": {
+            "name": "fleet",
+            "namespace": "ns",
+            "uid": uid,
+            "generation": 1,
+            "resourceVersion": "1",
+            "annotations": annotations or {},
+        },
+        "spec": {"selector": {"matchLabels": {"fleet": "demo"}}, **spec},
+    }
+    return parse_policy(body)[0]
+
+
+FAST = {
+    "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1},
+    "strategy": {
+        "steps": [
+            {"setWeight": 20},
+            {"pause": {"duration": "30s"}},
+            {"setWeight": 60},
+            {"pause": {"duration": "30s"}},
+            {"setWeight": 100},
+        ]
+    },
+}
