@@ -33,6 +33,7 @@ def test_parse() -> None:
     assert parse_request(' {"generation":1,"mode":"BF16","checkpoint":true,"later":[1]}') == PrecisionRequest(
         1, BF16, True
     )
+    assert parse_request('{"generation":2,"mode":"fp32","rewind":true}') == PrecisionRequest(2, FP32, rewind=True)
     assert parse_request(" \n") is None
 
 
@@ -51,6 +52,7 @@ def test_parse() -> None:
         (json.dumps({"generation": MAX_GENERATION + 1, "mode": "fp32"}), "Malformed"),
         ('{"generation":1,"mode":7}', "Malformed"),
         ('{"generation":1,"mode":"fp32","checkpoint":"yes"}', "Malformed"),
+        ('{"generation":1,"mode":"fp32","rewind":1}', "Malformed"),
         ('{"generation":1,"mode":"fp8"}', "UnknownMode"),
         ('{"generation":1,"mode":""}', "UnknownMode"),
         ("[" * 60000, "Malformed"),
@@ -162,7 +164,11 @@ def test_low_precision_is_refused_where_it_is_not_allowed_and_fp32_never_is() ->
 
 
 _REQUESTS = st.builds(
-    PrecisionRequest, st.integers(1, MAX_GENERATION), st.sampled_from([FP32, FP16, BF16]), st.booleans()
+    PrecisionRequest,
+    st.integers(1, MAX_GENERATION),
+    st.sampled_from([FP32, FP16, BF16]),
+    st.booleans(),
+    st.booleans(),
 )
 
 

@@ -24,7 +24,9 @@ from .request import PrecisionRequest
 
 _BASE = 1024
 _DIGITS = 5
-_MODE, _CHECKPOINT, _STOP, _RUNNING, _DIGIT0 = 0, 1, 2, 3, 4
+_MODE, _FLAGS, _STOP, _RUNNING, _DIGIT0 = 0, 1, 2, 3, 4
+_CHECKPOINT, _REWIND = 1, 2
+"""Bits of the flags."""
 HEADER = _DIGIT0 + _DIGITS
 """Numbers in a message before the loss."""
 WIDTH = HEADER + 1
@@ -55,7 +57,7 @@ def encode(request: PrecisionRequest | None, *, stop: bool, running: PrecisionMo
     header[_RUNNING] = float(running.code)
     if request is not None:
         header[_MODE] = float(request.mode.code)
-        header[_CHECKPOINT] = float(request.checkpoint)
+        header[_FLAGS] = float(_CHECKPOINT * request.checkpoint + _REWIND * request.rewind)
         rest = request.generation
         for digit in range(_DIGITS):
             rest, low = divmod(rest, _BASE)
@@ -91,5 +93,11 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
     request = None
     if sums[_MODE]:
         generation = sum(sums[_DIGIT0 + digit] * _BASE**digit for digit in range(_DIGITS))
-        request = PrecisionRequest(generation, PrecisionMode.from_code(sums[_MODE]), bool(sums[_CHECKPOINT]))
+        flags = sums[_FLAGS]
+        request = PrecisionRequest(
+            generation,
+            PrecisionMode.from_code(sums[_MODE]),
+            checkpoint=bool(flags & _CHECKPOINT),
+            rewind=bool(flags & _REWIND),
+        )
     return Agreed(request, stop=sums[_STOP] > 0, loss=means[HEADER])

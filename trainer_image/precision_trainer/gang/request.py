@@ -47,6 +47,8 @@ class PrecisionRequest:
     mode: PrecisionMode
     checkpoint: bool = False
     """Also save a checkpoint at the same boundary."""
+    rewind: bool = False
+    """Also go back to the last checkpoint tagged healthy, at the same boundary: the weights are poisoned."""
 
 
 def parse_request(text: str) -> PrecisionRequest | None:
@@ -65,7 +67,7 @@ def parse_request(text: str) -> PrecisionRequest | None:
         raise RequestError(MALFORMED, f"request {_short(text)} is not a JSON object; {_EXPECTED}")
     generation: object = value.get("generation")
     mode_name: object = value.get("mode")
-    checkpoint: object = value.get("checkpoint", False)
+    flags: dict[str, object] = {name: value.get(name, False) for name in ("checkpoint", "rewind")}
     if isinstance(generation, bool) or not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
         raise RequestError(
             MALFORMED,
@@ -73,14 +75,15 @@ def parse_request(text: str) -> PrecisionRequest | None:
         )
     if not isinstance(mode_name, str):
         raise RequestError(MALFORMED, f"request: mode={mode_name!r}: expected a string; {_EXPECTED}")
-    if not isinstance(checkpoint, bool):
-        raise RequestError(MALFORMED, f"request: checkpoint={checkpoint!r}: expected true or false; {_EXPECTED}")
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise RequestError(MALFORMED, f"request: {name}={flag!r}: expected true or false; {_EXPECTED}")
     mode = PrecisionMode.from_wire(mode_name)
     if mode is None:
         raise RequestError(
             UNKNOWN_MODE, f"request: mode={mode_name!r}: expected one of {', '.join(WIRE_NAMES)}; write a new request"
         )
-    return PrecisionRequest(generation, mode, checkpoint)
+    return PrecisionRequest(generation, mode, checkpoint=flags["checkpoint"] is True, rewind=flags["rewind"] is True)
 
 
 _EXPECTED = 'expected {"generation":17,"mode":"fp32"}; write a whole new request'

@@ -60,6 +60,8 @@ class Boundary:
     change: ModeChange | None
     checkpoint: bool
     stop: bool
+    rewind: bool = False
+    """Go back to the last healthy checkpoint (state/keeper.py), after the change of mode and instead of a checkpoint."""
 
 
 def read_record(step: int, mode: PrecisionMode, generation: int, loss: float, values: list[float]) -> StepRecord:

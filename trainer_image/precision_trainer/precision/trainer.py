@@ -41,6 +41,7 @@ RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
 _AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
+_NOTHING: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
 
 
 class ExtendedFP16Trainer:
@@ -94,6 +95,8 @@ class ExtendedFP16Trainer:
         if self.config.use_ddp:
             self._ddp = ddp.wrap(model, self._telemetry, self.device)
         self._mailbox: Mailbox[tuple[int, PrecisionMode, int]] = Mailbox(self.device)
+        self._one = torch.ones((), device=self.device)
+        self._contexts: dict[PrecisionMode, contextlib.AbstractContextManager[object]] = {PrecisionMode.FP32: _NOTHING}
         self._micro_step = 0
         self._begun = False
         self._loss_sum: torch.Tensor | None = None
@@ -169,7 +172,7 @@ class ExtendedFP16Trainer:
     def _read(self, keep: int) -> Boundary:
         records: list[StepRecord] = []
         change: ModeChange | None = None
-        stop = checkpoint = False
+        stop = checkpoint = rewind = False
         while len(self._mailbox) > keep:
             note, values = self._mailbox.get()
             step, mode, generation = note
@@ -183,7 +186,8 @@ class ExtendedFP16Trainer:
             if agreed.request is not None and agreed.request.generation > self.generation:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
-        return Boundary(self.step, tuple(records), change, checkpoint, stop)
+                rewind = rewind or agreed.request.rewind
+        return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -199,18 +203,22 @@ class ExtendedFP16Trainer:
         """
         if not self._micro_step:
             self.begin_step()
-        dtype = _AUTOCAST.get(self.mode)
-        with contextlib.ExitStack() as stack:
-            if self._ddp is not None and not self._last_micro_step:
-                stack.enter_context(self._ddp.no_sync())
-            if dtype is not None:
-                stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
+        unsynchronised = self._ddp is not None and not self._last_micro_step
+        with self._ddp.no_sync() if unsynchronised and self._ddp else _NOTHING, self._autocast():
             loss = loss_fn(self.module, batch)
         if loss.dim() != 0:
             raise ConfigError(
                 f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()"
             )
         return loss
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The context that a forward pass runs in; made once a mode, since making one costs more than entering it."""
+        context = self._contexts.get(self.mode)
+        if context is None:
+            context = torch.autocast(self.device.type, dtype=_AUTOCAST[self.mode])
+            self._contexts[self.mode] = context
+        return context
 
     @property
     def _last_micro_step(self) -> bool:
@@ -227,16 +235,22 @@ class ExtendedFP16Trainer:
         part = loss.float() if steps == 1 else loss.float() / steps
         seen = part.detach()
         self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
-        scaled = self.scaler.scale(part) if self.mode.uses_scaler else part
+        # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
+        root = self.scaler.scale_value if self.mode.uses_scaler else self._one
         if not last:
-            torch.autograd.backward(scaled)
+            torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
-        self._telemetry.grad = None
-        message = torch.cat((self._header_on_device(), self._loss_sum.reshape(1)))
-        torch.autograd.backward((scaled, self._telemetry), (None, message))
+        message: torch.Tensor | None = torch.cat((self._header_on_device(), self._loss_sum.reshape(1)))
+        if self._ddp is None:  # the message of a gang of one is its own mean
+            torch.autograd.backward(part, root)
+        else:
+            self._telemetry.grad = None
+            torch.autograd.backward((part, self._telemetry), (root, message))
+            message = self._telemetry.grad
+        assert message is not None
         self._loss_sum = None
-        self._update()
+        self._update(message)
         self._micro_step = 0
         self._begun = False
         self.step += 1
@@ -251,13 +265,15 @@ class ExtendedFP16Trainer:
             self._header = torch.tensor(header, dtype=torch.float32, device=self.device)
         return self._header
 
-    def _update(self) -> None:
-        """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer)."""
+    def _update(self, mean: torch.Tensor) -> None:
+        """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer).
+
+        Args:
+            mean: the message averaged over the ranks, [WIDTH].
+        """
         found_inf, norm = self._gradient_update(self.scaler if self.mode.uses_scaler else None)
-        assert self._telemetry.grad is not None
         tail = torch.stack((found_inf, self.scaler.scale_value, norm))
-        self._mailbox.put((self.step, self.mode, self.generation), torch.cat((self._telemetry.grad, tail)))
-        self.optimizer.zero_grad(set_to_none=True)
+        self._mailbox.put((self.step, self.mode, self.generation), torch.cat((mean, tail)))
 
     # --- what it came to ----------------------------------------------------------------------------------------------
 
