@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from precision_operator.errors import Conflict, KubeError, TooManyRequests
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder
@@ -26,6 +25,7 @@ from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.sink import InventorySink
+from precision_operator.shell.worker import Worker
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 
@@ -46,11 +46,10 @@ class App:
     def __init__(self, settings: Settings, client: KubeClient, metrics: Metrics) -> None:
         self._settings = settings
         self._clock = clock = SystemClock()
-        self._metrics = metrics
         self._watchdog = Watchdog(clock)
         self._queue: WorkQueue[PolicyKey] = WorkQueue(clock)
         adapter = DeploymentAdapter()
-        self._inventory = Inventory(adapter)
+        self._inventory = Inventory(adapter, namespaces=settings.watch_namespaces)
         self._sink = InventorySink(self._inventory, enqueue=self._queue.add, heartbeat=self._watchdog.beat)
         self._elector = LeaseElector(
             client,
@@ -79,7 +78,15 @@ class App:
             limiter=limiter,
             expectations=expectations,
         )
-        self._reconciler = Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock)
+        self._worker = Worker(
+            Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock),
+            queue=self._queue,
+            elector=self._elector,
+            inventory=self._inventory,
+            limiter=limiter,
+            metrics=metrics,
+            clock=clock,
+        )
         self._http = HttpServer(metrics, Health(self._watchdog, lambda: self._inventory.ready))
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
@@ -104,7 +111,9 @@ class App:
                 group.create_task(run_kopf(registry, self._settings, access=access, stop_flag=stop), name="watches")
                 group.create_task(self._elector.run(led_work), name="lease")
                 ticker = group.create_task(self._tick(), name="ticker")
-                workers = [group.create_task(self._work(), name=f"worker-{i}") for i in range(self._settings.workers)]
+                workers = [
+                    group.create_task(self._worker.run(), name=f"worker-{i}") for i in range(self._settings.workers)
+                ]
                 await stop.wait()
                 for task in (*workers, ticker):
                     task.cancel()
@@ -126,46 +135,6 @@ class App:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
         for key in self._inventory.policies():
             self._queue.add(key)
-
-    async def _work(self) -> None:
-        while True:
-            await self._elector.leading.wait()
-            key = await self._queue.get()
-            try:
-                if self._elector.is_leader and self._inventory.ready:
-                    await self._reconcile(key)
-                # Else: whoever leads next starts with all policies, and so does the inventory once it is full.
-            finally:
-                self._queue.done(key)
-
-    async def _reconcile(self, key: PolicyKey) -> None:
-        began = self._clock.monotonic()
-        result = "success"
-        try:
-            delay = await self._reconciler.reconcile(key)
-            self._queue.forget(key)
-            if delay is None:
-                self._queue.drop(key)
-            else:
-                self._queue.add_after(key, delay)
-        except Conflict as error:
-            result = error.reason
-            self._queue.backoff(key)
-        except KubeError as error:
-            result = error.reason
-            delay = self._queue.backoff(key)
-            if isinstance(error, TooManyRequests):
-                self._queue.add_after(key, error.retry_after_seconds)
-            _LOG.warning(
-                "%s/%s: %s; again in %.1f s", key.namespace, key.name, error, delay, extra={"reason": error.reason}
-            )
-        except Exception:  # noqa: BLE001 - the last barrier of a pass, see below
-            # A bug must not stop the guard of the other policies; it is counted, logged and tried again.
-            result = "InternalError"
-            self._queue.backoff(key)
-            _LOG.exception("%s/%s: pass failed", key.namespace, key.name, extra={"reason": result})
-        finally:
-            self._metrics.reconciled(result, self._clock.monotonic() - began)
 
 
 async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:

@@ -31,6 +31,9 @@ MERGE_PATCH = "application/merge-patch+json"
 READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
 
+RETRY_AFTER_LIMIT_SECONDS = 60.0
+"""A proxy that says "in an hour" must not stop a rollback for an hour."""
+
 MESSAGE_LIMIT = 500
 """Characters of an error's message: some answers quote the whole object."""
 
@@ -185,9 +188,9 @@ def _parse(raw: bytes) -> JsonObject | None:
 
 
 def _seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds; 1 where it is absent or a date."""
+    """Retry-After in seconds, bounded; 1 where it is absent or a date."""
     try:
-        return max(0.0, float(retry_after or "1"))
+        return min(max(0.0, float(retry_after or "1")), RETRY_AFTER_LIMIT_SECONDS)
     except ValueError:
         return 1.0
 

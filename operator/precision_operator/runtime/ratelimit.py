@@ -78,6 +78,11 @@ class RateLimiter:
             self._in_flight -= 1
             self._grant()
 
+    @property
+    def paused_seconds(self) -> float:
+        """For how long nothing is granted; 0 where writes may go."""
+        return max(0.0, self._paused_until - self._clock.monotonic())
+
     def pause(self, seconds: float) -> None:
         """Grant nothing for ``seconds``: the API server asked us to slow down (429)."""
         self._paused_until = max(self._paused_until, self._clock.monotonic() + seconds)

@@ -20,6 +20,8 @@ JITTER_SHARE = 0.05
 class _Reading:
     plan: EvaluationPlan
     evaluation: Evaluation
+    began: float
+    """When it was asked for, by the monotonic clock: a wall clock set back must not make it look fresh."""
 
 
 class Gatherer:
@@ -75,10 +77,11 @@ class Gatherer:
     async def _read(self, key: PolicyKey, plan: EvaluationPlan) -> Evaluation:
         known = self._readings.get(key)
         due = plan.interval_seconds * (1.0 - JITTER_SHARE)
-        if known is not None and known.plan == plan and self._clock.time() - known.evaluation.at < due:
+        now = self._clock.monotonic()
+        if known is not None and known.plan == plan and now - known.began < due:
             return known.evaluation
         evaluation = await self._evaluator.evaluate(plan)
-        self._readings[key] = _Reading(plan, evaluation)
+        self._readings[key] = _Reading(plan, evaluation, now)
         return evaluation
 
     def forget(self, key: PolicyKey) -> None:

@@ -1,6 +1,6 @@
 """What the watches have told us, slim: no bodies but those of the policies, which are few."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from sys import intern
@@ -57,23 +57,25 @@ class Inventory:
     that status chatter costs nothing. One thread only.
     """
 
-    def __init__(self, adapter: WorkloadAdapter) -> None:
+    def __init__(self, adapter: WorkloadAdapter, *, namespaces: Sequence[str] = ()) -> None:
+        """``namespaces``: those that are watched, each with a list of its own; none: one list of the whole cluster."""
         self._adapter = adapter
+        self._scopes: frozenset[str | None] = frozenset(namespaces) or frozenset([None])
         self._namespaces: dict[str, _Namespace] = {}
         self._seen: dict[Kind, dict[str, tuple[str, str]]] = {kind: {} for kind in Kind}
         """uid → (namespace, name), to forget what a new list no longer holds."""
         self._owners: dict[str, str] = {}
         """Pod uid → owning workload."""
-        self._synced: set[Kind] = set()
+        self._synced: dict[Kind, set[str | None]] = {kind: set() for kind in Kind}
 
     def synced(self, kind: Kind) -> bool:
-        """Whether a full list of the kind has been taken in."""
-        return kind in self._synced
+        """Whether a full list of the kind has been taken in, of every namespace that is watched."""
+        return self._synced[kind] >= self._scopes
 
     @property
     def ready(self) -> bool:
         """Whether all kinds are synced: before that, a decision would be taken on a part of the world."""
-        return len(self._synced) == len(Kind)
+        return all(map(self.synced, Kind))
 
     def count(self, kind: Kind) -> int:
         """How many objects of the kind are known."""
@@ -129,7 +131,7 @@ class Inventory:
 
         ``namespace`` is None for a list of the whole cluster.
         """
-        self._synced.add(kind)
+        self._synced[kind].add(namespace)
         keep = set(uids)
         gone = [
             (uid, where) for uid, where in self._seen[kind].items() if uid not in keep and namespace in (None, where[0])
@@ -141,7 +143,7 @@ class Inventory:
 
     def unsynced(self, kind: Kind) -> None:
         """The kind's watch was lost."""
-        self._synced.discard(kind)
+        self._synced[kind].clear()
 
     def policy(self, key: PolicyKey) -> JsonObject | None:
         """A policy's body as last seen."""

@@ -1,10 +1,11 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
 import logging
+from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.status import Phase, Scope, Status
-from precision_operator.core.decide import Decision, decide
+from precision_operator.core.decide import decide
 from precision_operator.errors import NotFound, OperatorError
 from precision_operator.kube.port import POLICIES, KubeApi
 from precision_operator.observability.metrics import Metrics
@@ -16,8 +17,15 @@ from precision_operator.shell.inventory import PolicyKey
 
 _LOG = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 0.2
-"""After a write that did not go through: the watch needs a moment to show why."""
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How a pass ended."""
+
+    next_seconds: float
+    """In how many seconds the policy is due again by itself."""
+    failures: tuple[OperatorError, ...] = ()
+    """Writes that did not go through."""
 
 
 class Reconciler:
@@ -30,8 +38,8 @@ class Reconciler:
         self._metrics = metrics
         self._clock = clock
 
-    async def reconcile(self, key: PolicyKey) -> float | None:
-        """One pass; returns in how many seconds to look again, or None where the policy is gone.
+    async def reconcile(self, key: PolicyKey) -> Pass | None:
+        """One pass; None where the policy is gone.
 
         Raises:
             Conflict: somebody changed the policy meanwhile; gather again.
@@ -45,7 +53,8 @@ class Reconciler:
             return None
         policy, before = parse_policy(body)
         observation = await self._gatherer.gather(key, policy)
-        decision = decide(policy, before, observation, self._clock.time())
+        now, decided_at = self._clock.time(), self._clock.monotonic()
+        decision = decide(policy, before, observation, now)
         # The commit comes first: a stale leader loses here, before it has touched anything.
         if policy.deleted_at is None and await commit_status(self._api, key, body, before, decision.status):
             self._report(policy, before, decision.status)
@@ -55,11 +64,9 @@ class Reconciler:
             key.namespace, key.name, phase=decision.status.phase, precision=decision.status.precision or ""
         )
         self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.status))
-        return self._delay(decision, failures)
-
-    def _delay(self, decision: Decision, failures: list[OperatorError]) -> float:
-        delay = max(0.0, decision.wake_at - self._clock.time())
-        return min(delay, LOOK_AGAIN_SECONDS) if failures else delay
+        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
+        elapsed_seconds = self._clock.monotonic() - decided_at
+        return Pass(max(0.0, decision.wake_at - now - elapsed_seconds), tuple(failures))
 
     def _report(self, policy: Policy, before: Status, after: Status) -> None:
         if after.phase is not before.phase:

@@ -23,6 +23,8 @@ _GAP_INTERVALS = 3.0
 """A pause longer than this many intervals ends continuity."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
+_NAMED = 3
+"""How many pods a log line names."""
 
 Observe = Callable[[str, str, float], None]
 """Told of each request: query name, result (``success`` or the error's reason), seconds."""
@@ -77,6 +79,7 @@ class Evaluator:
         self._observe = observe
         self._requests: dict[tuple[str, str], _Request] = {}
         self._watched: dict[EvaluationPlan, tuple[float, float]] = {}
+        self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
         self._refused: dict[str, str] = {}
         for name, template in queries.items():
             try:
@@ -138,9 +141,11 @@ class Evaluator:
             else:
                 answers[signal] = reading.samples
         at = min((request.at for request in requests.values()), default=self._clock.time())
-        pods, complaints = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
-        errors.update(complaints)
-        return Evaluation(at=at, continuous_since=self._continuity(plan, at, began), pods=pods, errors=errors)
+        grouped = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
+        errors.update(grouped.errors)
+        for name in answers:
+            self._complain(plan, name, grouped.twice.get(name, frozenset()))
+        return Evaluation(at=at, continuous_since=self._continuity(plan, at, began), pods=grouped.pods, errors=errors)
 
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
@@ -181,14 +186,31 @@ class Evaluator:
         finally:
             self._observe(name, result, self._clock.monotonic() - began)
 
+    def _complain(self, plan: EvaluationPlan, name: str, twice: frozenset[str]) -> None:
+        """Log the pods that have several series, once for each change: they are Unknown, and should be told why."""
+        if twice and twice != self._twice.get((plan, name)):
+            more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
+            _LOG.warning(
+                "query %s: more than one series for %s%s; scrape each pod once and group the query by (pod)",
+                name,
+                ", ".join(sorted(twice)[:_NAMED]),
+                more,
+                extra={"reason": "DuplicateSeries", "namespace": plan.namespace},
+            )
+        if twice:
+            self._twice[plan, name] = twice
+        else:
+            self._twice.pop((plan, name), None)
+
     def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> float:
         """Since when the plan is evaluated without a gap, measured from one evaluation's end to the next one's start."""
         now = self._clock.monotonic()
         since, ended = self._watched.get(plan, (at, began))
-        if began - ended > _GAP_INTERVALS * plan.interval_seconds:
+        if began - ended > _GAP_INTERVALS * plan.interval_seconds or at < since:  # the latter: a wall clock set back
             since = at
         for old in [p for p, (_, last) in self._watched.items() if now - last > _PLAN_LIFE_SECONDS]:
             del self._watched[old]
+            self._twice = {key: twice for key, twice in self._twice.items() if key[0] != old}
         self._watched[plan] = (since, now)
         return since
 

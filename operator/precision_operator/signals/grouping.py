@@ -10,9 +10,6 @@ from precision_operator.core.model import PodSignals
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, STEPS
 
-_NAMED = 3
-"""How many pods a message names."""
-
 
 @dataclass(slots=True)
 class _Pod:
@@ -25,38 +22,48 @@ class _Pod:
     values: dict[Signal, float] = field(default_factory=dict)
 
 
-def group(
-    answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal], *, at: float
-) -> tuple[dict[str, PodSignals], dict[str, str]]:
-    """(signals by pod name, complaints by query name) of the answers by query name.
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The answers, split by pod."""
 
-    A pod that occurs twice in an answer has no value in it: which of them is meant cannot be known. Only of the
-    acknowledgement the newest counts, since a change of mode leaves two series for a moment. Its value is how long ago it
-    was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
+    pods: Mapping[str, PodSignals]
+    errors: Mapping[str, str]
+    """Query name → why nothing of its answer can be used."""
+    twice: Mapping[str, frozenset[str]]
+    """Query name → pods that have several series in its answer, so no value."""
+
+
+def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal], *, at: float) -> Grouped:
+    """Split the answers by query name into signals by pod name.
+
+    A namespace holds other people's pods too: what is wrong with one pod's series costs that pod its value and nobody
+    else anything. A pod that occurs twice in an answer has no value in it: which of them is meant cannot be known. Only of
+    the acknowledgement the newest counts, since a change of mode leaves two series for a moment. Its value is how long ago
+    it was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
     """
     pods: dict[str, _Pod] = {}
-    complaints: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    twice: dict[str, frozenset[str]] = {}
     for name, samples in answers.items():
-        unlabelled = sum(1 for sample in samples if not sample.labels.get("pod"))
-        if unlabelled:
-            complaints[name] = (
-                f"MissingPodLabel: {unlabelled} of {len(samples)} series have no label pod; group the query by (pod), "
+        if samples and not any(sample.labels.get("pod") for sample in samples):
+            errors[name] = (
+                f"MissingPodLabel: none of {len(samples)} series has a label pod; group the query by (pod), "
                 "and have Prometheus attach pod from its service discovery"
             )
-        twice = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
-        if twice:
-            more = f" and {len(twice) - _NAMED} more" if len(twice) > _NAMED else ""
-            complaints[name] = (
-                f"DuplicateSeries: more than one series for {', '.join(sorted(twice)[:_NAMED])}{more}; "
-                "scrape each pod once and group the query by (pod)"
-            )
+        found = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
+        if found:
+            twice[name] = frozenset(found)
+    for name in twice.get(Signal.FAILURES, ()):
+        # Beside steps, no share of failures would read as none failed; without steps nothing is read into its absence.
+        if name in pods:
+            pods[name].steps = None
     frozen = {
         name: PodSignals(
             mode=pod.mode, generation=pod.generation, sampled_at=pod.sampled_at, steps=pod.steps, values=pod.values
         )
         for name, pod in pods.items()
     }
-    return frozen, complaints
+    return Grouped(frozen, errors, twice)
 
 
 def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod], at: float) -> set[str]:

@@ -36,7 +36,16 @@ REQUEST_17 = '{"generation":17,"mode":"bf16"}'
         (b.pod_spec(b.container(env=b.FROM_CONFIG)), False, True),
         (b.pod_spec(b.container(env=b.CONTRACT_ENV)), False, True),
         (b.pod_spec(b.container(), initContainers=[b.container(env=b.LITERAL)]), False, True),
-        (b.pod_spec(b.container(envFrom=[{"configMapRef": {"name": "f"}}])), False, False),
+        (b.pod_spec(b.container(envFrom=[{"configMapRef": {"name": "f"}}])), False, True),
+        (b.pod_spec(initContainers=[b.container(envFrom=[{"configMapRef": {"name": "f"}}])]), False, False),
+        (
+            b.pod_spec(
+                b.container(env=b.CONTRACT_ENV, mounts=True, envFrom=[{"secretRef": {"name": "s"}}]),
+                volumes=[b.volume()],
+            ),
+            True,
+            False,
+        ),
         (b.pod_spec(b.container(env=b.LITERAL, mounts=True), volumes=[b.volume()]), True, True),
         ({}, False, False),
     ],

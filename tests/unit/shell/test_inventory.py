@@ -113,6 +113,20 @@ def test_a_new_list_forgets_what_it_lacks_in_its_namespace_only() -> None:
     assert inventory.policy(KEY) is None
 
 
+def test_of_several_namespaces_each_must_have_been_listed() -> None:
+    inventory = Inventory(DeploymentAdapter(), namespaces=("a", "b"))
+    for kind in Kind:
+        inventory.relisted(kind, "a", [])
+    assert not inventory.ready
+    inventory.relisted(Kind.PODS, "b", [])
+    inventory.relisted(Kind.POLICIES, "b", [])
+    assert not inventory.ready
+    inventory.relisted(Kind.WORKLOADS, "b", [])
+    assert inventory.ready
+    inventory.unsynced(Kind.PODS)
+    assert not inventory.ready
+
+
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=3)
 SELECTORS = st.fixed_dictionaries(
     {

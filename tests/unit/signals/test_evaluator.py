@@ -89,23 +89,41 @@ async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_
     evaluation = await make(source, ManualClock()).evaluate(PLAN)
     assert (evaluation.pods["a"].mode, evaluation.pods["a"].generation) == (Mode.FP32, 4)
     assert (evaluation.pods["b"].mode, evaluation.pods["b"].generation) == (None, None)
-    assert evaluation.errors["ack"].startswith("DuplicateSeries: more than one series for b;")
+    assert evaluation.errors == {}
     assert (evaluation.pods["c"].mode, evaluation.pods["c"].generation) == (None, None)
     assert "d" not in evaluation.pods
 
 
-async def test_a_pod_with_two_series_has_no_value_and_the_others_keep_theirs() -> None:
+async def test_a_pod_with_two_series_has_no_value_and_nobody_else_is_the_worse_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A namespace holds pods of others too: theirs must not blind the guard of the fleet."""
     source = Source(overflow=[at("a", 0.0), at("a", 1.0), at("b", 0.5)])
-    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    clock = ManualClock()
+    evaluator = make(source, clock)
+    for _ in range(3):
+        evaluation = await evaluator.evaluate(PLAN)
+        await clock.advance(2)
     assert "a" not in evaluation.pods
     assert evaluation.pods["b"].values == {Signal.OVERFLOW: 0.5}
-    assert evaluation.errors["overflow"].startswith("DuplicateSeries: more than one series for a;")
+    assert evaluation.errors == {}
+    assert [r.getMessage().split(";")[0] for r in caplog.records] == ["query overflow: more than one series for a"]
 
 
-async def test_series_without_pod_are_named() -> None:
+async def test_two_shares_of_failures_do_not_read_as_none_failed() -> None:
+    source = Source(success=[at("a", 0.0), at("a", 1.0)], steps=[at("a", 40.0), at("b", 40.0)])
+    evaluation = await make(source, ManualClock()).evaluate(replace(PLAN, queries=(("failures", ""),)))
+    assert evaluation.pods["a"].steps is None
+    assert evaluation.pods["b"].steps == 40.0
+
+
+async def test_an_answer_without_any_pod_is_an_error_and_a_foreign_series_without_one_is_not() -> None:
     evaluation = await make(Source(overflow=[Sample({}, 1.0)]), ManualClock()).evaluate(PLAN)
     assert evaluation.pods == {}
-    assert evaluation.errors["overflow"].startswith("MissingPodLabel: 1 of 1 series")
+    assert evaluation.errors["overflow"].startswith("MissingPodLabel: none of 1 series")
+    evaluation = await make(Source(overflow=[Sample({}, 1.0), at("a", 0.5)]), ManualClock()).evaluate(PLAN)
+    assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.5}
+    assert evaluation.errors == {}
 
 
 async def test_an_error_stays_with_its_query() -> None:

@@ -137,12 +137,14 @@ class Environment:
 
     mode: Mode
     movable: bool
-    """ENABLE_FP16_TRAINING is a literal, or something that a literal can override."""
+    """ENABLE_FP16_TRAINING is a literal, or something that a literal can override: a reference, or an envFrom."""
 
 
 def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], *, hot: bool) -> Environment:
     """The mode that containers start in without a request. Several containers: the least safe one counts."""
-    mode, movable = Mode.FP32, False
+    named = any(entry.name == ENABLE_ENV for slot in slots for entry in slot.entries)
+    # Where the variable is named nowhere, it can only come from an envFrom; the write overrides exactly these.
+    mode, movable = Mode.FP32, not named and any(slot.env_from and slot.field == "containers" for slot in slots)
     for slot in slots:
         last = {entry.name: mapping(json.loads(entry.raw)) for entry in slot.entries}
         enable = last.get(ENABLE_ENV)
