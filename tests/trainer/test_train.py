@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from precision_trainer.errors import DivergedError
+from precision_trainer.job import tasks
 from precision_trainer.job import train as train_module
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
@@ -208,7 +209,7 @@ def test_a_crashed_run_counts_after_the_next_first_step(session: Session) -> Non
 
 
 def test_divergence_in_fp32_ends_with_its_own_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_module, "next_byte_loss", lambda model, batch: model(batch[:, :-1]).sum() * float("nan"))
+    monkeypatch.setattr(tasks, "next_byte_loss", lambda model, batch: model(batch[:, :-1]).sum() * float("nan"))
     with pytest.raises(DivergedError, match="not a precision fault"):
         session.run(steps=50, diverged_after=5)
     assert session.value("genesis_nonfinite_loss_steps_total") == 5

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from ..errors import ConfigError
 
 ENV_PREFIX = "TRAINER_"
+BUILT_IN = ("transformer", "world-model")
 
 
 def _option(default: object, text: str, low: float | None = None, high: float | None = None) -> object:
@@ -21,15 +22,15 @@ class TrainOptions:
     """Every field is a flag (``--batch-size``) and an environment variable (``TRAINER_BATCH_SIZE``); the flag wins."""
 
     model: str = "transformer"
-    """What to train; ``transformer`` is the byte-level one."""
+    """What to train: ``transformer`` (the byte-level one), ``world-model`` or ``your.module:factory`` (models/task.py)."""
     steps: int = _option(0, "stop at this global step; 0: train until asked to stop", 0)  # type: ignore[assignment]
     batch_size: int = _option(8, "samples a micro-batch and rank", 1, 65536)  # type: ignore[assignment]
     accumulation: int = _option(1, "micro-batches a step", 1, 65536)  # type: ignore[assignment]
     learning_rate: float = _option(1e-3, "of AdamW", 0, 10)  # type: ignore[assignment]
     max_grad_norm: float = _option(1.0, "clip the global gradient norm to this; 0: off", 0)  # type: ignore[assignment]
-    width: int = _option(64, "transformer: features a token, a multiple of 4", 4, 65536)  # type: ignore[assignment]
+    width: int = _option(64, "features: of a token (a multiple of 4), or of the world model's layers", 4, 65536)  # type: ignore[assignment]
     layers: int = _option(2, "transformer: blocks", 1, 1024)  # type: ignore[assignment]
-    context: int = _option(32, "transformer: tokens a sample", 1, 65536)  # type: ignore[assignment]
+    context: int = _option(32, "tokens a sample, or steps a sequence of the world model", 1, 65536)  # type: ignore[assignment]
     seed: int = _option(0, "of the initial weights and the random state", 0, 2**31)  # type: ignore[assignment]
     threads: int = _option(1, "CPU threads a rank", 1, 1024)  # type: ignore[assignment]
     checkpoint_dir: str = _option("", "directory of checkpoints; empty: none are kept")  # type: ignore[assignment]
@@ -50,8 +51,8 @@ class TrainOptions:
                 ceiling = float("inf") if high is None else high
                 if not low <= value <= ceiling:
                     raise ConfigError(f"{_flag(item.name)}={value!r}: expected a number in [{low}, {ceiling}]")
-        if self.model != "transformer":
-            raise ConfigError(f"model {self.model!r}: expected transformer; others are not built yet")
+        if self.model not in BUILT_IN and ":" not in self.model:
+            raise ConfigError(f"model {self.model!r}: expected {', '.join(BUILT_IN)} or your.module:factory")
         if self.width % 4:
             raise ConfigError(f"--width={self.width}: expected a multiple of 4 (attention heads)")
         if self.backend not in ("", "gloo", "nccl"):
@@ -72,7 +73,9 @@ def _flag(name: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare model and flags."""
-    parser.add_argument("model", nargs="?", default="transformer", help="transformer (the byte-level one)")
+    parser.add_argument(
+        "model", nargs="?", default="transformer", help=f"{', '.join(BUILT_IN)} or your.module:factory (examples/)"
+    )
     for item in fields(TrainOptions):
         if item.name == "model":
             continue

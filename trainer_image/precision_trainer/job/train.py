@@ -15,8 +15,7 @@ from .. import compat
 from ..errors import EXIT_OK, DivergedError, GangError
 from ..gang import ddp
 from ..gang.request import Inbox, PrecisionRequest, RequestFile
-from ..models.data import LibraryText
-from ..models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from ..models.task import to_device
 from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
 from ..precision.modes import PrecisionMode
@@ -33,6 +32,7 @@ from .boot import Start, decide
 from .options import TrainOptions
 from .report import Reporter
 from .signals import StopFlag
+from .tasks import build_task
 
 
 def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
@@ -89,10 +89,9 @@ class _Session:
         start = self._agree_on_start(boot, rank)
 
         torch.manual_seed(options.seed)
-        model = ByteTransformer(TransformerConfig(width=options.width, layers=options.layers, context=options.context))
-        model.to(self._device)
+        self._task = build_task(options)
+        model = self._task.model.to(self._device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, fused=True)
-        self._data = LibraryText(options.context)
         config = _config(boot.scaling, options, start.mode, use_ddp=torch.distributed.is_initialized())
         self._trainer = ExtendedFP16Trainer(
             model, optimizer, config, self._device, rank, world_size, log=log, allow_cpu=True
@@ -104,11 +103,11 @@ class _Session:
         self._samples_per_step = options.batch_size * options.accumulation * world_size
 
         store = CheckpointStore(options.checkpoint_dir, log) if options.checkpoint_dir else None
-        self._keeper = Keeper(self._trainer, store, self._data.fingerprint, self._samples_per_step, log)
+        self._keeper = Keeper(self._trainer, store, self._task.fingerprint, self._samples_per_step, log)
         self._keeper.resume()
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
         self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log)
-        self._reporter.begin(start, _run_info(options, world_size, self._device))
+        self._reporter.begin(start, _run_info(options, self._task.name, world_size, self._device))
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
@@ -167,8 +166,8 @@ class _Session:
             self._fault.begin_step(trainer.step)
         position = trainer.step * self._samples_per_step + trainer.rank * options.batch_size
         for micro in range(options.accumulation):
-            batch = self._data.batch(position + micro * self._world_size * options.batch_size, options.batch_size)
-            loss = trainer.training_step(batch.to(self._device, non_blocking=True), next_byte_loss)
+            batch = self._task.batches(position + micro * self._world_size * options.batch_size, options.batch_size)
+            loss = trainer.training_step(to_device(batch, self._device), self._task.loss)
             trainer.backward_and_step(loss)
 
     def _handle(self, boundary: Boundary) -> None:
@@ -212,11 +211,11 @@ def _config(
     )
 
 
-def _run_info(options: TrainOptions, world_size: int, device: torch.device) -> dict[str, str]:
+def _run_info(options: TrainOptions, model: str, world_size: int, device: torch.device) -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "device": device.type,
-        "model": f"{options.model}-d{options.width}-l{options.layers}-t{options.context}",
+        "model": model,
         "world_size": str(world_size),
         "batch_size": str(options.batch_size),
         "lr": f"{options.learning_rate:g}",
