@@ -13,9 +13,19 @@ SETTLE = f"{PREFIX}/settle"
 
 PROMOTE = f"{PREFIX}/promote"
 RETRY = f"{PREFIX}/retry"
+ROLLBACK = f"{PREFIX}/rollback"
 ABORT = f"{PREFIX}/abort"
 
+ACK = f"{PREFIX}/ack-"
+"""Followed by an item, e.g. ``rootCause``."""
+STAMP = "-by"
+"""Follows a command's name: who gave it, written by the API server (manifests/admission/commands.yaml)."""
+SUSPEND_BY = f"{PREFIX}/suspend-by"
+
 FINALIZER = f"{PREFIX}/restore"
+
+MAX_GENERATION = 2**49
+"""Half of what a trainer can carry. What stands above was counted by nobody: it is not believed, and overwritten."""
 
 ENABLE_ENV = "ENABLE_FP16_TRAINING"
 MODE_ENV = "PRECISION_MODE"

@@ -235,11 +235,17 @@ def test_a_changed_configuration_starts_new_pods(render: Render) -> None:
 # ---- switches
 
 
-def test_the_gate_is_left_out_where_the_api_is_missing(render: Render) -> None:
-    assert len(of_kind(render(), "MutatingAdmissionPolicy")) == 1
-    for objects in (render(gate_api=False), render("admission.gate.enabled=false")):
-        assert of_kind(objects, "MutatingAdmissionPolicy") + of_kind(objects, "MutatingAdmissionPolicyBinding") == []
-        assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 2
+@pytest.mark.parametrize("policy", ["gate", "commands"])
+def test_a_mutating_policy_is_left_out_where_it_is_switched_off(render: Render, policy: str) -> None:
+    def names(objects: list[Json]) -> set[str]:
+        kinds = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+        return {o["metadata"]["name"] for kind in kinds for o in of_kind(objects, kind)}
+
+    name = f"precision-{policy}.precision.genesis.ai"
+    assert names(render()) - names(render(f"admission.{policy}.enabled=false")) == {name}
+    objects = render(gate_api=False)
+    assert names(objects) == set()
+    assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""What a person tells the operator by annotation: which command, in answer to which transition, and who said it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from precision_operator.contract import ABORT, ACK, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP
+
+
+class Command(StrEnum):
+    """A command, by the name of its annotation."""
+
+    PROMOTE = PROMOTE
+    RETRY = RETRY
+    ROLLBACK = ROLLBACK
+    ABORT = ABORT
+
+
+class Prerequisite(StrEnum):
+    """What a person must acknowledge before a fleet that was rolled back starts again."""
+
+    ROOT_CAUSE = "rootCause"
+    FIX = "fix"
+    STAGING_TESTED = "stagingTested"
+    MONITORING = "monitoring"
+    TEAM_NOTIFIED = "teamNotified"
+    ROLLBACK_READY = "rollbackReady"
+
+    @property
+    def annotation(self) -> str:
+        """Its annotation."""
+        return f"{ACK}{self.value}"
+
+
+ANNOTATIONS = (*(c.value for c in Command), *(p.annotation for p in Prerequisite))
+"""Every command's annotation; each has a stamp beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A command as it was given."""
+
+    annotation: str
+    transition_id: int | None
+    """The transition that it answers; None where the value names none. An older one than the status' is void."""
+    message: str
+    by: str | None
+    """Who gave it, by the API server's word; None where nothing stamps commands."""
+
+    @property
+    def name(self) -> str:
+        """Its short name, e.g. ``promote`` or ``ack-fix``."""
+        return self.annotation.removeprefix(f"{PREFIX}/")
+
+
+def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:
+    """The command that stands in this annotation, as ``<transitionId>`` or ``<transitionId>: <why>``; None where absent."""
+    value = annotations.get(annotation)
+    if value is None:
+        return None
+    number, _, message = value.partition(":")
+    number = number.strip()
+    known = int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else None
+    return Answer(annotation, known, message.strip(), annotations.get(f"{annotation}{STAMP}"))
+
+
+def answers(annotations: Mapping[str, str]) -> tuple[Answer, ...]:
+    """Every command that stands in a policy's annotations."""
+    return tuple(found for name in ANNOTATIONS if (found := answer(annotations, name)) is not None)
+
+
+def acknowledged(annotations: Mapping[str, str], *, transition_id: int) -> frozenset[Prerequisite]:
+    """The prerequisites that were acknowledged in answer to this very transition."""
+    return frozenset(
+        p
+        for p in Prerequisite
+        if (given := answer(annotations, p.annotation)) is not None and given.transition_id == transition_id
+    )
