@@ -14,12 +14,11 @@ class GradientUpdate:
         """Clip to the global norm ``max_grad_norm`` (0: not at all)."""
         self._optimizer = optimizer
         self._max_norm = max_grad_norm
-        self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def __call__(self, scaler: LossScaler | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Update the weights once.
+        """Update the weights once, and drop the gradients.
 
         Args:
             scaler: unscales, finds inf, and is updated. None where no scaler runs: then the norm tells.
@@ -27,16 +26,23 @@ class GradientUpdate:
         Returns:
             found_inf (1.0: the update was skipped) and the gradient norm before clipping; both 0-dim, on the device.
         """
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        # Asked for at every step: a group may have been added (gradual unfreezing).
+        parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         found_inf = scaler.unscale_(gradients) if scaler is not None else None
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if found_inf is None:
-            found_inf = torch.isfinite(norm).logical_not().float()
+            # inf - inf and NaN - NaN are NaN, which differs from 0; isfinite() says the same with twice the kernels.
+            found_inf = norm.sub(norm).ne_(0.0)
         if self._max_norm > 0:
-            torch._foreach_mul_(gradients, (self._max_norm / (norm + 1e-6)).clamp(max=1.0))
+            # What clip_grad_norm_ computes, max_norm / (norm + 1e-6) up to 1, in place.
+            coefficient = norm.add(1e-6).reciprocal_().mul_(self._max_norm).clamp_(max=1.0)
+            torch._foreach_mul_(gradients, coefficient)
         self._step(found_inf)
         if scaler is not None:
             scaler.update(found_inf)
+        for parameter in parameters:  # zero_grad(set_to_none=True), without its profiling of every call
+            parameter.grad = None
         return found_inf, norm
 
     def _step(self, found_inf: torch.Tensor) -> None:
