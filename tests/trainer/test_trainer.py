@@ -238,12 +238,6 @@ def test_cpu_falls_back_to_fp32_with_one_warning(capsys: pytest.CaptureFixture[s
     assert "Falling back to FP32" in lines[0]["message"]
 
 
-@pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])
-def test_cold_modes_are_refused_with_the_way_out(mode: PrecisionMode) -> None:
-    with pytest.raises(ConfigError, match="MIXED_"):
-        make(mode)
-
-
 def test_16_bit_weights_and_unaveraged_ranks_are_refused() -> None:
     half = torch.nn.Linear(2, 2).half()
     with pytest.raises(ConfigError, match=r"torch\.float16"):

@@ -5,8 +5,9 @@ gradient; DDP averages gradients over the ranks, so after backward every rank ho
 second root of the backward pass (``torch.autograd.backward((loss, telemetry), (None, message))``): it is not
 multiplied by the loss scale, and it arrives even if this rank's loss is inf or NaN.
 
-Who writes what: rank 0 alone the request; every rank its wish to stop (0 or 1) and the mode it runs (so that a gang
-that fell apart is noticed); every rank its loss. The sum over ranks is ``mean * world_size``, rounded to a whole number.
+Who writes what: rank 0 alone the request and the sentinel's verdict; every rank its wish to stop (0 or 1), the mode it runs
+(so that a gang that fell apart is noticed), its finding about a bad step, and its loss. The sum over ranks is
+``mean * world_size``, rounded to a whole number.
 
 This module is pure: floats in, values out. Every number in the message is a whole number below 1024 (the loss apart),
 so it is exact in FP32, and would be in an FP16-compressed bucket.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from ..errors import RankMismatchError
 from ..precision.modes import PrecisionMode
+from ..sentinel.levels import Diagnosis, Finding, Level, Reason, Verdict
 from .request import PrecisionRequest
 
 _BASE = 1024
@@ -27,7 +29,13 @@ _DIGITS = 5
 _MODE, _FLAGS, _STOP, _RUNNING, _DIGIT0 = 0, 1, 2, 3, 4
 _CHECKPOINT, _REWIND = 1, 2
 """Bits of the flags."""
-HEADER = _DIGIT0 + _DIGITS
+_SERIAL = _DIGIT0 + _DIGITS
+_LEVEL, _REASON, _PIN = _SERIAL + 1, _SERIAL + 2, _SERIAL + 3
+_FOUND = _PIN + 1
+_FP32_BAD, _FP32_UNKNOWN, _WEIGHTS_BAD, _ORIGINS, _BIT0 = (_FOUND + 1 + index for index in range(5))
+_BITS = 10
+"""Of a layer's index (levels.MAX_LAYERS), each a number of its own: so a sum tells "all the same" from "different"."""
+HEADER = _BIT0 + _BITS
 """Numbers in a message before the loss."""
 WIDTH = HEADER + 1
 """Size of the telemetry parameter: header and loss."""
@@ -38,19 +46,31 @@ class Agreed:
     """What all ranks read from the same step."""
 
     request: PrecisionRequest | None
+    verdict: Verdict | None
+    diagnosis: Diagnosis | None
+    """None unless every rank looked into a bad step."""
     stop: bool
     """True if any rank was asked to stop."""
     loss: float
     """Mean loss over the ranks; not finite if any rank's was not."""
 
 
-def encode(request: PrecisionRequest | None, *, stop: bool, running: PrecisionMode) -> list[float]:
+def encode(
+    request: PrecisionRequest | None,
+    *,
+    stop: bool,
+    running: PrecisionMode,
+    verdict: Verdict | None = None,
+    finding: Finding | None = None,
+) -> list[float]:
     """This rank's header, length HEADER.
 
     Args:
         request: the waiting request (rank 0), None elsewhere.
         stop: whether this rank was asked to stop.
         running: the mode this rank computes the step in.
+        verdict: the sentinel's (rank 0), None elsewhere.
+        finding: this rank's, about a bad step; None if it looked into none.
     """
     header = [0.0] * HEADER
     header[_STOP] = float(stop)
@@ -64,6 +84,17 @@ def encode(request: PrecisionRequest | None, *, stop: bool, running: PrecisionMo
             header[_DIGIT0 + digit] = float(low)
         if rest:
             raise ValueError(f"generation={request.generation}: expected at most {_BASE**_DIGITS - 1}")
+    if verdict is not None:
+        pin = 0 if verdict.pin is None else verdict.pin + 1
+        header[_SERIAL : _PIN + 1] = map(float, (verdict.serial, verdict.level, verdict.reason.code, pin))
+    if finding is not None:
+        header[_FOUND] = 1.0
+        header[_FP32_BAD] = float(finding.fp32_finite is False)
+        header[_FP32_UNKNOWN] = float(finding.fp32_finite is None)
+        header[_WEIGHTS_BAD] = float(not finding.weights_finite)
+        if finding.origin is not None:
+            header[_ORIGINS] = 1.0
+            header[_BIT0:] = [float(finding.origin >> bit & 1) for bit in range(_BITS)]
     return header
 
 
@@ -100,4 +131,19 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
             checkpoint=bool(flags & _CHECKPOINT),
             rewind=bool(flags & _REWIND),
         )
-    return Agreed(request, stop=sums[_STOP] > 0, loss=means[HEADER])
+    return Agreed(request, _verdict(sums), _diagnosis(sums, world_size), stop=sums[_STOP] > 0, loss=means[HEADER])
+
+
+def _verdict(sums: Sequence[int]) -> Verdict | None:
+    serial, level, reason, pin = sums[_SERIAL : _PIN + 1]
+    return Verdict(serial, Level(level), Reason.from_code(reason), pin - 1 if pin else None) if serial else None
+
+
+def _diagnosis(sums: Sequence[int], world_size: int) -> Diagnosis | None:
+    if sums[_FOUND] != world_size:
+        return None
+    fp32_finite = False if sums[_FP32_BAD] else None if sums[_FP32_UNKNOWN] else True
+    finders, bits = sums[_ORIGINS], sums[_BIT0 : _BIT0 + _BITS]
+    agree = finders > 0 and all(count in (0, finders) for count in bits)
+    origin = sum(1 << bit for bit, count in enumerate(bits) if count) if agree else None
+    return Diagnosis(fp32_finite, sums[_WEIGHTS_BAD] == 0, forward_overflow=finders > 0, origin=origin)

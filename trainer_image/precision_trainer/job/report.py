@@ -78,12 +78,12 @@ class Reporter:
             event,
             at=change.time,
             step=change.step,
-            generation=change.request.generation,
-            source="request",
+            generation=change.generation,
+            source=change.source,
             **{"from": change.before.wire, "to": change.after.wire},
         )
         if change.before is not change.after:
-            self._remember(change.after, change.request.generation, "request", change.time)
+            self._remember(change.after, change.generation, change.source, change.time)
 
     def _record(self, record: StepRecord) -> None:
         now = time.monotonic()

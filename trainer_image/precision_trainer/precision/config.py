@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ..errors import ConfigError
+from ..sentinel.machine import SentinelConfig
 from .modes import WIRE_NAMES, PrecisionMode
 
 _TRUE = frozenset({"true", "1", "yes", "on", "y", "t"})
@@ -53,15 +54,17 @@ class ExtendedFP16Config:
     allow_tf32: bool = False
     """Let FP32 matrix products and convolutions run as TF32 on CUDA (10 bits of mantissa). Off: an FP32 baseline is strict
     FP32, and a speed-up is one over strict FP32."""
+    sentinel: SentinelConfig = field(default_factory=SentinelConfig)
+    """What may be done without a request, towards the safe side only (docs/sentinel.md)."""
 
     def __post_init__(self) -> None:
         """Check every field; the first wrong one raises ConfigError."""
         if not isinstance(self.precision_mode, PrecisionMode):
             _refuse("precision_mode", self.precision_mode, "a PrecisionMode")
-        for field in ("enabled", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
-            switch: object = getattr(self, field)
+        for name in ("enabled", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
+            switch: object = getattr(self, name)
             if not isinstance(switch, bool):
-                _refuse(field, switch, "True or False")
+                _refuse(name, switch, "True or False")
         _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= 2.0**127, "a finite number in (0, 2^127]")
         _check_float("growth_factor", self.growth_factor, lambda v: 1 < v <= 1024, "a number in (1, 1024]")
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")
@@ -199,6 +202,8 @@ def _scaling(env: Mapping[str, str], errors: list[str]) -> ExtendedFP16Config | 
     """The FP16_* values, or None (with one error each) if any cannot be used."""
     before = len(errors)
     defaults = ExtendedFP16Config()
+    watch = _tolerant_bool(env, "PRECISION_SENTINEL", errors)
+    tf32 = _tolerant_bool(env, "PRECISION_ALLOW_TF32", errors)
     loss_scale = _number(env, "FP16_LOSS_SCALE", defaults.loss_scale, errors)
     growth_factor = _number(env, "FP16_GROWTH_FACTOR", defaults.growth_factor, errors)
     backoff_factor = _number(env, "FP16_BACKOFF_FACTOR", defaults.backoff_factor, errors)
@@ -215,6 +220,8 @@ def _scaling(env: Mapping[str, str], errors: list[str]) -> ExtendedFP16Config | 
             backoff_factor=backoff_factor,
             growth_interval=int(growth_interval),
             min_loss_scale=min(defaults.min_loss_scale, loss_scale if loss_scale > 0 else 0.0),
+            allow_tf32=tf32 or False,
+            sentinel=SentinelConfig(enabled=watch is not False),
         )
     except ConfigError as error:
         # The field's name in capitals is the variable's: loss_scale comes from FP16_LOSS_SCALE.

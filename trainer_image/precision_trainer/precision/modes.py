@@ -37,7 +37,7 @@ class PrecisionMode(Enum):
     @property
     def hot(self) -> bool:
         """True if the mode can be switched to while training: its state is the canonical FP32 one."""
-        return self in _CODES
+        return self in _FROM_WIRE.values()
 
     @property
     def uses_scaler(self) -> bool:
@@ -46,7 +46,7 @@ class PrecisionMode(Enum):
 
     @property
     def code(self) -> int:
-        """The mode as a small whole number, for the telemetry channel. Raises KeyError for a cold mode."""
+        """The mode as a small whole number, for the telemetry channel; among hot ones the safer is the smaller."""
         return _CODES[self]
 
     @classmethod
@@ -56,6 +56,7 @@ class PrecisionMode(Enum):
 
 
 _FROM_WIRE = {"fp32": PrecisionMode.FP32, "fp16": PrecisionMode.MIXED_FP16, "bf16": PrecisionMode.MIXED_BF16}
-_CODES = {PrecisionMode.FP32: 1, PrecisionMode.MIXED_BF16: 2, PrecisionMode.MIXED_FP16: 3}
+_CODES = {PrecisionMode.FP32: 1, PrecisionMode.MIXED_BF16: 2, PrecisionMode.MIXED_FP16: 3,
+          PrecisionMode.BF16: 4, PrecisionMode.FP16: 5}  # fmt: skip
 _FROM_CODE = {code: mode for mode, code in _CODES.items()}
 WIRE_NAMES = tuple(_FROM_WIRE)

@@ -25,6 +25,16 @@ class LossScaler:
         """Overflows until the scale backs off; only moves where hysteresis is above 1."""
         self._ceiling: torch.Tensor | None = None
 
+    @property
+    def floor(self) -> float:
+        """The scale never falls below this."""
+        return self._config.min_loss_scale
+
+    @property
+    def limited(self) -> bool:
+        """Whether :meth:`lower` put a ceiling on the scale."""
+        return self._ceiling is not None
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """``loss`` (0-dim) times the scale."""
         return loss * self.scale_value

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..gang.agreement import WIDTH
+import torch
+
+from ..gang.agreement import HEADER, WIDTH
 from ..gang.request import PrecisionRequest
 from .modes import PrecisionMode
+
+
+class Sent(NamedTuple):
+    """What this rank keeps of a step until its record is read. A tuple: one is made every step."""
+
+    number: int
+    """Of the message, from 1; never goes back, also not by a rewind."""
+    step: int
+    mode: PrecisionMode
+    generation: int
+    norms: torch.Tensor | None
+    """Gradient norm of each parameter in the optimizer's order, before clipping, on the device: [P]."""
+    replays: tuple[Callable[[torch.nn.Module], torch.Tensor], ...]
+    """The micro-batches, to be computed again by the model given. Keeps the batches alive for ``delay`` boundaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +57,23 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """A request was applied at a boundary. ``before`` equals ``after`` if it asked for the mode already in force."""
+    """The mode was changed at a boundary, or (``before`` equals ``after``) a request asked for the one already in force."""
 
     before: PrecisionMode
     after: PrecisionMode
-    request: PrecisionRequest
+    request: PrecisionRequest | None
+    """The one applied; where the sentinel changed the mode, the one in force, None before any."""
     step: int
     """First step in the new mode."""
     time: float
     """Wall clock at the boundary, seconds since the epoch."""
+    source: str = "request"
+    """``request`` or ``sentinel``."""
+
+    @property
+    def generation(self) -> int:
+        """Of the request in force; 0 before any."""
+        return self.request.generation if self.request else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +90,11 @@ class Boundary:
     """Go back to the last healthy checkpoint (state/keeper.py), after the change of mode and instead of a checkpoint."""
 
 
-def read_record(step: int, mode: PrecisionMode, generation: int, loss: float, values: list[float]) -> StepRecord:
+def read_record(sent: Sent, values: list[float]) -> StepRecord:
     """A record from the numbers a step sent to the host: the averaged message, found_inf, loss scale, gradient norm."""
     found_inf, scale, norm = values[WIDTH:]
-    return StepRecord(step, mode, generation, loss, found_inf > 0, scale if mode.uses_scaler else 1.0, norm)
+    scale = scale if sent.mode.uses_scaler else 1.0
+    return StepRecord(sent.step, sent.mode, sent.generation, values[HEADER], found_inf > 0, scale, norm)
 
 
 def _finite(value: float) -> bool:

@@ -14,23 +14,28 @@ for the device; any other optimizer costs one wait a step.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import ConfigError, DivergedError
 from ..gang import ddp
-from ..gang.agreement import HEADER, WIDTH, decode, encode
-from ..gang.mailbox import Mailbox
 from ..gang.request import PrecisionRequest
+from ..sentinel.diagnose import AUTOCAST, Replay
+from ..sentinel.levels import Level, Verdict
+from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
-from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
+from .channel import Channel
+from .cold import ColdWeights
+from .config import ExtendedFP16Config
 from .modes import PrecisionMode
 from .scaler import LossScaler
-from .steps import Boundary, ModeChange, StepRecord, read_record
+from .setup import check_parameters, has_bf16, set_tf32, start_mode
+from .stats import Totals, TrainingStats
+from .steps import Boundary, ModeChange, Sent, StepRecord
 from .update import GradientUpdate
 
 if TYPE_CHECKING:
@@ -40,7 +45,6 @@ Batch = TypeVar("Batch")
 RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
-_AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
 _NOTHING: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
 
 
@@ -72,39 +76,45 @@ class ExtendedFP16Trainer:
             allow_cpu: FP16/BF16 on a CPU; from PRECISION_ALLOW_CPU if None. Without it a CPU trains in FP32, and says so.
 
         Raises:
-            ConfigError: parameters are not FP32, a cold mode, or ranks without DDP.
+            ConfigError: parameters are not FP32, a cold mode with a used optimizer or under DDP, or ranks without DDP.
         """
         self.config = config or ExtendedFP16Config()
         self.model = model
         self.optimizer = optimizer
         self.rank, self.world_size = rank, world_size
-        first = _check_parameters(model, optimizer)
+        first = check_parameters(model, optimizer)
         self.device = torch.device(device) if device is not None else first.device
         if world_size > 1 and not self.config.use_ddp:
             raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
-        self.mode = self._start_mode(log or JsonLog(rank, world_size), allow_cpu)
+        log = log or JsonLog(rank, world_size)
+        self.mode = self.requested_mode = start_mode(self.config, self.device, log, allow_cpu)
+        set_tf32(self.device, allowed=self.config.allow_tf32)
+        self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
+        settings = self.config.sentinel
+        self.sentinel: Sentinel | None = None
+        if settings.enabled and self.cold is None:
+            settings = replace(settings, bf16_available=settings.bf16_available and has_bf16(self.device))
+            self.sentinel = Sentinel(settings, model, optimizer, self.scaler, device=self.device, rank=rank, log=log)
         self.step = 0
         self.applied: PrecisionRequest | None = None
         self.request_source: RequestSource | None = None
         self.stop_asked = False
 
-        # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
-        self._telemetry = torch.nn.Parameter(torch.zeros(WIDTH, device=self.device))
+        self._channel = Channel(world_size, self.device)
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
-            self._ddp = ddp.wrap(model, self._telemetry, self.device)
-        self._mailbox: Mailbox[tuple[int, PrecisionMode, int]] = Mailbox(self.device)
+            self._ddp = ddp.wrap(model, self._channel.telemetry, self.device)
         self._one = torch.ones((), device=self.device)
         self._contexts: dict[PrecisionMode, contextlib.AbstractContextManager[object]] = {PrecisionMode.FP32: _NOTHING}
         self._micro_step = 0
         self._begun = False
         self._loss_sum: torch.Tensor | None = None
-        self._header_key: tuple[PrecisionRequest | None, bool, PrecisionMode] | None = None
-        self._header = torch.zeros(HEADER, device=self.device)
         self._pending: PrecisionRequest | None = None
         self._gradient_update = GradientUpdate(optimizer, self.config.max_grad_norm)
-        self._tried = self._overflows = self._nonfinite = 0
+        self._replays: list[Replay] = []
+        self._probing = False
+        self._totals = Totals()
 
     @property
     def generation(self) -> int:
@@ -116,23 +126,6 @@ class ExtendedFP16Trainer:
         """What to call for a forward pass: the model, under DDP where it is on."""
         return self._ddp if self._ddp is not None else self.model
 
-    def _start_mode(self, log: JsonLog, allow_cpu: bool | None) -> PrecisionMode:
-        mode = self.config.precision_mode if self.config.enabled else PrecisionMode.FP32
-        if not mode.hot:
-            raise ConfigError(
-                f"precision_mode={mode.name}: 16-bit weights are a cold mode and not built yet; use MIXED_{mode.name}"
-            )
-        if mode is PrecisionMode.FP32 or self.device.type == "cuda":
-            return mode
-        if allow_cpu is None:
-            allow_cpu = parse_bool("PRECISION_ALLOW_CPU", os.environ.get("PRECISION_ALLOW_CPU", "")) or False
-        if allow_cpu:
-            return mode
-        log.warning(
-            "fallback", f"{FALLBACK_LINE}: no CUDA device; PRECISION_ALLOW_CPU=true allows {mode.wire} on the CPU"
-        )
-        return PrecisionMode.FP32
-
     # --- the boundary -------------------------------------------------------------------------------------------------
 
     def begin_step(self) -> Boundary:
@@ -142,6 +135,8 @@ class ExtendedFP16Trainer:
 
         Raises:
             RankMismatchError: the ranks fell apart.
+            DivergedError: the sentinel has nothing left to do: the weights are not finite.
+            ConfigError: requests for a cold mode.
             RuntimeError: called inside an accumulation window.
         """
         if self._micro_step:
@@ -150,9 +145,13 @@ class ExtendedFP16Trainer:
             )
         if self._begun:
             return Boundary(self.step, (), None, checkpoint=False, stop=False)
-        boundary = self._read(keep=self._mailbox.delay - 1)
+        boundary = self._read(keep=self._channel.delay - 1)
         self._begun = True
         if self.rank == 0 and self.request_source is not None:
+            if self.cold is not None:
+                raise ConfigError(
+                    f"{self.mode.name} is a cold mode: no request can change it; save a checkpoint and start in a hot one"
+                )
             self._pending = self.request_source(self.generation)
         return boundary
 
@@ -162,32 +161,59 @@ class ExtendedFP16Trainer:
 
     def apply(self, request: PrecisionRequest) -> ModeChange:
         """Change the mode here and now, on this rank. Only at a boundary, and only with something all ranks agreed on."""
-        before = self.mode
-        self.mode = request.mode
         self.applied = request
+        self.requested_mode = request.mode
+        if self.sentinel is not None:
+            self.sentinel.requested(self.step)
+        return self._change("request")
+
+    def _change(self, source: str) -> ModeChange:
+        """Enter the safer of what is requested and what the sentinel allows."""
+        before = self.mode
+        self.mode = self.sentinel.allowed(self.requested_mode) if self.sentinel is not None else self.requested_mode
         if self.mode.uses_scaler and not before.uses_scaler:
             self.scaler.thaw()
-        return ModeChange(before, self.mode, request, self.step, time.time())
+        return ModeChange(before, self.mode, self.applied, self.step, time.time(), source)
 
     def _read(self, keep: int) -> Boundary:
         records: list[StepRecord] = []
         change: ModeChange | None = None
         stop = checkpoint = rewind = False
-        while len(self._mailbox) > keep:
-            note, values = self._mailbox.get()
-            step, mode, generation = note
-            agreed = decode(values[:WIDTH], self.world_size, mode)
-            record = read_record(step, mode, generation, agreed.loss, values)
-            self._tried += 1
-            self._overflows += record.overflow
-            self._nonfinite += record.nonfinite
+        sentinel = self.sentinel
+        for sent, agreed, record in self._channel.read(keep):
+            self._totals.observe(record)
             records.append(record)
             stop = stop or agreed.stop
+            if sentinel is not None:
+                sentinel.observe(record, sent)
+                if agreed.diagnosis is not None:
+                    sentinel.learn(agreed.diagnosis, record)
+                if agreed.verdict is not None and self._obey(agreed.verdict, sent):
+                    rewind = rewind or agreed.verdict.level is Level.REWIND
+                    change = self._change("sentinel") if self._capped else change
             if agreed.request is not None and agreed.request.generation > self.generation:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
                 rewind = rewind or agreed.request.rewind
         return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
+
+    @property
+    def _capped(self) -> bool:
+        """The sentinel allows another mode than the one in force."""
+        return self.sentinel is not None and self.sentinel.allowed(self.requested_mode) is not self.mode
+
+    def _obey(self, verdict: Verdict, sent: Sent) -> bool:
+        """Carry the sentinel's verdict out; False if that was done before."""
+        assert self.sentinel is not None
+        if self.sentinel.obey(verdict, sent) is None:
+            return False
+        if verdict.level is Level.EXIT:
+            raise DivergedError(
+                f"the sentinel gives up at step {self.step} ({verdict.reason.value}): training cannot go on from these "
+                "weights, and there is no healthy checkpoint to go back to, or going back did not help; look at the data "
+                "and the learning rate, then resume from an older checkpoint"
+            )
+        return True
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
@@ -203,8 +229,13 @@ class ExtendedFP16Trainer:
         """
         if not self._micro_step:
             self.begin_step()
-        unsynchronised = self._ddp is not None and not self._last_micro_step
-        with self._ddp.no_sync() if unsynchronised and self._ddp else _NOTHING, self._autocast():
+        last = self._last_micro_step
+        silent = None if last else self._ddp
+        if self.sentinel is not None:
+            self._replays.append(lambda model: loss_fn(model, batch))
+            if last:
+                self._probing = self.sentinel.begin_probe(self.mode)
+        with silent.no_sync() if silent is not None else _NOTHING, self._autocast():
             loss = loss_fn(self.module, batch)
         if loss.dim() != 0:
             raise ConfigError(
@@ -214,9 +245,11 @@ class ExtendedFP16Trainer:
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         """The context that a forward pass runs in; made once a mode, since making one costs more than entering it."""
+        if self.cold is not None:
+            return _NOTHING
         context = self._contexts.get(self.mode)
         if context is None:
-            context = torch.autocast(self.device.type, dtype=_AUTOCAST[self.mode])
+            context = torch.autocast(self.device.type, dtype=AUTOCAST[self.mode])
             self._contexts[self.mode] = context
         return context
 
@@ -241,13 +274,22 @@ class ExtendedFP16Trainer:
             torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
-        message: torch.Tensor | None = torch.cat((self._header_on_device(), self._loss_sum.reshape(1)))
+        verdict, finding = self.sentinel.message() if self.sentinel is not None else (None, None)
+        message: torch.Tensor | None = self._channel.message(
+            self._loss_sum,
+            request=self._pending,
+            stop=self.stop_asked,
+            running=self.mode,
+            verdict=verdict,
+            finding=finding,
+        )
         if self._ddp is None:  # the message of a gang of one is its own mean
             torch.autograd.backward(part, root)
         else:
-            self._telemetry.grad = None
-            torch.autograd.backward((part, self._telemetry), (root, message))
-            message = self._telemetry.grad
+            telemetry = self._channel.telemetry
+            telemetry.grad = None
+            torch.autograd.backward((part, telemetry), (root, message))
+            message = telemetry.grad
         assert message is not None
         self._loss_sum = None
         self._update(message)
@@ -256,55 +298,49 @@ class ExtendedFP16Trainer:
         self.step += 1
         return True
 
-    def _header_on_device(self) -> torch.Tensor:
-        """This rank's header; built anew only when it changed, which is rare."""
-        key = (self._pending, self.stop_asked, self.mode)
-        if key != self._header_key:
-            self._header_key = key
-            header = encode(self._pending, stop=self.stop_asked, running=self.mode)
-            self._header = torch.tensor(header, dtype=torch.float32, device=self.device)
-        return self._header
-
     def _update(self, mean: torch.Tensor) -> None:
         """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer).
 
         Args:
             mean: the message averaged over the ranks, [WIDTH].
         """
-        found_inf, norm = self._gradient_update(self.scaler if self.mode.uses_scaler else None)
+        if self.cold is not None:
+            self.cold.gather()
+        found_inf, norm, norms = self._gradient_update(self.scaler if self.mode.uses_scaler else None)
+        if self.cold is not None:
+            self.cold.publish()
         tail = torch.stack((found_inf, self.scaler.scale_value, norm))
-        self._mailbox.put((self.step, self.mode, self.generation), torch.cat((mean, tail)))
+        number = 0
+        replays: tuple[Replay, ...] = ()
+        if self.sentinel is not None:
+            number, replays = self.sentinel.sent(), tuple(self._replays)
+            self._replays = []
+            if self._probing:
+                self._probing = False
+                self.sentinel.end_probe()
+        sent = Sent(number, self.step, self.mode, self.generation, norms, replays)
+        self._channel.put(sent, (mean, tail))
 
     # --- what it came to ----------------------------------------------------------------------------------------------
 
-    def get_stats(self) -> dict[str, float | bool | str]:
+    def get_stats(self) -> TrainingStats:
         """Totals of this process up to the last step tried; waits for the device."""
-        overflows, nonfinite, tried = self._overflows, self._nonfinite, self._tried
-        scale = float(self.scaler.scale_value.item()) if self.mode.uses_scaler else 1.0
-        for (step, mode, generation), values in self._mailbox.peek():
-            record = read_record(step, mode, generation, values[HEADER], values)
-            tried, overflows, nonfinite = tried + 1, overflows + record.overflow, nonfinite + record.nonfinite
+        totals = self._totals.copy()
+        for record in self._channel.peek():
+            totals.observe(record)
         return {
             "fp16_enabled_runtime": self.mode is not PrecisionMode.FP32,
             "precision_mode": self.mode.wire,
+            "requested_mode": self.requested_mode.wire,
             "generation": self.generation,
-            "training_steps": tried,
-            "overflow_steps": overflows,
-            "overflow_rate": overflows / tried if tried else 0.0,
-            "nonfinite_steps": nonfinite,
-            "current_scale": scale,
+            "training_steps": totals.tried,
+            "fp16_steps": totals.low,
+            "overflow_steps": totals.overflows,
+            "overflow_rate": totals.overflow_rate,
+            "nonfinite_steps": totals.nonfinite,
+            "current_scale": float(self.scaler.scale_value.item()) if self.mode.uses_scaler else 1.0,
+            "scale_history": list(totals.scale_history),
+            "allow_tf32": self.config.allow_tf32,
+            "sentinel_level": self.sentinel.level.label if self.sentinel is not None else "off",
+            "pinned_layers": self.sentinel.pinned if self.sentinel is not None else [],
         }
-
-
-def _check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Refuse 16-bit master weights; returns the first optimized parameter."""
-    for name, parameter in model.named_parameters():
-        if parameter.dtype is not torch.float32:
-            raise ConfigError(
-                f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first"
-            )
-    for group in optimizer.param_groups:
-        for tensor in group["params"]:
-            if isinstance(tensor, torch.Tensor):
-                return tensor
-    raise ConfigError("the optimizer has no parameters; build it with model.parameters()")

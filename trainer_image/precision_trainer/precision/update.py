@@ -17,20 +17,22 @@ class GradientUpdate:
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
-    def __call__(self, scaler: LossScaler | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, scaler: LossScaler | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Update the weights once, and drop the gradients.
 
         Args:
             scaler: unscales, finds inf, and is updated. None where no scaler runs: then the norm tells.
 
         Returns:
-            found_inf (1.0: the update was skipped) and the gradient norm before clipping; both 0-dim, on the device.
+            found_inf (1.0: the update was skipped) and the gradient norm before clipping, both 0-dim; and the norm of each
+            parameter's gradient before clipping, [P]. All on the device.
         """
         # Asked for at every step: a group may have been added (gradual unfreezing).
         parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         found_inf = scaler.unscale_(gradients) if scaler is not None else None
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norms = torch.stack(torch._foreach_norm(gradients))
+        norm = torch.linalg.vector_norm(norms)
         if found_inf is None:
             # inf - inf and NaN - NaN are NaN, which differs from 0; isfinite() says the same with twice the kernels.
             found_inf = norm.sub(norm).ne_(0.0)
@@ -43,7 +45,7 @@ class GradientUpdate:
             scaler.update(found_inf)
         for parameter in parameters:  # zero_grad(set_to_none=True), without its profiling of every call
             parameter.grad = None
-        return found_inf, norm
+        return found_inf, norm, norms
 
     def _step(self, found_inf: torch.Tensor) -> None:
         if not self._fused:

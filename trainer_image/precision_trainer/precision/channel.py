@@ -1,0 +1,63 @@
+"""What a step sends and what is read of it: the telemetry parameter, its message, and the way of the numbers to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..gang.agreement import HEADER, WIDTH, Agreed, decode, encode
+from ..gang.mailbox import Mailbox
+from ..gang.request import PrecisionRequest
+from ..sentinel.levels import Finding, Verdict
+from .modes import PrecisionMode
+from .steps import Sent, StepRecord, read_record
+
+
+class Channel:
+    """One rank's end. Nothing here waits for the device before a step's numbers are ``delay`` boundaries old."""
+
+    def __init__(self, world_size: int, device: torch.device) -> None:
+        # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
+        self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, device=device))
+        self._mailbox: Mailbox[Sent] = Mailbox(device)
+        self._world_size, self._device = world_size, device
+        self._key: tuple[object, ...] | None = None
+        self._header = torch.zeros(HEADER, device=device)
+
+    @property
+    def delay(self) -> int:
+        """Boundaries between sending and reading; the same on all ranks."""
+        return self._mailbox.delay
+
+    def message(
+        self,
+        loss: torch.Tensor,
+        *,
+        request: PrecisionRequest | None,
+        stop: bool,
+        running: PrecisionMode,
+        verdict: Verdict | None,
+        finding: Finding | None,
+    ) -> torch.Tensor:
+        """This rank's message, [WIDTH]; see agreement.encode. The header is built anew only when it changed: rarely."""
+        key = (request, stop, running, verdict, finding)
+        if key != self._key:
+            self._key = key
+            header = encode(request, stop=stop, running=running, verdict=verdict, finding=finding)
+            self._header = torch.tensor(header, dtype=torch.float32, device=self._device)
+        return torch.cat((self._header, loss.reshape(1)))
+
+    def put(self, sent: Sent, numbers: tuple[torch.Tensor, ...]) -> None:
+        """Send the averaged message and what follows it (steps.read_record) to the host, unread."""
+        self._mailbox.put(sent, torch.cat(numbers))
+
+    def read(self, keep: int) -> Iterator[tuple[Sent, Agreed, StepRecord]]:
+        """The steps that were sent, oldest first, but for the last ``keep`` ones. Raises RankMismatchError."""
+        while len(self._mailbox) > keep:
+            sent, values = self._mailbox.get()
+            yield sent, decode(values[:WIDTH], self._world_size, sent.mode), read_record(sent, values)
+
+    def peek(self) -> list[StepRecord]:
+        """The steps on their way; they stay. Waits for the device."""
+        return [read_record(sent, values) for sent, values in self._mailbox.peek()]

@@ -1,0 +1,239 @@
+"""When the sentinel changes its level: a pure state machine over sampled readings (no torch, no clock).
+
+Rules, in the order in which they are asked:
+
+1. Non-finite weights: rewind; within that level again, or with nothing to go back to: exit. The same for a loss that stays
+   non-finite in FP32.
+2. Trouble at the present level, in ``patience`` windows in a row, goes to the next level that can help. A scale cannot help
+   against an activation above 65504, nor can a module be pinned that nobody found, nor FP32 heal a bad batch.
+3. Only a clean *dwell* at a level lets it fall, by one. It doubles with each relapse (``strikes``), up to a limit.
+
+So the level rises by evidence and falls by back-off; the one exception is a request with a higher generation (``cleared``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import ConfigError
+from ..precision.modes import PrecisionMode
+from .levels import Level, Reason
+
+_FP16, _FP32 = PrecisionMode.MIXED_FP16, PrecisionMode.FP32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentinelConfig:
+    """How patient the sentinel is. All spans are in steps. Refuses wrong values with ConfigError."""
+
+    enabled: bool = True
+    """False: nothing is watched and nothing done; the scaler skips and backs off as ever."""
+    window_steps: int = 64
+    """Steps a sample, [8, 65536]."""
+    patience_windows: int = 2
+    """Bad windows in a row until the level rises, [1, 1024]. 2: the burst in which a new scale is found is not trouble."""
+    overflow_ratio: float = 0.08
+    """Share of skipped FP16 steps in a window that is trouble, (0, 1]."""
+    dwell_steps: int = 1000
+    """Clean steps until the level falls by one, [window_steps, 2^31)."""
+    max_dwell_steps: int = 64_000
+    """Relapses double the dwell up to this, [dwell_steps, 2^31)."""
+    diverged_steps: int = 50
+    """Non-finite FP32 steps in a row that mean diverged weights, [1, 2^31)."""
+    max_pins: int = 4
+    """Modules pinned to FP32 at most, [0, 1023]; 0: the level is left out."""
+    bf16_available: bool = True
+    """Whether BF16 is a level here; without it FP16 falls back to FP32."""
+    probe_steps: int = 500
+    """A step in so many measures activations and their gradients, [16, 2^31)."""
+
+    def __post_init__(self) -> None:
+        """Check every field; the first wrong one raises ConfigError."""
+        limits = {
+            "window_steps": (8, 65536), "patience_windows": (1, 1024), "overflow_ratio": (1e-6, 1),
+            "dwell_steps": (self.window_steps, 2**31 - 1), "max_dwell_steps": (self.dwell_steps, 2**31 - 1),
+            "diverged_steps": (1, 2**31 - 1), "max_pins": (0, 1023), "probe_steps": (16, 2**31 - 1),
+        }  # fmt: skip
+        for field, (low, high) in limits.items():
+            value: float = getattr(self, field)
+            if not low <= value <= high:
+                raise ConfigError(f"sentinel {field}={value!r}: expected a number in [{low}, {high}]; correct it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One window of steps, gang-wide."""
+
+    clock: int
+    """Steps seen in all, at the window's end. Unlike the global step it never goes back, also not by a rewind."""
+    mode: PrecisionMode
+    """In which the whole window ran."""
+    tried: int
+    skipped: int = 0
+    """By the scaler."""
+    nonfinite: int = 0
+    """Non-finite where no scaler skipped."""
+    nonfinite_streak: int = 0
+    """Of the last steps in a row; may be longer than the window."""
+    at_floor: bool = False
+    """The scale is as low as it can be."""
+    forward_overflow: bool = False
+    """An activation, not a gradient, was too large."""
+    fp32_finite: bool | None = None
+    """What a bad batch of the window gave in FP32; None: none was computed again."""
+    weights_finite: bool = True
+    guilty: tuple[int, ...] = ()
+    """Layers that may be what overflows, likeliest first; empty if it is not known."""
+    drift: bool = False
+    """The loss has left the FP32 baseline (detectors.py)."""
+    can_rewind: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is remembered; plain values, saved with a checkpoint."""
+
+    level: Level = Level.NOMINAL
+    pins: tuple[int, ...] = ()
+    since: int = 0
+    """Clock at which this level began to count."""
+    bad_at: int = 0
+    """Clock of the last window that was not clean."""
+    bad_windows: int = 0
+    """In a row."""
+    strikes: int = 0
+    """Relapses; each doubles the dwell."""
+    fell: bool = False
+    """The last change was downwards: the next rise is a relapse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of level, or (from and to equal) one more pinned module."""
+
+    before: Level
+    after: Level
+    reason: Reason
+    pin: int | None = None
+
+
+SETTLE_STEPS = 4
+"""Steps between a decision and its being in force on all ranks, rounded up: what they show is not judged."""
+
+
+def dwell(config: SentinelConfig, state: State) -> int:
+    """Clean steps until the level falls, relapses counted in."""
+    return min(config.dwell_steps * (1 << min(max(state.strikes - 1, 0), 31)), config.max_dwell_steps)
+
+
+def judge(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+    """Take one window in.
+
+    Returns:
+        The state from now on, and the change of level to carry out, if any.
+    """
+    if sample.clock - sample.tried < state.since:
+        return state, None  # began before the last change was in force
+    trouble = _trouble(config, sample)
+    if trouble is None:
+        return _calm(config, state, sample)
+    state = replace(state, bad_at=sample.clock, bad_windows=state.bad_windows + 1)
+    catastrophe = trouble in (Reason.NONFINITE_WEIGHTS, Reason.DIVERGED_IN_FP32)
+    if not catastrophe and state.bad_windows < config.patience_windows:
+        return state, None
+    target, pin = _target(config, state, sample, trouble)
+    if target is None:
+        return state, None
+    after = replace(
+        state,
+        level=target,
+        pins=state.pins if pin is None else (*state.pins, pin),
+        since=sample.clock + SETTLE_STEPS,
+        bad_windows=0,
+        strikes=state.strikes + (state.fell or state.strikes == 0),
+        fell=False,
+    )
+    return after, Transition(state.level, target, trouble, pin)
+
+
+def _trouble(config: SentinelConfig, sample: Sample) -> Reason | None:
+    """What is wrong that a level could mend; None if nothing, or if it is the data."""
+    if not sample.weights_finite:
+        return Reason.NONFINITE_WEIGHTS
+    if sample.mode is _FP32:
+        return Reason.DIVERGED_IN_FP32 if sample.nonfinite_streak >= config.diverged_steps else None
+    if sample.drift:
+        return Reason.LOSS_DRIFT
+    if sample.fp32_finite is False:
+        return None
+    if sample.mode is _FP16 and sample.skipped > 1 and sample.skipped >= config.overflow_ratio * sample.tried:
+        if sample.forward_overflow:
+            return Reason.FORWARD_OVERFLOW
+        return Reason.SCALE_AT_FLOOR if sample.at_floor else Reason.PERSISTENT_OVERFLOW
+    if sample.nonfinite and sample.fp32_finite:
+        return Reason.PRECISION_FAULT
+    if sample.nonfinite >= max(2.0, config.overflow_ratio * sample.tried):
+        return Reason.NONFINITE_UNEXPLAINED
+    return None
+
+
+def _target(config: SentinelConfig, state: State, sample: Sample, trouble: Reason) -> tuple[Level | None, int | None]:
+    """The next level that can help against ``trouble``, with the layer to pin; (None, None) if there is none."""
+    level = state.level
+    if trouble in (Reason.NONFINITE_WEIGHTS, Reason.DIVERGED_IN_FP32):
+        if sample.can_rewind and level < Level.REWIND:
+            return Level.REWIND, None
+        # Without a checkpoint, finite weights get the time that --diverged-after gives them.
+        hopeless = trouble is Reason.NONFINITE_WEIGHTS or sample.can_rewind
+        return (Level.EXIT, None) if hopeless and level < Level.EXIT else (None, None)
+    if sample.mode is _FP16 and trouble is not Reason.LOSS_DRIFT:
+        if trouble is Reason.PERSISTENT_OVERFLOW and level < Level.LOWER_SCALE:
+            return Level.LOWER_SCALE, None
+        pin = _pinnable(config, state, sample)
+        if pin is not None and level <= Level.PIN:
+            return Level.PIN, pin
+        if config.bf16_available and level < Level.BF16:
+            return Level.BF16, None
+    return (Level.FP32, None) if level < Level.FP32 else (None, None)
+
+
+def _pinnable(config: SentinelConfig, state: State, sample: Sample) -> int | None:
+    if len(state.pins) >= config.max_pins:
+        return None
+    return next((index for index in sample.guilty if index not in state.pins), None)
+
+
+def _calm(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+    """A window without trouble: count it, and fall by one level after a clean dwell."""
+    clean = sample.nonfinite == 0 and sample.skipped <= 1
+    state = replace(state, bad_windows=0, bad_at=state.bad_at if clean else sample.clock)
+    quiet = sample.clock - max(state.since, state.bad_at)
+    if state.level is Level.NOMINAL:
+        if state.strikes and quiet >= config.max_dwell_steps:
+            state = replace(state, strikes=0, fell=False)
+        return state, None
+    if not clean or quiet < dwell(config, state):
+        return state, None
+    after = _below(config, state)
+    pins = state.pins if after >= Level.PIN else ()
+    fallen = replace(state, level=after, pins=pins, since=sample.clock + SETTLE_STEPS, fell=True)
+    return fallen, Transition(state.level, after, Reason.RECOVERED)
+
+
+def _below(config: SentinelConfig, state: State) -> Level:
+    """The level under the present one that means something here."""
+    level = Level(state.level - 1)
+    if level is Level.BF16 and not config.bf16_available:
+        level = Level.PIN
+    return Level.LOWER_SCALE if level is Level.PIN and not state.pins else level
+
+
+def cleared(state: State, clock: int) -> tuple[State, Transition | None]:
+    """A request with a higher generation was applied: whoever wrote it had seen the level, and wants the mode.
+
+    The back-off stays: if the trouble comes back, it was a relapse.
+    """
+    if state.level is Level.NOMINAL:
+        return state, None
+    after = replace(state, level=Level.NOMINAL, pins=(), since=clock + SETTLE_STEPS, bad_windows=0, fell=True)
+    return after, Transition(state.level, Level.NOMINAL, Reason.REQUESTED)

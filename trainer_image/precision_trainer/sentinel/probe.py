@@ -1,0 +1,115 @@
+"""Activations and their gradients, measured in one step out of many (signals S2, S3, S4).
+
+Parameter gradients are FP32 and hide what FP16 does; activation gradients do not. Hooks are on the layers only during the
+measured step, everything is reduced on the device, and the numbers are read some boundaries later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from .layers import Layers
+
+FP16_MAX = 65504.0
+_SUBNORMAL = 2.0**-14
+_SPARE = 8.0
+"""Room that a recommended scale leaves above the largest gradient seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReading:
+    """One measured step, of this rank's share of the batch."""
+
+    activation_amax: float
+    """Largest magnitude of a layer's output."""
+    activation_layer: str
+    kurtosis: float
+    """Largest kurtosis of a layer's output, 3 for a normal one: outliers grow long before an overflow."""
+    kurtosis_layer: str
+    gradient_amax: float
+    """Largest magnitude of a (scaled) gradient of a layer's output."""
+    subnormal_ratio: float
+    """Share of those gradients that are not zero but below 2^-14: FP16 keeps fewer than 10 bits of them."""
+    zero_ratio: float
+    """Share that is zero: true zeros, and what fell below 2^-25."""
+
+    @property
+    def headroom_log2(self) -> float:
+        """Doublings of the loss scale that the gradients would still bear in FP16."""
+        return math.log2(FP16_MAX / self.gradient_amax) if 0 < self.gradient_amax < math.inf else 0.0
+
+    def recommended_scale(self, scale: float) -> float | None:
+        """A loss scale that leaves the gradients 8-fold room; None if none were seen, or they were not finite."""
+        unscaled = self.gradient_amax / scale if scale > 0 else 0.0
+        if not 0 < unscaled < math.inf:
+            return None
+        return 2.0 ** math.floor(math.log2(FP16_MAX / (_SPARE * unscaled)))
+
+
+class Probe:
+    """Hooks for one step. ``attach`` before the forward, ``detach`` after the backward, ``read`` when it is done."""
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = layers
+        self._handles: list[RemovableHandle] = []
+        self._outputs: dict[int, torch.Tensor] = {}
+        self._gradients: list[torch.Tensor] = []
+        self._elements = 0
+
+    def attach(self) -> None:
+        """Measure from here on."""
+        self._outputs, self._gradients, self._elements = {}, [], 0
+        self._handles = [
+            module.register_forward_hook(self._watch(index)) for index, module in enumerate(self._layers.modules)
+        ]
+
+    def detach(self) -> None:
+        """Measure no more."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _watch(self, index: int) -> Callable[[torch.nn.Module, object, object], None]:
+        def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
+            if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+                return
+            value = output.detach().float()
+            square = value.square()
+            # Kurtosis about 0: layers' outputs are centred enough, and one pass less is needed.
+            self._outputs[index] = torch.stack((value.abs().amax(), square.square().mean() / square.mean().square()))
+            if output.requires_grad:
+                output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _gradient(self, gradient: torch.Tensor) -> None:
+        size = gradient.detach().abs()
+        tiny = (size < _SUBNORMAL).sum()
+        zero = (size == 0).sum()
+        self._gradients.append(torch.stack((size.amax().float(), tiny.float(), zero.float())))
+        self._elements += gradient.numel()
+
+    def read(self) -> ProbeReading | None:
+        """What was measured; None if no layer gave a tensor. Waits for the device."""
+        if not self._outputs or not self._gradients:
+            return None
+        outputs = torch.stack(list(self._outputs.values())).tolist()
+        gradients = torch.stack(self._gradients).tolist()
+        names = [self._layers.names[index] for index in self._outputs]
+        amax, amax_name = max((row[0], name) for row, name in zip(outputs, names, strict=True))
+        kurtosis, kurtosis_name = max((row[1], name) for row, name in zip(outputs, names, strict=True))
+        tiny, zero = sum(row[1] for row in gradients), sum(row[2] for row in gradients)
+        return ProbeReading(
+            activation_amax=amax,
+            activation_layer=amax_name,
+            kurtosis=kurtosis,
+            kurtosis_layer=kurtosis_name,
+            gradient_amax=max(row[0] for row in gradients),
+            subnormal_ratio=(tiny - zero) / self._elements,
+            zero_ratio=zero / self._elements,
+        )
