@@ -14,6 +14,7 @@ from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import (
     Action,
     GuardPolicy,
+    Latch,
     ReleasePolicy,
     RequestPod,
     Restore,
@@ -148,6 +149,10 @@ class World:
     def act(self, action: Action) -> None:
         """Carry out one write, with the tests that guard it."""
         match action:
+            case Latch():
+                latched = self._guarded(action)
+                if latched is not None:
+                    self.workloads[latched.name] = replace(latched, latch=action.mode)
             case RequestPod():
                 self._request(action)
             case WriteTemplate():
@@ -174,7 +179,7 @@ class World:
             pods.append(pod)
         self.workloads[workload.name] = replace(workload, pods=tuple(pods))
 
-    def _guarded(self, action: WriteTemplate | Settle) -> WorkloadView | None:
+    def _guarded(self, action: WriteTemplate | Settle | Latch) -> WorkloadView | None:
         workload = self.workloads.get(action.workload.name)
         if workload is None or workload.generation_raw != action.workload.generation_raw:
             return None
@@ -189,7 +194,13 @@ class World:
             return
         request = Request(action.generation, action.mode) if workload.hot else None
         self.workloads[workload.name] = replace(
-            workload, template_mode=action.mode, template_request=request, latch=action.latch, observed=True
+            workload,
+            template_mode=action.mode,
+            template_request=request,
+            latch=action.latch,
+            observed=True,
+            paused=workload.settle.was_paused if workload.settle else workload.paused,
+            settle=None,
         )
         if workload.pods:
             self.restarts[workload.name] = self.restarts.get(workload.name, 0) + 1

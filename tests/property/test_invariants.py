@@ -21,9 +21,9 @@ from tests.property.world import World
 NAMES = [f"hot-{i}" for i in range(6)] + ["literal-0", "literal-1"]
 FORWARD = {Phase.PENDING: 0, Phase.PROGRESSING: 1, Phase.PAUSED: 1, Phase.HEALTHY: 2, Phase.DEGRADED: 2}
 EDGES = {
-    Phase.PENDING: {Phase.PROGRESSING, Phase.HELD},
-    Phase.PROGRESSING: {Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
-    Phase.PAUSED: {Phase.PROGRESSING, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
+    Phase.PENDING: {Phase.PROGRESSING, Phase.HELD, Phase.ROLLING_BACK},
+    Phase.PROGRESSING: {Phase.PENDING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
+    Phase.PAUSED: {Phase.PENDING, Phase.PROGRESSING, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
     Phase.HEALTHY: {Phase.DEGRADED, Phase.ROLLING_BACK, Phase.PENDING},
     Phase.DEGRADED: {Phase.HEALTHY, Phase.ROLLING_BACK, Phase.PENDING},
     Phase.ROLLING_BACK: {Phase.HELD},

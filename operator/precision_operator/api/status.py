@@ -58,6 +58,10 @@ class Failing:
     signal: Signal
     severity: Severity
     since: float
+    count: int = 1
+    """Evaluations in a row that found it, counted until they are enough to act on."""
+    evaluated_at: float = 0.0
+    """The evaluation that was counted last: the same one never counts twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,8 @@ def status_to_wire(status: Status) -> dict[str, object]:
                 "signal": str(f.signal),
                 "severity": str(f.severity),
                 "since": format_time(f.since),
+                "count": f.count,
+                "evaluatedAt": format_time(f.evaluated_at),
             }
             for f in status.failing
         ],
@@ -240,6 +246,8 @@ def parse_status(raw: object) -> Status:
                 signal=signals[text(f.get("signal"))],
                 severity=choice(f.get("severity"), Severity.P1),
                 since=parse_time(f.get("since")) or 0.0,
+                count=integer(f.get("count"), 1),
+                evaluated_at=parse_time(f.get("evaluatedAt")) or 0.0,
             )
             for f in map(mapping, sequence(body.get("failing")))
             if text(f.get("signal")) in signals

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeVar
 
+from precision_operator.contract import MAX_GENERATION
+
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)")
@@ -55,6 +57,18 @@ def text(value: object, default: str = "") -> str:
 def integer(value: object, default: int) -> int:
     """The value where it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def generation(value: object) -> int | None:
+    """A request's generation; None where it is none, or nobody can have counted to it."""
+    found = integer(value, -1)
+    return found if 0 <= found <= MAX_GENERATION else None
+
+
+def generation_text(value: str | None) -> int | None:
+    """The same, in digits."""
+    digits = value is not None and value.isascii() and value.isdigit() and len(value) < 20
+    return generation(int(value)) if value is not None and digits else None
 
 
 def number(value: object, default: float) -> float:

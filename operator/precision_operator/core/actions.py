@@ -48,6 +48,15 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
+class Latch:
+    """Say on a workload that was rolled back and needs no other write that it is: the latch outlives the policy."""
+
+    workload: WorkloadView
+    mode: Mode
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Restore:
     """Write the template's original values back (deletionPolicy Restore)."""
 
@@ -73,4 +82,4 @@ class Notify:
     warning: bool = False
 
 
-Action = RequestPod | WriteTemplate | Settle | Restore | GuardPolicy | ReleasePolicy | Notify
+Action = RequestPod | WriteTemplate | Settle | Latch | Restore | GuardPolicy | ReleasePolicy | Notify

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -107,25 +107,30 @@ def update_failing(
     are not judged any more (rolled back, gone) end.
     """
     before = {(f.uid, f.signal): f for f in old}
+    enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
     standing: list[Failing] = []
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
             known = before.get((verdict.workload.uid, signal))
             if isinstance(reading, Breach):
                 severity = spec.criterion(signal).severity
-                since = known.since if known else round(at, 3)
-                standing.append(Failing(verdict.workload.name, verdict.workload.uid, signal, severity, since))
+                name, uid = verdict.workload.name, verdict.workload.uid
+                found = known or Failing(name, uid, signal, severity, at, count=0)
+                if found.count < enough and found.evaluated_at != at:
+                    found = replace(found, count=found.count + 1, evaluated_at=at)
+                standing.append(replace(found, severity=severity))
             elif isinstance(reading, Unknown) and known:
                 standing.append(known)
     return tuple(sorted(standing, key=lambda f: (f.name, f.signal)))
 
 
-def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float) -> tuple[Failing, ...]:
-    """The breaches that have stood for more than ``failureLimit`` evaluations and call for a rollback (P0, P1)."""
-    evaluation = spec.evaluation
-    # Half an interval of grace: evaluations jitter, and the count must not need one more because of it.
-    needed = max(0.0, (evaluation.failure_limit - 0.5) * evaluation.interval_seconds)
-    return tuple(f for f in failing if f.severity is not Severity.P2 and at - f.since >= needed)
+def confirmed(failing: Iterable[Failing], spec: PolicySpec) -> tuple[Failing, ...]:
+    """The breaches that more than ``failureLimit`` evaluations found, and that call for a rollback (P0, P1).
+
+    Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing.
+    """
+    limit = spec.evaluation.failure_limit
+    return tuple(f for f in failing if f.severity is not Severity.P2 and f.count > limit)
 
 
 def cohort_breached(

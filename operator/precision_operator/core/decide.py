@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.policy import Policy
 from precision_operator.api.status import Phase, Status
+from precision_operator.api.wire import generation_text
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import (
     Action,
     GuardPolicy,
+    Latch,
+    Notify,
     ReleasePolicy,
     RequestPod,
     Restore,
@@ -22,14 +25,16 @@ from precision_operator.core.actions import (
 )
 from precision_operator.core.conditions import conditions
 from precision_operator.core.facts import Facts, look
+from precision_operator.core.gates import names
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.guard import guard
 from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
-from precision_operator.core.plan import Budget, Desired, plan
+from precision_operator.core.plan import Budget, plan
 from precision_operator.core.progress import accepted_modes, progress_of
+from precision_operator.core.unfinished import unfinished
 
 IDLE_SECONDS = 60.0
 """How often a policy is looked at that waits for a person or an event, not for a metric."""
@@ -83,9 +88,8 @@ def decide(policy: Policy, status: Status, observation: Observation, now: float)
 def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]:
     """The missing writes, under a generation that every one of them outranks."""
     if facts.spec.suspend:
-        # Nothing new is begun, but nothing is left half done: a paused Deployment would be ours to answer for.
-        begun = tuple(Desired(w, w.settle.mode, d) for w, d in facts.movable if w.settle is not None)
-        outcome = replace(outcome, desired=begun)
+        outcome = replace(outcome, desired=())
+    outcome = replace(outcome, desired=(*outcome.desired, *unfinished(facts, outcome)))
     for _ in range(2):
         budget = Budget(restarts=facts.observation.restart_slots, settles=facts.observation.settle_slots)
         actions = plan(
@@ -94,7 +98,6 @@ def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]
             generation=outcome.status.generation,
             budget=budget,
             settle=outcome.settle,
-            escalate=outcome.escalate,
         )
         if not any(_outranked(action, outcome.status.generation) for action in actions):
             break
@@ -107,9 +110,8 @@ def _outranked(action: Action, generation: int) -> bool:
     match action:
         case RequestPod():
             return action.pod.request is not None and action.pod.request.generation >= generation
-        case WriteTemplate() | Settle(stage=SettleStage.PAUSE):
-            raw = action.workload.generation_raw or ""
-            return raw.isdecimal() and int(raw) > generation
+        case WriteTemplate() | Latch() | Settle(stage=SettleStage.PAUSE):
+            return (generation_text(action.workload.generation_raw) or 0) > generation
     return False
 
 
@@ -184,8 +186,15 @@ def _delete(policy: Policy, status: Status, observation: Observation, now: float
     """Restore what we changed, where the policy says so, then let go: within seconds, with or without metrics."""
     if FINALIZER not in policy.finalizers:
         return Decision(status, (), now + IDLE_SECONDS)
-    changed = [w for w in observation.workloads if w.has_original]
+    changed = [w for w in observation.workloads if w.has_original] if policy.spec.restore_on_delete else []
     overdue = policy.deleted_at is not None and now - policy.deleted_at > RELEASE_AFTER_SECONDS
-    if changed and policy.spec.restore_on_delete and not overdue:
-        return Decision(status, tuple(Restore(w) for w in changed), now + 1.0)
-    return Decision(status, (ReleasePolicy(),), now + IDLE_SECONDS)
+    if changed and not overdue:
+        slots, restores = observation.restart_slots, list[Action]()
+        for workload in changed:
+            if not workload.pods or slots > 0:
+                slots -= bool(workload.pods)
+                restores.append(Restore(workload))
+        return Decision(status, tuple(restores), now + 1.0)
+    text = f"not restored in time, they keep precision and latch: {names([w.name for w in changed])}"
+    notices = (Notify("RestoreIncomplete", text, warning=True),) if changed else ()
+    return Decision(status, (*notices, ReleasePolicy()), now + IDLE_SECONDS)

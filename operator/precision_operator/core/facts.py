@@ -1,16 +1,20 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, PolicySpec
-from precision_operator.api.status import Failing, Phase, Status
+from precision_operator.api.status import Failing, Member, Phase, Status
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
-from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.model import Evaluation, Observation, WorkloadView
 from precision_operator.core.plan import highest_generation
-from precision_operator.core.progress import live_pods, resolve_delivery
+from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+
+REDUCED = (Mode.FP16, Mode.BF16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,50 @@ class Facts:
         return tuple((w, d) for w, d in self.movable if w.uid in inside)
 
     @property
+    def residual(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
+        """Workloads outside of the cohort that we once moved and that still train in reduced precision.
+
+        A change of ``spec.target`` leaves them: the fleet stays where it is until its turn comes, and is guarded there.
+        """
+        known = {m.uid for m in self.status.members} | {h.uid for h in self.status.held}
+        safe = accepted_modes(self.spec.fallback, rollback=True)
+        return tuple(
+            (w, d)
+            for w, d in self.movable
+            if w.uid not in known
+            and w.has_original
+            and d is not Delivery.NEW_ONLY
+            and any(p.effective_mode not in safe for p in live_pods(w))
+        )
+
+    @property
+    def moved_count(self) -> int:
+        """How many workloads a fleet's share is taken of: all that were moved, held ones included."""
+        inside = {m.uid for m in self.status.members} | {h.uid for h in self.status.held}
+        return sum(w.uid in inside for w, _ in self.movable) + len(self.residual)
+
+    @property
+    def rescuable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
+        """Stuck workloads whose running pods can still be asked: a template without the contract must not save them."""
+        return tuple(
+            (w, Delivery.HOT)
+            for w in self.observation.workloads
+            if w.name in self.stuck and any(pod.hot for pod in live_pods(w))
+        )
+
+    @property
     def next_generation(self) -> int:
         """Above everything that this policy, or one before it, has ever written."""
         return max(self.status.generation, highest_generation(self.observation.workloads)) + 1
+
+    def in_cohort(self, step_index: int, members: Sequence[Member], *, latched: bool = True) -> tuple[Member, ...]:
+        """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
+
+        ``latched``: whether workloads may join that a rollback still holds.
+        """
+        kept = {m.uid for m in members}
+        joinable = [w for w, _ in self.movable if latched or w.latch is None or w.uid in kept]
+        return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index))
 
     def cohort_size(self, step_index: int) -> int:
         """How many workloads the step's weight is."""
@@ -85,13 +130,14 @@ def look(policy: Policy, status: Status, observation: Observation, now: float) -
     failing = facts.failing
     if facts.evaluation is not None:
         failing = update_failing(status.failing, verdicts, policy.spec, at=facts.evaluation.at)
-    return Facts(policy, status, observation, now, tuple(movable), tuple(stuck), verdicts, failing)
+    return replace(facts, verdicts=verdicts, failing=failing)
 
 
 def _judge(facts: Facts) -> tuple[Verdict, ...]:
-    evaluation, target = facts.evaluation, facts.spec.target
+    evaluation = facts.evaluation
     if evaluation is None:
         return ()
+    target = facts.status.precision if facts.status.precision in REDUCED else facts.spec.target
     failing: dict[str, set[Signal]] = {}
     for entry in facts.status.failing:
         failing.setdefault(entry.uid, set()).add(entry.signal)
@@ -113,4 +159,8 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
                 failing=frozenset(failing.get(workload.uid, ())),
             )
             verdicts.append(judged)
+    for workload, _ in facts.residual:
+        mode = next(p.effective_mode for p in live_pods(workload) if p.effective_mode is not Mode.FP32)
+        known = frozenset(failing.get(workload.uid, ()))
+        verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
     return tuple(verdicts)

@@ -92,6 +92,11 @@ class WorkloadView:
         """No rollout is in progress."""
         return self.observed and self.updated_replicas == self.replicas and len(self.pods) == self.replicas
 
+    @property
+    def coming_up(self) -> bool:
+        """A pod is still on its way, and takes part of the budget of restarts; a crashing one would take it for ever."""
+        return not self.rolled_out or any(not (pod.ready or pod.crashing) for pod in self.pods)
+
 
 @dataclass(frozen=True, slots=True)
 class PodSignals:

@@ -16,8 +16,6 @@ class Outcome:
     desired: tuple[Desired, ...] = ()
     settle: bool = False
     """Whether hot flips may be made lasting now (never while an emergency is under way)."""
-    escalate: bool = False
-    """Whether workloads that did not acknowledge are restarted."""
     waiting: Closed | None = None
     """What the next edge waits for."""
     notices: tuple[Action, ...] = field(default=())

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.core.actions import Action, RequestPod, WriteTemplate
+from precision_operator.api.wire import generation_text
+from precision_operator.core.actions import Action, Latch, RequestPod, Settle, WriteTemplate
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
 from precision_operator.core.settle import next_settle
@@ -20,6 +21,10 @@ class Desired:
     delivery: Delivery
     rollback: bool = False
     """On the way down a workload that is already as safe needs no write; on the way up it must match."""
+    latch: bool = False
+    """It was moved and rolled back: that must stand on the workload itself."""
+    escalate: bool = False
+    """It did not acknowledge in time: its pods are restarted."""
 
     @property
     def accepted(self) -> frozenset[Mode]:
@@ -42,30 +47,37 @@ def plan(
     generation: int,
     budget: Budget,
     settle: bool,
-    escalate: bool = False,
 ) -> list[Action]:
-    """The missing writes, the urgent ones first: running pods, then templates, then settles."""
+    """The missing writes, the urgent ones first: running pods, then templates, then settles and latches."""
     requests: list[Action] = []
     templates: list[Action] = []
     settles: list[Action] = []
     for desired in wanted:
         progress = progress_of(desired.workload, desired.accepted, evaluation, desired.delivery)
         requests += _requests(desired, generation)
-        template = _template(desired, progress, generation=generation, budget=budget, escalate=escalate)
+        template = _template(desired, progress, generation=generation, budget=budget)
         if template is not None:
             templates.append(template)
-        elif desired.workload.settle is not None or (settle and _may_settle(desired, progress)):
-            action = next_settle(
-                desired.workload,
-                desired.mode,
-                accepted=desired.accepted,
-                generation=generation,
-                latch=_latch(desired),
-            )
-            if action is not None and (desired.workload.settle is not None or budget.settles > 0):
-                budget.settles -= desired.workload.settle is None
-                settles.append(action)
+            continue
+        action = _lasting(desired, progress, generation=generation, settle=settle)
+        begun = desired.workload.settle is not None
+        if action is not None and (begun or budget.settles > 0):
+            budget.settles -= not begun
+            settles.append(action)
     return requests + templates + settles
+
+
+def _lasting(desired: Desired, progress: Progress, *, generation: int, settle: bool) -> Settle | Latch | None:
+    """The next write that makes a finished move last: of its settle, else its latch."""
+    workload = desired.workload
+    if workload.settle is not None or (settle and _may_settle(desired, progress)):
+        accepted, latch = desired.accepted, _latch(desired)
+        step = next_settle(workload, desired.mode, accepted=accepted, generation=generation, latch=latch)
+        if step is not None or workload.settle is not None:
+            return step
+    if settle and desired.latch and workload.latch not in desired.accepted:
+        return Latch(workload, desired.mode, generation)
+    return None
 
 
 def _may_settle(desired: Desired, progress: Progress) -> bool:
@@ -89,25 +101,35 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
     ]
 
 
-def _template(
-    desired: Desired, progress: Progress, *, generation: int, budget: Budget, escalate: bool
-) -> WriteTemplate | None:
+def _template(desired: Desired, progress: Progress, *, generation: int, budget: Budget) -> WriteTemplate | None:
     workload = desired.workload
+    if desired.escalate and desired.delivery is Delivery.HOT and not progress.acknowledged:
+        return _restart(desired, generation=generation, budget=budget)
     if workload.settle is not None or workload.template_mode in desired.accepted:
         return None
     if workload.replicas == 0 and not workload.pods:
         return WriteTemplate(workload, desired.mode, generation, _latch(desired))
-    if desired.delivery is Delivery.HOT:
-        restart = escalate and not progress.acknowledged
-    else:
-        # Pods that already run safely (the gate started them so) are not restarted only to make the template agree.
-        restart = desired.delivery is Delivery.RESTART and not (
-            workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods)
-        )
-    if not restart or budget.restarts <= 0:
+    if desired.delivery is not Delivery.RESTART:
+        return None
+    # Pods that already run safely (the gate started them so) are not restarted only to make the template agree.
+    if workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods):
+        return None
+    return _spend(desired, generation=generation, budget=budget)
+
+
+def _restart(desired: Desired, *, generation: int, budget: Budget) -> WriteTemplate | None:
+    """Once a generation: a template that carries it has already restarted its pods, whatever mode it had before."""
+    carried = desired.workload.template_request
+    if not desired.workload.hot or (carried is not None and carried.generation >= generation):
+        return None
+    return _spend(desired, generation=generation, budget=budget)
+
+
+def _spend(desired: Desired, *, generation: int, budget: Budget) -> WriteTemplate | None:
+    if budget.restarts <= 0:
         return None
     budget.restarts -= 1
-    return WriteTemplate(workload, desired.mode, generation, _latch(desired))
+    return WriteTemplate(desired.workload, desired.mode, generation, _latch(desired))
 
 
 def highest_generation(workloads: Iterable[WorkloadView]) -> int:
@@ -116,8 +138,7 @@ def highest_generation(workloads: Iterable[WorkloadView]) -> int:
     for workload in workloads:
         if workload.template_request:
             found = max(found, workload.template_request.generation)
-        if workload.generation_raw and workload.generation_raw.isdigit():
-            found = max(found, int(workload.generation_raw))
+        found = max(found, generation_text(workload.generation_raw) or 0)
         for pod in workload.pods:
             if pod.request:
                 found = max(found, pod.request.generation)

@@ -8,6 +8,7 @@ of several series wins).
 import math
 from dataclasses import dataclass
 
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion
 
 
@@ -34,17 +35,21 @@ class Unknown:
 
 Reading = Ok | Breach | Unknown
 
+LOSSES = frozenset({Signal.DIVERGENCE, Signal.NON_FINITE})
+"""Signals made of losses: what is not finite there is not silence but the fault itself."""
+
 
 def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     """One finite or non-finite sample against its thresholds.
 
     ``failing`` is whether the last reading was a breach: then the value must come back to ``leave`` before it is Ok
-    (hysteresis).
+    (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio that is none and not beyond
+    its threshold (0/0, a division by zero) says nothing.
     """
-    if math.isnan(value):
-        return Breach(value)
     threshold = criterion.leave if failing else criterion.enter
     beyond = value < threshold if criterion.lower_is_worse else value > threshold
+    if not math.isfinite(value) and not beyond:
+        return Breach(value) if criterion.signal in LOSSES else Unknown("NotANumber")
     return Breach(value) if beyond else Ok(value)
 
 

@@ -23,6 +23,9 @@ def next_settle(
         return Settle(workload, SettleStage.PAUSE, mode, generation, latch)
     if not workload.observed:
         return None
+    if not workload.paused:
+        # Somebody resumed it in the middle: what the controller made of that must be over before it starts again.
+        return Settle(workload, SettleStage.PAUSE, mode, generation, latch) if workload.rolled_out else None
     # The intent's own mode is finished first: what comes after it starts a new settle.
     stage = SettleStage.REPLICASET if workload.updated_replicas > 0 else SettleStage.RESUME
     return Settle(workload, stage, intent.mode, intent.generation, latch if intent.mode is mode else workload.latch)

@@ -41,11 +41,7 @@ def find_trigger(facts: Facts) -> Trigger | None:
         return Trigger(Severity.P0, Scope.FLEET, "Aborted", "a person asked for the rollback", everyone, facts.now)
     if facts.evaluation is None:
         return None
-    standing = [
-        f
-        for f in confirmed(facts.failing, facts.spec, at=facts.evaluation.at)
-        if cause_elsewhere(facts, f.signal) is None
-    ]
+    standing = [f for f in confirmed(facts.failing, facts.spec) if cause_elsewhere(facts, f.signal) is None]
     if standing:
         return _from_breaches(facts, standing)
     return _no_data(facts)
@@ -59,10 +55,12 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     """
     if signal not in ALWAYS or facts.evaluation is None:
         return None
-    inside = {w.uid for w, _ in facts.members}
+    # What was moved by us and is back in FP32 is no witness: its metrics still show what the precision did to it.
+    inside = {m.uid for m in facts.status.members} | {h.uid for h in facts.status.held}
     others = [w for w, _ in facts.movable if w.uid not in inside and trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
-    if judged and breached / judged >= facts.spec.rollback.fleet_share:
+    rollback = facts.spec.rollback
+    if breached >= rollback.fleet_minimum and breached / judged >= rollback.fleet_share:
         return f"{signal} is in breach on {breached} of {judged} FP32 workloads too"
     return None
 
@@ -72,9 +70,8 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     worst = min(standing, key=lambda f: (f.severity, f.since, f.name))
     breached = {f.uid: f.name for f in standing}
     breached.update({h.uid: h.name for h in facts.status.held})
-    moved = {m.uid for m in facts.status.members}
     rollback = facts.spec.rollback
-    share = max(rollback.fleet_minimum, math.ceil(rollback.fleet_share * len(moved)))
+    share = max(rollback.fleet_minimum, math.ceil(rollback.fleet_share * facts.moved_count))
     if len(breached) >= share:
         scope = Scope.FLEET
     elif facts.status.phase in (Phase.PROGRESSING, Phase.PAUSED):

@@ -4,7 +4,7 @@ Level-triggered planning would ask for them again on every pass until the watch 
 entry expires after seconds, and a write made twice is harmless.
 """
 
-from precision_operator.core.actions import Action, RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import Action, Latch, RequestPod, Settle, WriteTemplate
 from precision_operator.runtime.clock import Clock
 
 EXPIRY_SECONDS = 3.0
@@ -17,6 +17,8 @@ def _key(action: Action) -> tuple[str, ...] | None:
             return ("pod", action.pod.uid, str(action.generation), action.mode, action.pod.request_raw or "")
         case WriteTemplate():
             return ("template", action.workload.uid, str(action.generation), action.mode)
+        case Latch():
+            return ("latch", action.workload.uid, str(action.generation), action.mode)
         case Settle():
             return ("settle", action.workload.uid, str(action.generation), action.mode, action.stage)
         case _:

@@ -178,7 +178,7 @@ class Inventory:
             for name, workload in space.workloads.items()
             if workload.record.view.generation_raw is not None and not workload.record.view.paused
             for view in [self._view(space, name, workload)]
-            if view.settle is None and view.replicas > 0 and not view.rolled_out
+            if view.settle is None and view.replicas > 0 and view.coming_up
         )
 
     def disagreeing(self, namespace: str, selector: Selector) -> tuple[str, ...]:

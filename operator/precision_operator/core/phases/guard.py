@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from precision_operator.api.status import HeldWorkload, Phase, Scope
+from precision_operator.api.status import HeldWorkload, Phase, Scope, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
-from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.facts import Facts
+from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, new_incident
-from precision_operator.core.phases.rollout import move_members
+from precision_operator.core.phases.rollout import move_members, target_changed
 from precision_operator.core.triggers import Trigger, find_trigger
 
 
@@ -22,15 +22,39 @@ def guard(facts: Facts) -> Outcome:
             return _hold_workloads(facts, trigger)
         return begin_rollback(facts, trigger)
     if status.precision is not facts.spec.target:
-        again = replace(status, phase=Phase.PENDING, reason="TargetChanged", message="", members=(), held=())
-        return Outcome(again)
-    asked = facts.policy.annotations.get(RETRY) == str(status.transition_id)
-    if status.held and asked and facts.window_clear:
+        return target_changed(facts)
+    asked = facts.policy.annotations.get(RETRY) == str(status.transition_id) and facts.window_clear
+    if status.held and asked:
         status = replace(status, held=(), phase=Phase.HEALTHY, reason="Retried", message="held workloads join again")
-    size = facts.cohort_size(len(facts.spec.stages) - 1)
-    members = extend_cohort(facts.policy.uid, status.members, [w for w, _ in facts.movable], size=size)
+    status = _without_gone(facts, status)
+    # What a rollback of another policy still holds joins when a person says so, not because it was found.
+    members = facts.in_cohort(len(facts.spec.stages) - 1, status.members, latched=asked)
     status = replace(status, members=members)
-    return Outcome(status, move_members(replace(facts, status=status)), settle=True)
+    facts = replace(facts, status=status)
+    return _follow_held(facts)
+
+
+def _without_gone(facts: Facts, status: Status) -> Status:
+    """A held workload that was deleted is held no more."""
+    alive = {w.uid for w in facts.observation.workloads}
+    held = tuple(h for h in status.held if h.uid in alive)
+    if held == status.held:
+        return status
+    if held:
+        return replace(status, held=held)
+    return replace(status, held=(), phase=Phase.HEALTHY, reason="Promoted", message="what was held is gone")
+
+
+def _follow_held(facts: Facts) -> Outcome:
+    """The workloads that were rolled back by themselves: acknowledged, escalated, made to last."""
+    status, held = facts.status, {h.uid for h in facts.status.held}
+    if not held or status.incident is None:
+        return Outcome(status, move_members(facts), settle=True)
+    down = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in held]
+    followed = follow(facts, status.incident, down)
+    status = replace(status, incident=followed.incident)
+    desired = move_members(facts, escalate=followed.escalate)
+    return Outcome(status, desired, settle=True, waiting=followed.waiting, notices=followed.notices)
 
 
 def _hold_workloads(facts: Facts, trigger: Trigger) -> Outcome:

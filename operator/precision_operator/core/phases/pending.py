@@ -4,19 +4,23 @@ from dataclasses import replace
 
 from precision_operator.api.status import Phase
 from precision_operator.core.actions import Notify
-from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.rollback import begin_rollback
 from precision_operator.core.progress import live_pods
+from precision_operator.core.triggers import find_trigger
 
 
 def pending(facts: Facts) -> Outcome:
     """Start the first step, or say what is missing; workloads that an earlier rollback latched are Held first."""
     status = facts.status
+    trigger = find_trigger(facts)
+    if trigger is not None:
+        return begin_rollback(facts, trigger)
     closed = _missing(facts)
     if closed is not None:
-        return Outcome(status, waiting=closed)
+        return Outcome(status, settle=True, waiting=closed)
     latched = [w.name for w, _ in facts.movable if w.latch is not None]
     if latched and status.transition_id == 0:
         held = replace(
@@ -30,11 +34,11 @@ def pending(facts: Facts) -> Outcome:
             fallback=facts.spec.fallback,
         )
         return Outcome(held, notices=(Notify("LatchedWorkloads", held.message, warning=True),))
-    members = extend_cohort(facts.policy.uid, (), [w for w, _ in facts.movable], size=facts.cohort_size(0))
+    members = facts.in_cohort(0, ())
     unseen = _unseen(facts, {m.uid for m in members})
     if unseen:
         text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
-        return Outcome(status, waiting=Closed("NoSamples", text))
+        return Outcome(status, settle=True, waiting=Closed("NoSamples", text))
     started = replace(
         status,
         phase=Phase.PROGRESSING,

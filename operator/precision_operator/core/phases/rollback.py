@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Incident, Phase
+from precision_operator.api.status import Incident, Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.followup import follow
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Desired
-from precision_operator.core.progress import Progress, accepted_modes, progress_of
+from precision_operator.core.progress import accepted_modes, progress_of
 from precision_operator.core.triggers import Trigger
 
 
@@ -48,43 +49,36 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
     return Outcome(status, everything_down(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
 
 
-def everything_down(facts: Facts) -> tuple[Desired, ...]:
+def everything_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
     """Every selected workload, moved or not: a fleet in FP32 means all of it."""
-    return tuple(Desired(w, facts.spec.fallback, d, rollback=True) for w, d in facts.movable)
+    moved = {m.uid for m in facts.status.members}
+    return tuple(
+        Desired(w, facts.spec.fallback, d, rollback=True, latch=w.uid in moved, escalate=escalate)
+        for w, d in (*facts.movable, *facts.rescuable)
+    )
 
 
 def rolling_back(facts: Facts) -> Outcome:
     """Write, wait for the processes' acknowledgement, escalate past its limit; Held when all are down."""
-    status, incident = facts.status, facts.status.incident
-    waiting = _not_down(facts)
-    if incident is None:
+    status = _current(facts)
+    if status.incident is None:
         return Outcome(replace(status, phase=Phase.HELD), everything_down(facts))
-    told = not [name for name, progress in waiting if not progress.told]
-    if told and incident.last_patch_at is None:
-        incident = replace(incident, last_patch_at=facts.now)
-    late = facts.now - incident.decided_at > facts.spec.rollback.ack_timeout_seconds
-    notices: tuple[Notify, ...] = ()
-    if waiting and late and not incident.escalated:
-        incident = replace(incident, escalated=True)
-        text = f"no acknowledgement from {names([n for n, _ in waiting])}: restarting them"
-        notices = (Notify("RollbackEscalated", text, warning=True),)
-    if not waiting:
-        incident = replace(incident, last_ack_at=facts.now)
+    followed = follow(facts, status.incident, _concerned(facts))
+    status = replace(status, incident=followed.incident)
+    if followed.waiting is None:
         text = f"all of the fleet trains in {facts.spec.fallback}; annotate retry={status.transition_id + 1} to start again"
-        done = replace(status, phase=Phase.HELD, reason=incident.reason, message=text, incident=incident, failing=())
+        done = replace(status, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
         return Outcome(done, everything_down(facts), settle=True, notices=(Notify("RolledBack", text),))
-    exceeded = facts.now > incident.deadline_at
-    closed = Closed(
-        "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement",
-        f"waiting for the trainers of {names([n for n, _ in waiting])} to report {facts.spec.fallback}",
-    )
-    status = replace(status, incident=incident, reason=closed.reason if exceeded else status.reason)
-    return Outcome(status, everything_down(facts), escalate=late, waiting=closed, notices=notices)
+    if followed.waiting.reason == "DeadlineExceeded":
+        status = replace(status, reason="DeadlineExceeded")
+    desired = everything_down(facts, escalate=followed.escalate)
+    return Outcome(status, desired, waiting=followed.waiting, notices=followed.notices)
 
 
 def held(facts: Facts) -> Outcome:
     """Make the rollback last; leave only when a person answers this very transition with retry."""
-    status, incident = facts.status, facts.status.incident
+    status = _current(facts)
+    incident = status.incident
     if facts.policy.annotations.get(RETRY) == str(status.transition_id) and not facts.spec.suspend:
         text = "a person asked for another attempt"
         again = replace(
@@ -103,19 +97,21 @@ def held(facts: Facts) -> Outcome:
     return Outcome(status, everything_down(facts), settle=True)
 
 
-def _not_down(facts: Facts) -> list[tuple[str, Progress]]:
-    """Workloads that were moved, or are less safe than the fallback, and have not acknowledged it."""
+def _current(facts: Facts) -> Status:
+    """The status with the fallback that the policy asks for now: the gate reads it there."""
+    fallback = facts.spec.fallback
+    return replace(facts.status, precision=fallback, fallback=fallback)
+
+
+def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
+    """Workloads that were moved, or are less safe than the fallback."""
     accepted = accepted_modes(facts.spec.fallback, rollback=True)
     moved = {m.uid for m in facts.status.members}
-    waiting = []
-    for workload, delivery in facts.movable:
-        unsafe = any(pod.effective_mode not in accepted for pod in workload.pods)
-        if delivery is Delivery.NEW_ONLY or not (unsafe or workload.uid in moved):
-            continue
-        progress = progress_of(workload, accepted, facts.evaluation, delivery)
-        if not progress.acknowledged:
-            waiting.append((workload.name, progress))
-    return waiting
+    return [
+        (workload, delivery)
+        for workload, delivery in (*facts.movable, *facts.rescuable)
+        if workload.uid in moved or any(pod.effective_mode not in accepted for pod in workload.pods)
+    ]
 
 
 def _settled(facts: Facts) -> bool:

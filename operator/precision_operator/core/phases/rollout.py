@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from precision_operator.api.status import Phase, Status
 from precision_operator.core.actions import Notify
-from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, GateInput
 from precision_operator.core.gates.chain import first_closed
@@ -21,9 +20,14 @@ def rollout(facts: Facts) -> Outcome:
     trigger = find_trigger(facts)
     if trigger is not None:
         return begin_rollback(facts, trigger)
+    if facts.status.precision is not facts.spec.target:
+        return target_changed(facts)
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
     index = min(facts.status.step_index, len(facts.spec.stages) - 1)
-    status = replace(facts.status, step_index=index, evidence_since=_evidence_since(facts))
+    # A member that was deleted is replaced: a cohort without its canary has proved nothing.
+    members = facts.in_cohort(index, facts.status.members)
+    facts = replace(facts, status=replace(facts.status, step_index=index, members=members))
+    status = replace(facts.status, evidence_since=_evidence_since(facts))
     facts = replace(facts, status=status)
     closed = _waiting(facts)
     if closed is None:
@@ -33,11 +37,24 @@ def rollout(facts: Facts) -> Outcome:
     return Outcome(status, move_members(facts), settle=True, waiting=closed)
 
 
-def move_members(facts: Facts) -> tuple[Desired, ...]:
-    """Members in the target; those rolled back by themselves in the fallback."""
+def target_changed(facts: Facts) -> Outcome:
+    """Another precision is another rollout: from its canary on. What was moved stays as it is, guarded, until its turn."""
+    text = f"spec.target is {facts.spec.target} now: a new rollout begins"
+    again = replace(
+        facts.status, phase=Phase.PENDING, reason="TargetChanged", message=text, members=(), held=(), step_index=0
+    )
+    return Outcome(again, notices=(Notify("TargetChanged", text),))
+
+
+def move_members(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
+    """Members in the target; those rolled back by themselves in the fallback, restarted where they do not listen."""
     held = {h.uid for h in facts.status.held}
     up = tuple(Desired(w, facts.spec.target, d) for w, d in facts.members)
-    down = tuple(Desired(w, facts.spec.fallback, d, rollback=True) for w, d in facts.movable if w.uid in held)
+    down = tuple(
+        Desired(w, facts.spec.fallback, d, rollback=True, latch=True, escalate=escalate)
+        for w, d in (*facts.movable, *facts.rescuable)
+        if w.uid in held
+    )
     return up + down
 
 
@@ -54,6 +71,7 @@ def _waiting(facts: Facts) -> Closed | None:
         status=facts.status,
         evaluation=facts.evaluation,
         progress=tuple((w, progress_of(w, accepted, facts.evaluation, d)) for w, d in facts.members),
+        fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
         verdicts=facts.verdicts,
         evidence_since=facts.status.evidence_since,
     )
@@ -90,8 +108,7 @@ def _promote(facts: Facts) -> Outcome:
         )
         return Outcome(done, move_members(facts), settle=True, notices=(Notify("Promoted", done.message),))
     index = status.step_index + 1
-    size = facts.cohort_size(index)
-    members = extend_cohort(facts.policy.uid, status.members, [w for w, _ in facts.movable], size=size)
+    members = facts.in_cohort(index, status.members)
     promoted = replace(
         status,
         phase=Phase.PROGRESSING,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from precision_operator.api.wire import mapping, sequence
-from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, WriteTemplate
+from precision_operator.core.actions import Latch, RequestPod, Restore, Settle, SettleStage, WriteTemplate
 from precision_operator.core.model import WorkloadView
 from precision_operator.errors import Conflict, PreconditionFailed
 from precision_operator.kube.port import DEPLOYMENTS, PODS, REPLICASETS, JsonObject, KubeApi, Operation, Resource
@@ -37,6 +37,8 @@ class DeploymentAdapter:
                 return await _patch(api, PODS, view.namespace, action.pod.name, patches.request_pod(action))
             case WriteTemplate():
                 operations = patches.write_template(await _detailed(api, view), action)
+            case Latch():
+                operations = patches.latch(await _detailed(api, view), action)
             case Settle(stage=SettleStage.PAUSE):
                 operations = patches.pause(await _detailed(api, view), action)
             case Settle(stage=SettleStage.RESUME):

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.wire import generation_text
 from precision_operator.contract import (
     ENABLE,
     ENABLE_ENV,
@@ -19,7 +20,7 @@ from precision_operator.contract import (
     REQUEST,
     SETTLE,
 )
-from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import Latch, RequestPod, Settle, WriteTemplate
 from precision_operator.core.model import SettleIntent
 from precision_operator.errors import PolicyError, PreconditionFailed
 from precision_operator.kube.port import JsonObject, JsonValue, Operation
@@ -92,9 +93,7 @@ def request_pod(action: RequestPod) -> list[Operation]:
 
 def guard(view: DeploymentView, generation: int) -> list[Operation]:
     """Tests that hold only for the object that was decided on."""
-    raw = view.generation_raw or ""
-    found = int(raw) if raw.isdecimal() else None
-    refuse_older(found, generation, f"{view.namespace}/{view.name}")
+    refuse_older(generation_text(view.generation_raw), generation, f"{view.namespace}/{view.name}")
     operations = [Operation("test", "/metadata/uid", view.uid), *ensure_map(OWN, view.has_annotations)]
     if view.has_annotations:
         operations.append(Operation("test", pointer(OWN, GENERATION), view.generation_raw))
@@ -231,6 +230,12 @@ def pause(view: DeploymentView, action: Settle) -> list[Operation]:
     if not view.paused:
         operations.append(Operation("add", "/spec/paused", True))
     return operations + _own(view, {GENERATION: str(action.generation), SETTLE: settle_text(intent)})
+
+
+def latch(view: DeploymentView, action: Latch) -> list[Operation]:
+    """The latch alone, where the template already says what it should."""
+    wanted = {GENERATION: str(action.generation), LATCH: action.mode.value}
+    return guard(view, action.generation) + _own(view, wanted)
 
 
 def resume(view: DeploymentView, action: Settle) -> list[Operation]:

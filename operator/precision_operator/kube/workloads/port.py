@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from precision_operator.core.actions import RequestPod, Restore, Settle, WriteTemplate
+from precision_operator.core.actions import Latch, RequestPod, Restore, Settle, WriteTemplate
 from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.kube.port import JsonObject, KubeApi, Resource
 
-WorkloadAction = RequestPod | WriteTemplate | Settle | Restore
+WorkloadAction = RequestPod | WriteTemplate | Settle | Latch | Restore
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import boolean, integer, mapping, sequence, text
+from precision_operator.api.wire import generation as believed
 from precision_operator.contract import (
     ENABLE,
     ENABLE_ENV,
@@ -59,8 +60,8 @@ def parse_request(raw: str | None) -> Request | None:
     except ValueError:
         return None
     mode = parse_mode(text(body.get("mode")))
-    generation = integer(body.get("generation"), -1)
-    return Request(generation, mode) if mode is not None and generation >= 0 else None
+    generation = believed(body.get("generation"))
+    return Request(generation, mode) if mode is not None and generation is not None else None
 
 
 def parse_settle(raw: str | None) -> SettleIntent | None:

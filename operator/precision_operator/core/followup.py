@@ -1,0 +1,76 @@
+"""How a rollback comes to its end: told, acknowledged by the processes, escalated where that takes too long, settled."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from precision_operator.api.spec import Delivery
+from precision_operator.api.status import Incident
+from precision_operator.core.actions import Notify
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import Closed, names
+from precision_operator.core.model import WorkloadView
+from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
+
+Movable = Iterable[tuple[WorkloadView, Delivery]]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Where a rollback stands after this pass."""
+
+    incident: Incident
+    escalate: bool
+    """Those who have not acknowledged are restarted."""
+    waiting: Closed | None
+    """Whose acknowledgement is missing; None: all are down."""
+    notices: tuple[Notify, ...] = ()
+
+
+def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
+    """Take the measured times of the incident forward, and escalate where its promise is at risk.
+
+    Silence of Prometheus is no silence of the trainers: while nobody's acknowledgement can be read, nobody is restarted
+    for lack of it, until the deadline itself has come.
+    """
+    exceeded = facts.now > incident.deadline_at
+    patient = facts.now - incident.decided_at <= facts.spec.rollback.ack_timeout_seconds
+    late = exceeded or not (patient or unreadable(facts))
+    waiting = [(w, p) for w, p in not_down(facts, workloads) if not (late and _crashes(w, p))]
+    text = names([w.name for w, _ in waiting])
+    if all(progress.told for _, progress in waiting) and incident.last_patch_at is None:
+        incident = replace(incident, last_patch_at=facts.now)
+    if not waiting:
+        if incident.last_ack_at is None:
+            incident = replace(incident, last_ack_at=facts.now)
+        return Followed(incident, late, None)
+    notices: tuple[Notify, ...] = ()
+    if late and not incident.escalated:
+        incident = replace(incident, escalated=True)
+        notices = (Notify("RollbackEscalated", f"no acknowledgement from {text}: restarting them", warning=True),)
+    reason = "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement"
+    if unreadable(facts):
+        message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
+    else:
+        message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
+    return Followed(incident, late, Closed(reason, message), notices)
+
+
+def not_down(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:
+    """Workloads that have not acknowledged the fallback."""
+    accepted = accepted_modes(facts.spec.fallback, rollback=True)
+    progress = [
+        (workload, progress_of(workload, accepted, facts.evaluation, delivery))
+        for workload, delivery in workloads
+        if delivery is not Delivery.NEW_ONLY
+    ]
+    return [(workload, found) for workload, found in progress if not found.acknowledged]
+
+
+def unreadable(facts: Facts) -> bool:
+    """No acknowledgement of anybody can be read."""
+    return facts.evaluation is None or "ack" in facts.evaluation.errors
+
+
+def _crashes(workload: WorkloadView, progress: Progress) -> bool:
+    """It trains in nothing at all: told, and its pods crash whenever they start in what they were told."""
+    return progress.told and any(pod.crashing for pod in live_pods(workload))
