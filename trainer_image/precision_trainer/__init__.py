@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .gang.ddp import cleanup_distributed, init_distributed
+    from .models.world_model import WorldModel
     from .precision.config import ExtendedFP16Config
     from .precision.modes import PrecisionMode
     from .precision.trainer import ExtendedFP16Trainer
 
-__all__ = ["ExtendedFP16Config", "ExtendedFP16Trainer", "PrecisionMode", "cleanup_distributed", "init_distributed"]
+__all__ = [
+    "ExtendedFP16Config",
+    "ExtendedFP16Trainer",
+    "PrecisionMode",
+    "WorldModel",
+    "cleanup_distributed",
+    "init_distributed",
+]
 
 _HOME = {
     "ExtendedFP16Config": ".precision.config",
     "ExtendedFP16Trainer": ".precision.trainer",
     "PrecisionMode": ".precision.modes",
+    "WorldModel": ".models.world_model",
     "cleanup_distributed": ".gang.ddp",
     "init_distributed": ".gang.ddp",
 }
