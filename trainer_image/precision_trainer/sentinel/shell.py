@@ -120,6 +120,8 @@ class Sentinel:
             window.max_norm_z = max(window.max_norm_z, self._norm_spikes.observe(norm))
             if self._baseline.observe(loss, fp32=record.mode is PrecisionMode.FP32):
                 self.drift = True
+        if self._probe_read_at and self._clock >= self._probe_read_at:
+            self._read_probe(record)
         if window.tried >= self.config.window_steps or self._streak == self.config.diverged_steps:
             self._close(record)
 
@@ -284,10 +286,7 @@ class Sentinel:
         self._probe.detach()
         self._probe_read_at = self._clock + 3  # by then the device has long finished
 
-    def read_probe(self, record: StepRecord) -> None:
-        """Take over what was measured, once it can be had without a wait."""
-        if not self._probe_read_at or self._clock < self._probe_read_at:
-            return
+    def _read_probe(self, record: StepRecord) -> None:
         self._probe_read_at = 0
         self.reading = reading = self._probe.read()
         if reading is None or not record.mode.uses_scaler or not math.isfinite(reading.gradient_amax):

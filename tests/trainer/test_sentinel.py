@@ -1,0 +1,267 @@
+"""The sentinel at work in real training: real overflow, real NaN, nothing made up but the model's size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import DivergedError
+from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.job import demo_fault
+from precision_trainer.models.data import LibraryText
+from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from precision_trainer.sentinel.diagnose import diagnose
+from precision_trainer.sentinel.layers import Layers
+from precision_trainer.sentinel.levels import Level
+from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.telemetry.logs import JsonLog
+
+FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
+CONTEXT, BATCH = 16, 2
+QUICK = SentinelConfig(window_steps=8, patience_windows=2, dwell_steps=24, max_dwell_steps=96, probe_steps=16)
+
+
+@pytest.fixture(scope="module")
+def text() -> LibraryText:
+    return LibraryText(CONTEXT, max_bytes=1 << 16)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make(mode: PrecisionMode = FP16, sentinel: SentinelConfig = QUICK, **settings: object) -> ExtendedFP16Trainer:
+    torch.manual_seed(0)
+    model = ByteTransformer(TransformerConfig(width=16, layers=2, context=CONTEXT))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    config = ExtendedFP16Config(precision_mode=mode, loss_scale=1024.0, sentinel=sentinel, **settings)
+    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+
+
+def run(trainer: ExtendedFP16Trainer, text: LibraryText, steps: int, *, poison: bool = False) -> list[int]:
+    """Train; the numbers of the steps at whose boundary the sentinel asked for a rewind."""
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return next_byte_loss(model, batch) * (float("nan") if poison else 1.0)
+
+    rewinds = []
+    for _ in range(steps):
+        if trainer.begin_step().rewind:
+            rewinds.append(trainer.step)
+        trainer.backward_and_step(trainer.training_step(text.batch(trainer.step * BATCH, BATCH), loss))
+    return rewinds
+
+
+def events(capsys: pytest.CaptureFixture[str], name: str) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line["event"] == name]
+
+
+class Drill:
+    """The demo's fault: one layer's activation overflows in FP16 and nowhere else."""
+
+    def __init__(self, trainer: ExtendedFP16Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path.write_text("overflow=1.0")
+        monkeypatch.setenv(demo_fault.ENV, str(path))
+        fault = demo_fault.install(trainer.model, JsonLog())
+        assert fault is not None
+        fault.begin_step(0)
+
+
+def test_an_overflowing_layer_is_found_and_pinned_and_fp16_goes_on_without_overflow(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make()
+    Drill(trainer, tmp_path / "fault", monkeypatch)
+    run(trainer, text, 24)
+    assert trainer.get_stats()["pinned_layers"] == ["blocks.0.qkv"]
+    assert trainer.get_stats()["sentinel_level"] == "pin"
+    assert trainer.mode is FP16
+    before = trainer.get_stats()["overflow_steps"]
+    run(trainer, text, 10)
+    assert trainer.get_stats()["overflow_steps"] == before
+    (event,) = events(capsys, "sentinel_transition")
+    assert (event["from"], event["to"], event["reason"]) == ("nominal", "pin", "ForwardOverflow")
+    assert event["layer"] == "blocks.0.qkv"
+
+
+def test_with_no_module_to_pin_it_goes_to_bf16_says_so_and_comes_back_after_a_clean_dwell(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make(sentinel=SentinelConfig(window_steps=8, dwell_steps=24, max_dwell_steps=96, max_pins=0))
+    Drill(trainer, tmp_path / "fault", monkeypatch)
+    run(trainer, text, 24)
+    stats = trainer.get_stats()
+    assert (stats["precision_mode"], stats["requested_mode"], stats["sentinel_level"]) == ("bf16", "fp16", "bf16")
+    (tmp_path / "fault").unlink()
+    monkeypatch.delenv(demo_fault.ENV)
+    run(trainer, text, 70)
+    path = [(event["from"], event["to"], event["reason"]) for event in events(capsys, "sentinel_transition")]
+    assert path[:2] == [("nominal", "bf16", "ForwardOverflow"), ("bf16", "lower_scale", "Recovered")]
+    # The model still overflows: a relapse.
+    assert path[2][:2] == ("lower_scale", "bf16")
+
+
+def test_a_request_with_a_higher_generation_clears_the_level(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(sentinel=SentinelConfig(window_steps=8, dwell_steps=1000, max_pins=0))
+    Drill(trainer, tmp_path / "fault", monkeypatch)
+    run(trainer, text, 24)
+    assert trainer.mode is BF16
+    trainer.request_source = lambda applied: PrecisionRequest(1, FP16)
+    run(trainer, text, 3)
+    assert trainer.mode is FP16
+    assert trainer.get_stats()["sentinel_level"] == "nominal"
+    trainer.request_source = lambda applied: PrecisionRequest(2, FP32)
+    run(trainer, text, 30)
+    assert trainer.mode is FP32
+
+
+def test_a_bad_batch_is_told_from_bad_precision_and_changes_no_mode(
+    text: LibraryText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make(BF16)
+    run(trainer, text, 3)
+    run(trainer, text, 30, poison=True)
+    run(trainer, text, 3)
+    assert trainer.mode is BF16
+    warnings = events(capsys, "sentinel_warning")
+    assert warnings
+    assert {warning["reason"] for warning in warnings} == {"DataFault"}
+
+
+def test_poisoned_weights_ask_for_a_rewind_within_four_steps(text: LibraryText) -> None:
+    trainer = make(FP32)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_rewind = True
+    run(trainer, text, 3)
+    with torch.no_grad():
+        next(trainer.model.parameters())[65] = float("nan")
+        list(trainer.model.parameters())[2].fill_(float("nan"))
+    (rewound,) = run(trainer, text, 6)
+    assert rewound <= 3 + 4
+    assert trainer.sentinel.level is Level.REWIND
+
+
+def test_poisoned_weights_without_a_checkpoint_end_training_with_the_next_step(text: LibraryText) -> None:
+    trainer = make(BF16)
+    run(trainer, text, 3)
+    with torch.no_grad():
+        list(trainer.model.parameters())[2].fill_(float("nan"))
+    with pytest.raises(DivergedError, match=r"NonFiniteWeights.*older checkpoint"):
+        run(trainer, text, 8)
+
+
+def test_level_pins_and_relapses_outlive_the_process_unless_somebody_ordered_anew(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make()
+    Drill(trainer, tmp_path / "fault", monkeypatch)
+    run(trainer, text, 24)
+    assert trainer.sentinel is not None
+    saved = trainer.sentinel.state_dict()
+    assert json.loads(json.dumps(saved)) == saved
+    for same_order, level, pinned in ((True, Level.PIN, ["blocks.0.qkv"]), (False, Level.NOMINAL, [])):
+        sentinel = make().sentinel
+        assert sentinel is not None
+        sentinel.load_state_dict(saved, same_order=same_order)
+        assert (sentinel.level, sentinel.pinned) == (level, pinned)
+        assert sentinel.state_dict()["strikes"] == 1
+    sentinel.load_state_dict({}, same_order=True)
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def _chain() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(5)))
+
+
+def test_a_backward_overflow_is_localised_by_the_clipping_norms() -> None:
+    model = _chain()
+    layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model[2].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * float("inf"),))
+    model(torch.ones(2, 8)).sum().backward()
+    norms = torch.stack(torch._foreach_norm([parameter.grad for parameter in model.parameters()])).tolist()
+    origin = layers.origin(norms)
+    assert layers.name(origin) == "1"  # the gradient that left layer 2 is the first to be infinite
+    by_layer = layers.norms(norms)
+    assert by_layer is not None
+    assert list(by_layer) == ["0", "1", "2", "3", "4"]
+
+
+def test_norms_that_are_all_bad_or_incomplete_name_no_layer() -> None:
+    model = _chain()
+    layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert layers.origin([float("inf")] * 5) is None
+    assert layers.origin([1.0] * 5) is None
+    assert layers.origin([float("inf"), 1.0]) is None
+
+
+class _Noisy(torch.nn.Module):
+    """Dropout and running statistics: what a second look must not disturb."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 8)
+        )
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x * self.factor).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("factor", "fp32_finite", "origin"), [(1.0, True, None), (1e6, True, "net.0"), (float("inf"), False, "net.0")]
+)
+def test_a_second_look_tells_precision_from_data_and_disturbs_nothing(
+    factor: float, fp32_finite: bool, origin: str | None
+) -> None:
+    model = _Noisy(factor)
+    layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    finding = diagnose(model, layers, [lambda net: net(torch.ones(4, 8) * 0.5)], FP16, torch.device("cpu"))
+    assert (finding.fp32_finite, finding.weights_finite, layers.name(finding.origin)) == (fp32_finite, True, origin)
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -> None:
+    trainer = make()
+    run(trainer, text, 24)
+    assert trainer.sentinel is not None
+    reading = trainer.sentinel.reading
+    assert reading is not None
+    assert 0 < reading.activation_amax < 65504
+    assert reading.kurtosis > 1
+    assert 0 <= reading.subnormal_ratio <= 1
+    scale = reading.recommended_scale(1024.0)
+    assert scale is not None
+    assert 8 * reading.gradient_amax / 1024.0 * scale <= 65504.0 < 16 * reading.gradient_amax / 1024.0 * scale
+    assert not any(module._forward_hooks for module in trainer.model.modules())
+
+
+def test_switched_off_it_watches_and_does_nothing(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make(sentinel=SentinelConfig(enabled=False))
+    Drill(trainer, tmp_path / "fault", monkeypatch)
+    run(trainer, text, 40)
+    assert trainer.mode is FP16
+    assert trainer.get_stats()["sentinel_level"] == "off"
+    assert "sentinel" not in capsys.readouterr().out
