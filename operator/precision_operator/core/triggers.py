@@ -1,13 +1,13 @@
 """What calls for a rollback, how urgently, and how far it reaches."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Fallback, Severity
 from precision_operator.api.status import Failing, Phase, Scope
-from precision_operator.contract import ABORT
+from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
@@ -36,15 +36,30 @@ class Trigger:
 
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
-    if facts.policy.annotations.get(ABORT) == str(facts.status.transition_id):
-        everyone = tuple((m.name, m.uid) for m in facts.status.members)
-        return Trigger(Severity.P0, Scope.FLEET, "Aborted", "a person asked for the rollback", everyone, facts.now)
+    if _asked(facts, ABORT):
+        return _whole_fleet(facts, Severity.P0, "Aborted", "a person asked for the emergency rollback")
+    asked = _asked(facts, ROLLBACK)
+    gradual = (
+        _whole_fleet(facts, Severity.P2, "RollbackRequested", "a person asked for the rollback") if asked else None
+    )
     if facts.evaluation is None:
-        return None
+        return gradual
     standing = [f for f in confirmed(facts.failing, facts.spec) if cause_elsewhere(facts, f.signal) is None]
     if standing:
-        return _from_breaches(facts, standing)
-    return _no_data(facts)
+        found = _from_breaches(facts, standing)
+        # What a person asked for reaches the whole fleet, also where the breach alone would not.
+        return replace(found, scope=Scope.FLEET) if gradual is not None else found
+    return _no_data(facts) or gradual
+
+
+def _asked(facts: Facts, command: str) -> bool:
+    """A person's command answers this very transition."""
+    return facts.policy.annotations.get(command) == str(facts.status.transition_id)
+
+
+def _whole_fleet(facts: Facts, severity: Severity, reason: str, message: str) -> Trigger:
+    everyone = tuple((m.name, m.uid) for m in facts.status.members)
+    return Trigger(severity, Scope.FLEET, reason, message, everyone, facts.now)
 
 
 def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
