@@ -5,7 +5,7 @@ REGISTRY ?=
 export CONTEXT REGISTRY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check test test-all bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: setup ## check, then the tests of chart, trainer, control plane and full c
 
 test-all: setup ## test, and the tests that take long (faults, benchmarks)
 	@$(PYTHON) -m lab.suite test-all
+
+bench-operator: setup ## The operator at scale against its budgets (about ten minutes); build/bench/operator.json
+	@$(PYTHON) -m lab.bench
 
 cluster-up: setup ## Bring up the local cluster: Kubernetes, images, Prometheus
 	@$(PYTHON) -m lab up

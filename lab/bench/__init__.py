@@ -1,0 +1,1 @@
+"""Benchmarks: the product against its budgets, on real parts."""

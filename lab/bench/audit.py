@@ -1,0 +1,101 @@
+"""What was written, by whom and when, as the API server's audit log has it: no client's word is taken for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from lab.errors import LabError
+
+_WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write that was answered."""
+
+    at: float
+    """When it was answered; seconds since the epoch."""
+    user: str
+    verb: str
+    resource: str
+    """Plural, with the subresource where there is one: ``precisionpolicies/status``."""
+    namespace: str
+    name: str
+    code: int
+
+
+class Audit:
+    """Reads the log on from a place."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def mark(self) -> int:
+        """The end of the log as it is now."""
+        return self._log.stat().st_size
+
+    def writes(self, since: int, users: Iterable[str]) -> list[Write]:
+        """Writes of these users from a mark on, Leases apart, in the order in which they were answered."""
+        wanted = frozenset(users)
+        found = []
+        with self._log.open("rb") as log:
+            log.seek(since)
+            for line in log:
+                if line.endswith(b"\n"):  # else: it is being written
+                    write = _read(json.loads(line), wanted)
+                    if write is not None:
+                        found.append(write)
+        return sorted(found, key=lambda write: write.at)
+
+
+def moves(writes: Iterable[Write]) -> dict[str, float]:
+    """Workload → when it was told its mode: its last pod by request, or its template where it has no pod.
+
+    What follows on the workload itself (its latch, a settle) makes that last; it is no part of the move.
+    """
+    done = [w for w in writes if w.verb == "patch" and w.code == 200]
+    pods: dict[str, float] = {}
+    for write in done:
+        if write.resource == "pods":
+            pods.setdefault(write.name, write.at)
+    told: dict[str, float] = {}
+    for name, at in pods.items():
+        workload = name.rsplit("-", 2)[0]
+        told[workload] = max(at, told.get(workload, 0.0))
+    for write in done:
+        if write.resource == "deployments" and write.name not in told:
+            told[write.name] = write.at
+    return told
+
+
+def last_moved(writes: Iterable[Write], *, size: int) -> float:
+    """When the last of ``size`` workloads was told its mode; seconds since the epoch."""
+    told = moves(writes)
+    if len(told) != size:
+        raise LabError(f"all of {size} workloads told", f"{len(told)}", "run with --keep and read the operators' logs")
+    return max(told.values())
+
+
+def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
+    user, where, answer = event.get("user"), event.get("objectRef"), event.get("responseStatus")
+    assert isinstance(user, dict)
+    if user["username"] not in users or event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
+        return None
+    assert isinstance(where, dict)
+    assert isinstance(answer, dict)
+    if where["resource"] == "leases":
+        return None
+    inner = where.get("subresource")
+    return Write(
+        at=datetime.fromisoformat(str(event["stageTimestamp"])).timestamp(),
+        user=user["username"],
+        verb=str(event["verb"]),
+        resource=f"{where['resource']}/{inner}" if inner else where["resource"],
+        namespace=where.get("namespace", ""),
+        name=where.get("name", ""),
+        code=answer.get("code", 0),
+    )
