@@ -30,7 +30,7 @@ def _state(step: int, model: torch.nn.Module) -> TrainingState:
         "model_state_dict": model.state_dict(),
         "optimizer_state_dict": torch.optim.AdamW(model.parameters()).state_dict(),
         "scaler": {"scale": 4.0, "growth_tracker": 1.0},
-        "rng": [{"cpu": "00"}],
+        "rng": [{"cpu": bytes(torch.get_rng_state().tolist()).hex()}],
         "mode": "fp16",
         "generation": 5,
         "mode_history": [],

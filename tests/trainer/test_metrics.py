@@ -25,6 +25,9 @@ ABSENT_AT_START = {
     "genesis_grad_norm",
     "genesis_checkpoint_last_success_timestamp_seconds",
     "genesis_checkpoint_step",
+    "genesis_checkpoint_seconds",
+    "genesis_checkpoint_step_added_seconds",
+    "genesis_last_healthy_checkpoint_step",
 }
 
 
@@ -65,7 +68,7 @@ def _fill(metrics: Metrics) -> None:
     from precision_trainer.job.train import _run_info
 
     metrics.acknowledge("fp16", 4)
-    metrics.run_info(_run_info(TrainOptions(), 2, torch.device("cpu")))
+    metrics.run_info(_run_info(TrainOptions(), "transformer", 2, torch.device("cpu")))
     names = {
         *ABSENT_AT_START,
         "genesis_precision_changed_timestamp_seconds",

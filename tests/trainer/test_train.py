@@ -234,7 +234,12 @@ def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(
     monkeypatch.setattr(torch, "save", refuse)
     with pytest.raises(CheckpointError, match="No space left"):
         session.run(steps=10, checkpoint_every=4)
-    assert len(session.events("checkpoint_failed")) == 2
+    # The second one may be left out, if the thread still tries the first.
+    failed, skipped = len(session.events("checkpoint_failed")), len(session.events("checkpoint_skipped"))
+    assert failed >= 1
+    assert failed + skipped == 2
+    # One more at the stop, which is an error of the process.
+    assert session.value("genesis_checkpoint_failures_total") == failed + 1
     assert session.value("genesis_training_steps_total") == 10
 
 

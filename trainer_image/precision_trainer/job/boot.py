@@ -20,15 +20,17 @@ class Start:
     """``request``, ``FEATURE_FLAGS``, ``ENABLE_FP16_TRAINING``, ``PRECISION_MODE`` or ``default``."""
     generation: int
     """Of the request that decided, 0 if none did."""
+    rewind: bool = False
+    """That request also asks to go back to the last healthy checkpoint."""
 
     @property
     def request(self) -> PrecisionRequest | None:
         """The request that counts as applied."""
-        return PrecisionRequest(self.generation, self.mode) if self.generation else None
+        return PrecisionRequest(self.generation, self.mode, rewind=self.rewind) if self.generation else None
 
     def to_wire(self) -> dict[str, object]:
         """For the other ranks."""
-        return {"mode": self.mode.wire, "source": self.source, "generation": self.generation}
+        return {"mode": self.mode.wire, "source": self.source, "generation": self.generation, "rewind": self.rewind}
 
     @classmethod
     def from_wire(cls, value: dict[str, object]) -> Start:
@@ -37,7 +39,7 @@ class Start:
         generation = value.get("generation")
         if mode is None or not isinstance(generation, int):
             raise ConfigError(f"rank 0 sent the start decision {value!r}: not one; run the same image on all ranks")
-        return cls(mode, str(value.get("source")), generation)
+        return cls(mode, str(value.get("source")), generation, value.get("rewind") is True)
 
 
 def decide(boot: Boot, request: PrecisionRequest | None, inbox: Inbox, log: JsonLog) -> Start:
@@ -45,7 +47,7 @@ def decide(boot: Boot, request: PrecisionRequest | None, inbox: Inbox, log: Json
     for message in boot.errors:
         log.error("bad_setting", f"{message}. {FALLBACK_LINE}")
     if request is not None and inbox.admissible(request):
-        start = Start(request.mode, "request", request.generation)
+        start = Start(request.mode, "request", request.generation, request.rewind)
     elif boot.mode is not PrecisionMode.FP32 and boot.low_precision_refused is not None:
         log.warning("fallback", f"{FALLBACK_LINE}: {boot.low_precision_refused}")
         start = Start(PrecisionMode.FP32, boot.source, 0)

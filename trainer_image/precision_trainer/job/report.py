@@ -137,13 +137,12 @@ class Reporter:
         """Duration of the step just tried."""
         self._metrics.step_seconds(seconds)
 
-    def saved(self, saved: tuple[int, float] | None) -> None:
-        """A checkpoint is complete (or, with None, was not written)."""
-        if saved is not None:
-            step, at = saved
-            self._metrics.set(
-                {"genesis_checkpoint_last_success_timestamp_seconds": at, "genesis_checkpoint_step": float(step)}
-            )
+    def rewound(self) -> None:
+        """Training went back to a healthy checkpoint: the open run ends, not well."""
+        self._bad_fp32_steps = 0
+        if self._runs is not None:
+            self._runs.rewound(self._trainer.step, time.monotonic())
+            self._metrics.add({"genesis_training": 1.0})
 
     def suspended(self) -> None:
         """Training stops as asked; the open run goes on in the next process."""

@@ -51,9 +51,11 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         # Before the gang meets: Prometheus should see the counters at 0.
         exporter = Exporter(metrics, options.metrics_port)
         log.event("metrics", port=exporter.port)
+    session = None
     try:
         rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
-        return _Session(options, log, stop, metrics, rank, world_size).run()
+        session = _Session(options, log, stop, metrics, rank, world_size)
+        return session.run()
     except RuntimeError as error:
         if not ddp.lost_peer(error):
             raise
@@ -62,6 +64,8 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
             "resumes from its last checkpoint when it is restarted"
         ) from error
     finally:
+        if session is not None:
+            session.close()
         ddp.cleanup_distributed()
         if exporter is not None:
             exporter.close()
@@ -103,8 +107,16 @@ class _Session:
         self._samples_per_step = options.batch_size * options.accumulation * world_size
 
         store = CheckpointStore(options.checkpoint_dir, log) if options.checkpoint_dir else None
-        self._keeper = Keeper(self._trainer, store, self._task.fingerprint, self._samples_per_step, log)
-        self._keeper.resume()
+        self._keeper = Keeper(
+            self._trainer,
+            store,
+            self._task.fingerprint,
+            self._samples_per_step,
+            log=log,
+            metrics=metrics,
+            healthy_after_steps=options.healthy_after,
+        )
+        self._keeper.resume(resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0)
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
         self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log)
         self._reporter.begin(start, _run_info(options, self._task.name, world_size, self._device))
@@ -115,7 +127,7 @@ class _Session:
     def _check_gang(self, boot: Boot) -> None:
         setting = asdict(self._options)
         # Where a rank keeps files and how it serves metrics is its own affair.
-        for name in ("checkpoint_dir", "metrics_port"):
+        for name in ("checkpoint_dir", "resume_from", "metrics_port"):
             del setting[name]
         setting |= {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
         ddp.check_same(setting)
@@ -145,9 +157,10 @@ class _Session:
                 return self._end(stop.name or "peer")
             if options.steps and trainer.step >= options.steps:
                 self._handle(trainer.drain())
-                return self._end(None)
+                if trainer.step >= options.steps:  # not if the last steps carried a rewind
+                    return self._end(None)
             if self._checkpoint_due():
-                self._reporter.saved(self._keeper.save())
+                self._keeper.save()
             started = time.monotonic()
             self._step()
             self._reporter.step_seconds(time.monotonic() - started)
@@ -164,7 +177,7 @@ class _Session:
         options, trainer = self._options, self._trainer
         if self._fault is not None:
             self._fault.begin_step(trainer.step)
-        position = trainer.step * self._samples_per_step + trainer.rank * options.batch_size
+        position = self._keeper.samples + trainer.rank * options.batch_size
         for micro in range(options.accumulation):
             batch = self._task.batches(position + micro * self._world_size * options.batch_size, options.batch_size)
             loss = trainer.training_step(to_device(batch, self._device), self._task.loss)
@@ -172,8 +185,11 @@ class _Session:
 
     def _handle(self, boundary: Boundary) -> None:
         bad = self._reporter.boundary(boundary)
-        if boundary.checkpoint:
-            self._reporter.saved(self._keeper.save())
+        self._keeper.observe(boundary.records)
+        if boundary.rewind and self._rewind("request"):
+            return
+        if boundary.checkpoint and not boundary.rewind:
+            self._keeper.save(patient=True)
         if self._options.diverged_after and bad >= self._options.diverged_after:
             self._reporter.failed()
             raise DivergedError(
@@ -181,17 +197,28 @@ class _Session:
                 "fault; look at the data and the learning rate, then resume from the last checkpoint"
             )
 
+    def _rewind(self, reason: str) -> bool:
+        # Steps of which the numbers are still on their way to the host belong to the time before.
+        self._handle(self._trainer.drain())
+        if self._keeper.rewind(reason) is None:
+            return False
+        self._reporter.rewound()
+        return True
+
     def _end(self, signal_name: str | None) -> int:
         trainer = self._trainer
         self._handle(trainer.drain())
         if signal_name is not None:
             self._log.event("stopping", step=trainer.step, signal=signal_name)
         self._reporter.suspended()
-        if trainer.step > self._keeper.saved_step:
-            self._reporter.saved(self._keeper.save(required=True))
+        self._keeper.finish()
         if signal_name is None:
             self._log.event("complete", step=trainer.step, message="training complete", loss=self._keeper.progress.loss)
         return EXIT_OK
+
+    def close(self) -> None:
+        """Wait for the checkpoint that is being written, also after an error."""
+        self._keeper.close()
 
 
 def _config(

@@ -1,20 +1,50 @@
-"""Saving and resuming the whole gang: every rank takes part, rank 0 writes."""
+"""Saving, resuming and rewinding the whole gang: every rank takes part, rank 0 writes.
+
+A checkpoint is a copy of the state in host memory, made at a step boundary; a thread writes it while training goes on. What
+became of it shows at a later boundary, and never stops training.
+"""
 
 from __future__ import annotations
 
+import functools
 import time
-
-import torch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from ..errors import CheckpointError
 from ..gang import ddp
 from ..precision.trainer import ExtendedFP16Trainer
 from ..telemetry.logs import JsonLog
+from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
-from .checkpoint import FORMAT, CheckpointStore, ModeEntry
+from . import plain
+from .agree import load_together
+from .checkpoint import CheckpointStore, Loaded
+from .format import FORMAT, ModeEntry, TrainingState
+from .health import StepFacts
+from .optimizer import load_optimizer
+from .rng import as_random_state, random_state, set_random_state
+from .saver import Saver
 
 _HISTORY = 200
 """Mode changes kept; the oldest go first."""
+PATIENCE_SECONDS = 30.0
+"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below the gang's timeout."""
+HEALTHY_AFTER_STEPS = 50
+
+Rewind = Callable[[str], "int | None"]
+"""The sentinel's view of :meth:`Keeper.rewind`: reason in, step out; None if there was nothing to go back to."""
+
+
+class Part(Protocol):
+    """Something that keeps its own state beside the weights (sentinel, baseline…)."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Plain values only: numbers, texts, lists, dictionaries, tensors."""
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take over what :meth:`state_dict` gave."""
 
 
 class Keeper:
@@ -26,126 +56,272 @@ class Keeper:
         store: CheckpointStore | None,
         fingerprint: str,
         samples_per_step: int,
+        *,
         log: JsonLog,
+        metrics: Metrics | None = None,
+        healthy_after_steps: int = HEALTHY_AFTER_STEPS,
     ) -> None:
+        """Keep ``trainer``'s state in ``store`` (None: nothing outlives the process, and there is nothing to rewind to)."""
         self._trainer, self._store, self._log = trainer, store, log
+        self._metrics = metrics or Metrics()
         self._fingerprint = fingerprint
         self._samples_per_step = samples_per_step
+        self._offset = 0
+        writes = store is not None and trainer.rank == 0
+        self._saver = Saver(store, healthy_after_steps, log, self._metrics) if writes and store is not None else None
+        self._parts: dict[str, Part] = {}
+        self._begun_at = -1
+        """Step of the checkpoint this process went on from last; -1 if none."""
         self.progress = Progress()
         self.history: list[ModeEntry] = []
         self.saved_step = 0
-        """Step of the last checkpoint saved or resumed from; 0 if none."""
+        """Step of the last checkpoint begun or resumed from; 0 if none. The same on all ranks."""
 
-    def resume(self) -> None:
+    @property
+    def samples(self) -> int:
+        """Position in the data stream of the step about to begin: samples that went before it."""
+        return self._offset + self._trainer.step * self._samples_per_step
+
+    def attach(self, name: str, part: Part) -> None:
+        """Keep ``part`` with every checkpoint, as rank 0 has it; before :meth:`resume`, which gives it back to all ranks.
+
+        A rewind leaves parts as they are: what was learned about the fault must not be unlearned.
+        """
+        self._parts[name] = part
+
+    # --- from disk ----------------------------------------------------------------------------------------------------
+
+    def resume(self, *, resume_from: str = "", rewind_generation: int = 0) -> None:
         """Load the newest good checkpoint, the same on all ranks, and say so; nothing if there is none.
+
+        Args:
+            resume_from: a checkpoint, or a plain file of another program, to begin from where the directory has none.
+            rewind_generation: of a request to rewind that waits at start; it is carried out if the newest checkpoint was
+                made before it. 0: none.
 
         Raises:
             CheckpointError: none can be used, or a rank cannot read the one that rank 0 chose.
         """
-        trainer, store = self._trainer, self._store
-        if store is None:
-            return
-        chosen: dict[str, object] = {"step": None, "error": None}
+        store = self._store
         loaded = None
-        if trainer.rank == 0:
-            store.clean()
-            try:
-                loaded = store.load_newest(trainer.model)
-                chosen["step"] = loaded.state["step"] if loaded is not None else None
-            except CheckpointError as error:
-                # Rank 0 must not leave the others waiting: they get to know first.
-                chosen["error"] = str(error)
-        chosen = ddp.exchange(chosen)[0]
-        if chosen["error"] is not None:
-            raise CheckpointError(str(chosen["error"]))
-        step = chosen["step"]
-        if not isinstance(step, int):
-            return
+        if store is not None:
+            loaded = load_together(
+                store, self._trainer, functools.partial(self._choose_start, store, rewind_generation)
+            )
         if loaded is None:
-            loaded = store.load(step, trainer.model)
+            if resume_from:
+                self._begin_from(Path(resume_from))
+            return
         state = loaded.state
-        if state["samples"] != step * self._samples_per_step:
+        self._apply(state)
+        self.history = list(state["mode_history"])
+        for name, part in self._parts.items():
+            if name in state.get("parts", {}):
+                part.load_state_dict(state["parts"][name])
+        self._tell_differences(state)
+        self._log.event(
+            "resumed",
+            step=state["step"],
+            path=str(loaded.path),
+            saved_mode=state["mode"],
+            mode=self._trainer.mode.wire,
+        )
+
+    def _choose_start(self, store: CheckpointStore, rewind_generation: int) -> Loaded | None:
+        trainer = self._trainer
+        store.lock()
+        store.clean()
+        newest = store.load_newest(trainer.model, trainer.optimizer)
+        if newest is None or newest.state["generation"] >= rewind_generation:
+            return newest
+        healthy = store.load_healthy(trainer.model, trainer.optimizer)
+        if healthy is None:
+            self._log.error(
+                "rewind_failed", "asked to rewind, but no checkpoint is tagged healthy; using the newest one"
+            )
+            return newest
+        store.reject_after(healthy.state["step"])
+        return healthy
+
+    def _begin_from(self, path: Path) -> None:
+        """Weights and optimizer from elsewhere; every rank reads the file itself."""
+        trainer = self._trainer
+        model, optimizer = plain.load(path, trainer.model, trainer.optimizer)
+        trainer.model.load_state_dict(model)
+        if optimizer is not None:
+            load_optimizer(trainer.optimizer, optimizer)
+        self._log.warning(
+            "resumed_plain",
+            f"{path}: weights{'' if optimizer is None else ' and optimizer'} taken over, counting steps and data from 0; a "
+            "file without a manifest says nothing of its age or origin",
+            path=str(path),
+        )
+
+    def _apply(self, state: TrainingState) -> None:
+        trainer = self._trainer
+        trainer.model.load_state_dict(state["model_state_dict"])
+        load_optimizer(trainer.optimizer, state["optimizer_state_dict"])
+        trainer.scaler.load_state_dict(state["scaler"])
+        trainer.step = step = state["step"]
+        self._offset = state["samples"] - step * self._samples_per_step
+        self.progress.load_state_dict(state["progress"])
+        self.saved_step = self._begun_at = step
+        if self._saver is not None:
+            self._saver.resumed(step)
+        if trainer.rank < len(state["rng"]):
+            set_random_state(state["rng"][trainer.rank])
+
+    def _tell_differences(self, state: TrainingState) -> None:
+        ranks = len(state["rng"])
+        if ranks != self._trainer.world_size:
             self._log.warning(
-                "data_position",
-                f"the checkpoint was made with {state['samples'] / max(step, 1):g} samples a step, now it is "
-                f"{self._samples_per_step}: some samples will come again or be left out",
+                "world_size_changed",
+                f"the checkpoint was made by {ranks} ranks, now there are {self._trainer.world_size}: the data goes on "
+                "where it stood; ranks that are new begin with the random state of --seed",
             )
         if state["data_fingerprint"] != self._fingerprint:
             self._log.warning(
-                "data_changed", "the training text is not the one of the checkpoint (another Python version?)"
+                "data_changed", "the training data is not that of the checkpoint (another source, or Python version)"
             )
-        trainer.model.load_state_dict(state["model_state_dict"])
-        trainer.optimizer.load_state_dict(state["optimizer_state_dict"])
-        trainer.scaler.load_state_dict(state["scaler"])
-        trainer.step = step
-        self.progress.load_state_dict(state["progress"])
-        self.history = list(state["mode_history"])
-        self.saved_step = step
-        if trainer.rank < len(state["rng"]):
-            _set_random_state(state["rng"][trainer.rank])
-        self._log.event("resumed", step=step, path=str(loaded.path), saved_mode=state["mode"], mode=trainer.mode.wire)
 
-    def save(self, *, required: bool = False) -> tuple[int, float] | None:
-        """Save the current step.
+    def rewind(self, reason: str, *, skip_data: bool = False) -> int | None:
+        """Go back, in this process, to the newest checkpoint tagged healthy: weights, optimizer, scaler, data, random state.
+
+        All ranks call it at the same boundary, after ``trainer.drain()``; a mode change agreed there comes first and stays.
+        Checkpoints after that step are put aside. Attached parts, mode, generation and the history stay as they are.
 
         Args:
-            required: raise if it fails. Otherwise training goes on without, and the log says so.
+            reason: for log and history, e.g. ``request`` or ``sentinel``.
+            skip_data: go on with the data after those that led here, instead of going through them again.
 
         Returns:
-            (step, wall-clock time), or None if nothing was written.
+            The step that comes next; None (and ``rewind_failed`` in the log) if there is nothing to go back to. Then
+            nothing was changed.
         """
-        trainer, store = self._trainer, self._store
-        if store is None:
+        store, trainer, started = self._store, self._trainer, time.monotonic()
+        before, samples = trainer.step, self.samples
+        try:
+            if store is None:
+                raise CheckpointError("there is no checkpoint directory; set --checkpoint-dir")
+            loaded = load_together(store, trainer, functools.partial(self._choose_healthy, store))
+            assert loaded is not None
+        except CheckpointError as error:
+            self._log.error("rewind_failed", str(error), step=before, reason=reason)
+            self._metrics.add({"genesis_rewind_failures": 1.0})
             return None
-        states = ddp.exchange({"rng": _random_state()})
-        outcome: dict[str, object] = {"error": None}
-        started = time.monotonic()
-        if trainer.rank == 0:
-            try:
-                store.save(
-                    {
-                        "format": FORMAT,
-                        "step": trainer.step,
-                        "samples": trainer.step * self._samples_per_step,
-                        "model_state_dict": trainer.model.state_dict(),
-                        "optimizer_state_dict": trainer.optimizer.state_dict(),
-                        "scaler": trainer.scaler.state_dict(),
-                        "rng": [_as_random_state(state["rng"]) for state in states],
-                        "mode": trainer.mode.wire,
-                        "generation": trainer.generation,
-                        "mode_history": self.history[-_HISTORY:],
-                        "progress": self.progress.state_dict(),
-                        "data_fingerprint": self._fingerprint,
-                    }
-                )
-            except CheckpointError as error:
-                outcome["error"] = str(error)
-        # No rank goes on, or exits, before the file is complete.
-        outcome = ddp.exchange(outcome)[0]
-        if outcome["error"] is not None:
-            if required:
-                raise CheckpointError(str(outcome["error"]))
-            self._log.error("checkpoint_failed", str(outcome["error"]), step=trainer.step)
-            return None
-        self.saved_step = trainer.step
+        self._apply(loaded.state)
+        if skip_data:
+            self._offset += samples - self.samples
+        step = trainer.step
         now = time.time()
-        self._log.event("checkpoint", at=now, step=trainer.step, seconds=round(time.monotonic() - started, 4))
-        return trainer.step, now
+        entry: ModeEntry = {
+            "step": step, "mode": trainer.mode.wire, "generation": trainer.generation, "source": f"rewind: {reason}",
+            "time": now,
+        }  # fmt: skip
+        self.history.append(entry)
+        self._metrics.add({"genesis_rewinds": 1.0}, {"genesis_training_step": float(step)})
+        self._log.event(
+            "rewound",
+            at=now,
+            step=step,
+            reason=reason,
+            path=str(loaded.path),
+            seconds=round(time.monotonic() - started, 4),
+            **{"from": before},
+        )
+        return step
 
+    def _choose_healthy(self, store: CheckpointStore) -> Loaded:
+        assert self._saver is not None
+        self._saver.collect(PATIENCE_SECONDS)
+        if self._saver.busy:
+            # It would land after the others were put aside, as the newest.
+            raise CheckpointError(f"a checkpoint is still being written after {PATIENCE_SECONDS:g} s; check the volume")
+        loaded = store.load_healthy(self._trainer.model, self._trainer.optimizer)
+        if loaded is None:
+            raise CheckpointError(
+                f"none of the checkpoints {store.steps()} is tagged healthy; restart from one of them, or from a backup"
+            )
+        store.reject_after(loaded.state["step"])
+        return loaded
 
-def _random_state() -> dict[str, str]:
-    state = {"cpu": bytes(torch.get_rng_state().tolist()).hex()}
-    if torch.cuda.is_available():
-        state["cuda"] = bytes(torch.cuda.get_rng_state().tolist()).hex()
-    return state
+    # --- to disk ------------------------------------------------------------------------------------------------------
 
+    def save(self, *, patient: bool = False) -> None:
+        """Begin a checkpoint of the current step: copy the state, and let a thread write it.
 
-def _as_random_state(value: object) -> dict[str, str]:
-    return {str(kind): str(state) for kind, state in value.items()} if isinstance(value, dict) else {}
+        Args:
+            patient: somebody asked for this one, so wait (for PATIENCE_SECONDS) while another is written. Otherwise it is
+                left out then, so that a slow disk never holds training up.
+        """
+        trainer, saver, started = self._trainer, self._saver, time.monotonic()
+        if self._store is None:
+            return
+        if saver is not None:
+            saver.collect(PATIENCE_SECONDS if patient else 0.0)
+        everyone = ddp.exchange({"rng": random_state(), "busy": saver is not None and saver.busy})
+        if everyone[0]["busy"]:
+            if saver is not None:
+                message = "left out: the one before is still being written; check the volume, or save less often"
+                self._log.warning("checkpoint_skipped", message, step=trainer.step)
+            return
+        self.saved_step = trainer.step
+        if saver is not None:
+            saver.begin(self._state(everyone))
+            self._metrics.set({"genesis_checkpoint_step_added_seconds": time.monotonic() - started})
 
+    def observe(self, records: Sequence[StepFacts]) -> None:
+        """After each boundary, with what was read there. Never waits."""
+        if self._saver is not None:
+            self._saver.observe(records)
 
-def _set_random_state(state: dict[str, str]) -> None:
-    if "cpu" in state:
-        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(state["cpu"]), dtype=torch.uint8))
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(torch.frombuffer(bytearray.fromhex(state["cuda"]), dtype=torch.uint8))
+    def finish(self) -> None:
+        """At a stop: no rank goes on, or exits, before the current step is complete on disk.
+
+        Raises:
+            CheckpointError: it cannot be saved.
+        """
+        trainer, saver, started = self._trainer, self._saver, time.monotonic()
+        step = trainer.step
+        if self._store is None or step == self._begun_at:
+            return
+        everyone = ddp.exchange({"rng": random_state()})
+        mine: dict[str, object] = {"error": None}
+        if saver is not None:
+            saver.collect(None)
+            if saver.on_disk != step:
+                try:
+                    saver.write_now(self._state(everyone))
+                except CheckpointError as error:
+                    mine["error"] = str(error)
+        refused = ddp.exchange(mine)[0]["error"]
+        if refused is not None:
+            raise CheckpointError(str(refused))
+        self.saved_step = step
+        if saver is None:
+            self._log.event("checkpoint", step=step, seconds=round(time.monotonic() - started, 4))
+
+    def _state(self, everyone: Sequence[dict[str, object]]) -> TrainingState:
+        trainer = self._trainer
+        return {
+            "format": FORMAT,
+            "step": trainer.step,
+            "samples": self.samples,
+            "model_state_dict": trainer.model.state_dict(),
+            "optimizer_state_dict": trainer.optimizer.state_dict(),
+            "scaler": trainer.scaler.state_dict(),
+            "rng": [as_random_state(one["rng"]) for one in everyone],
+            "mode": trainer.mode.wire,
+            "generation": trainer.generation,
+            "mode_history": self.history[-_HISTORY:],
+            "progress": self.progress.state_dict(),
+            "data_fingerprint": self._fingerprint,
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+        }
+
+    def close(self) -> None:
+        """Wait for the thread, then let another process write to the directory. Also after an error."""
+        if self._saver is not None:
+            self._saver.close()
+        if self._store is not None:
+            self._store.close()

@@ -87,6 +87,12 @@ class Runs:
         self._ledger.open_since = -1
         self._save()
 
+    def rewound(self, step: int, now: float) -> None:
+        """Training went back to ``step``: the open run ends, not well, and another one begins."""
+        self._ledger.ended += 1
+        self._open(step, now)
+        self._save()
+
     def _open(self, step: int, now: float) -> None:
         ledger = self._ledger
         ledger.started, ledger.open_since, ledger.suspended, ledger.seconds = ledger.started + 1, step, False, 0.0

@@ -27,6 +27,9 @@ _COUNTERS = {
     "non-finite gradients. Their update is skipped.",
     "genesis_training": "Runs (segments of N steps) ended, well or not; a crash counts after the next first step.",
     "genesis_training_success": "Runs ended well.",
+    "genesis_rewinds": "Times that training went back to the last healthy checkpoint, in this process.",
+    "genesis_rewind_failures": "Rewinds that were asked for and not possible; nothing was changed then.",
+    "genesis_checkpoint_failures": "Checkpoints or tags that could not be written; training went on.",
 }
 _GAUGES = {
     "genesis_precision_changed_timestamp_seconds": "When the precision mode last changed.",
@@ -38,6 +41,9 @@ _GAUGES = {
     "genesis_grad_norm": "Last finite global gradient norm, unscaled, before clipping.",
     "genesis_checkpoint_last_success_timestamp_seconds": "When the last checkpoint was complete on disk.",
     "genesis_checkpoint_step": "The step the last checkpoint holds.",
+    "genesis_checkpoint_seconds": "From the last checkpoint's boundary until it was complete on disk.",
+    "genesis_checkpoint_step_added_seconds": "How long the step waited for the last checkpoint's copy.",
+    "genesis_last_healthy_checkpoint_step": "The step of the newest checkpoint tagged healthy.",
 }
 
 

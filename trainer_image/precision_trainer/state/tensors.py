@@ -1,0 +1,44 @@
+"""Tensors read from, or about to be written to, a file: dense, on the CPU, finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..errors import CheckpointError
+
+
+def check_dense(tensor: torch.Tensor, what: str) -> None:
+    """Refuse a tensor that is not as large as it says: a stride of 0 makes 4 bytes look like terabytes.
+
+    Raises:
+        CheckpointError: it is sparse, without data, or larger than its storage.
+    """
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise CheckpointError(f"{what}: expected a dense tensor with data, found {tensor.layout} on {tensor.device}")
+    stored, claimed = tensor.untyped_storage().nbytes(), tensor.numel() * tensor.element_size()
+    if claimed > stored:
+        raise CheckpointError(f"{what}: expected at most {stored} bytes as stored, found a shape of {claimed} bytes")
+
+
+def check_finite(tensors: Mapping[str, object], what: str) -> None:
+    """Refuse inf and NaN; values that are no floating-point tensors are left alone.
+
+    Raises:
+        CheckpointError: naming the first tensors that are not finite.
+    """
+    wrong = [name for name, value in tensors.items() if isinstance(value, torch.Tensor) and not _finite(value)]
+    if wrong:
+        raise CheckpointError(
+            f"{what}: inf or NaN in {', '.join(map(str, wrong[:3]))} ({len(wrong)} of {len(tensors)}): these weights are "
+            "poisoned; go back to a checkpoint tagged healthy"
+        )
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    # One pass without a temporary of the tensor's size; NaN wins in both.
+    low, high = torch.aminmax(tensor.detach())
+    return bool(torch.isfinite(low) & torch.isfinite(high))
