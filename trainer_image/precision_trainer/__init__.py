@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .analyzer import PrecisionAnalyzer
     from .gang.ddp import cleanup_distributed, init_distributed
     from .models.world_model import WorldModel
     from .precision.config import ExtendedFP16Config
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ExtendedFP16Config",
     "ExtendedFP16Trainer",
+    "PrecisionAnalyzer",
     "PrecisionMode",
     "WorldModel",
     "cleanup_distributed",
@@ -30,6 +32,7 @@ __all__ = [
 _HOME = {
     "ExtendedFP16Config": ".precision.config",
     "ExtendedFP16Trainer": ".precision.trainer",
+    "PrecisionAnalyzer": ".analyzer",
     "PrecisionMode": ".precision.modes",
     "WorldModel": ".models.world_model",
     "cleanup_distributed": ".gang.ddp",

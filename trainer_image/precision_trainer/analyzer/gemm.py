@@ -1,0 +1,76 @@
+"""How fast this device multiplies matrices in each format, with sizes its matrix units like and one that they do not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from .formats import FORMATS
+
+_ROUNDS = 5
+_SECONDS_EACH = 0.02
+"""A round repeats the product for about this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Products of two n x n matrices: 2 n^3 operations each."""
+
+    format: str
+    gflops: float | None
+    """The best round's, the one least disturbed, at a multiple of 16; None: not measured, see ``missing``."""
+    gflops_unaligned: float | None
+    """At that size less 3."""
+    missing: str | None
+
+
+def measure(device: torch.device, *, tf32: bool, size: int | None = None) -> tuple[Gemm, ...]:
+    """All formats, the rounds of each interleaved with the others'. ``size``: 4096 on CUDA, 256 on a CPU, if None."""
+    size = size or (4096 if device.type == "cuda" else 256)
+    found: dict[tuple[str, int], list[float]] = {}
+    missing: dict[str, str] = {}
+    for item in FORMATS:
+        if item.name.startswith("fp8"):
+            missing[item.name] = "torch has no plain product in FP8; scaled ones are torchao's"
+        elif item.name == "tf32" and not tf32:
+            missing[item.name] = "the device has no TF32"
+    for _ in range(_ROUNDS):
+        for item in FORMATS:
+            if item.name not in missing:
+                for side in (size, size - 3):
+                    dtype = item.dtype or torch.float32
+                    found.setdefault((item.name, side), []).append(
+                        _gflops(device, dtype, side, tf32=item.name == "tf32")
+                    )
+    return tuple(
+        Gemm(item.name, None, None, missing[item.name])
+        if item.name in missing
+        else Gemm(item.name, max(found[item.name, size]), max(found[item.name, size - 3]), None)
+        for item in FORMATS
+    )
+
+
+def _gflops(device: torch.device, dtype: torch.dtype, size: int, *, tf32: bool) -> float:
+    generator = torch.Generator(device).manual_seed(0)
+    left = torch.randn(size, size, device=device, generator=generator).to(dtype)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        torch.mm(left, left)
+        _wait(device)
+        started = time.perf_counter()
+        count = 0
+        while count == 0 or time.perf_counter() - started < _SECONDS_EACH:
+            torch.mm(left, left)
+            _wait(device)
+            count += 1
+        return 2.0 * size**3 * count / (time.perf_counter() - started) / 1e9
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,177 @@
+"""One forward and backward pass of a person's module, watched from outside: what its numbers ask of a format.
+
+Watched are the outputs of modules without children, and the gradients that flow back into them: under autocast those are
+what is 16 bits wide. (Gradients of parameters are FP32 in the end and hide what was lost on the way.) What a function
+computes between modules is not seen. The module itself is never touched: a copy runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from .formats import BY_NAME
+
+Loss = Callable[[nn.Module, object], torch.Tensor]
+MODES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Modes and what autocast computes in."""
+_EXPONENTS = 320
+_OFFSET = 160
+"""Histogram slot ``e + _OFFSET`` counts the numbers with 2^(e-1) <= |x| < 2^e."""
+
+
+@dataclass(slots=True)
+class ModuleProbe:
+    """One module's outputs and the gradients of them, as FP32 computed them."""
+
+    name: str
+    kind: str
+    output_max: float = 0.0
+    gradient_max: float = 0.0
+    gradient_exponents: torch.Tensor = field(default_factory=lambda: torch.zeros(_EXPONENTS, dtype=torch.int64))
+    """Histogram by power of two, zeros left out; see _OFFSET."""
+    rows: int | None = None
+    """Rows of the matrix product of a linear layer: what batch and sequence come to."""
+
+    def lost_gradients(self, format_name: str, scale: float) -> float | None:
+        """Share of non-zero gradients that become 0 in a format after scaling; None if there were none."""
+        total = int(self.gradient_exponents.sum())
+        if not total:
+            return None
+        limit = math.log2(BY_NAME[format_name].smallest_subnormal / 2 / scale)
+        return int(self.gradient_exponents[: max(0, math.floor(limit) + _OFFSET + 1)].sum()) / total
+
+
+@dataclass(frozen=True, slots=True)
+class ModeProbe:
+    """The same pass in one mode, beside FP32."""
+
+    mode: str
+    loss: float
+    loss_error: float
+    """|loss - FP32's| / |FP32's|."""
+    gradient_cosine: float
+    """Between all parameters' gradients here and in FP32; 1 is the same direction."""
+    gradient_error: float
+    """Norm of the difference of the two, over FP32's norm."""
+    finite: bool
+    activation_bytes: int
+    """Kept for the backward pass, parameters left out, each storage once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one pass showed."""
+
+    modules: tuple[ModuleProbe, ...]
+    modes: tuple[ModeProbe, ...]
+    gradient_max: float
+    loss_scale: float
+    """Recommended for FP16: the power of two that leaves a factor of 8 above the largest gradient seen."""
+
+
+def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> Probe:
+    """Run the pass in FP32 with the watchers on, then once in each mode; the random state is the same every time."""
+    model = copy.deepcopy(model).to(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        watched: dict[str, ModuleProbe] = {}
+        with _watch(model, watched):
+            _pass(model, batch, loss, device, mode="fp32")
+        gradient_max = max((item.gradient_max for item in watched.values()), default=0.0)
+        scale = _scale(gradient_max)
+        reference = None
+        modes = []
+        for mode in MODES:
+            value, gradients, kept = _pass(
+                model, batch, loss, device, mode=mode, scale=scale if mode == "fp16" else 1.0
+            )
+            reference = reference or (value, gradients)
+            modes.append(_compare(mode, (value, gradients), reference, kept))
+    return Probe(tuple(watched.values()), tuple(modes), gradient_max, scale)
+
+
+def _pass(
+    model: nn.Module, batch: object, loss: Loss, device: torch.device, *, mode: str, scale: float = 1.0
+) -> tuple[float, torch.Tensor, int]:
+    """Loss, all gradients in one FP64 vector on the CPU, and bytes kept for backward."""
+    torch.manual_seed(0)
+    model.zero_grad(set_to_none=True)
+    dtype = MODES[mode]
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}  # holds them, so that no address is given out twice
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            value = loss(model, batch)
+        size = sum(storage.nbytes() for storage in kept.values())
+        kept.clear()
+        torch.autograd.backward(value.float() * scale)
+    gradients = [
+        parameter.grad.flatten().double().cpu() / scale
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
+    return value.item(), torch.cat(gradients), size
+
+
+def _compare(
+    mode: str, found: tuple[float, torch.Tensor], reference: tuple[float, torch.Tensor], kept: int
+) -> ModeProbe:
+    (value, gradients), (expected, exact) = found, reference
+    finite = math.isfinite(value) and bool(gradients.isfinite().all())
+    cosine = error = math.nan
+    if finite and exact.norm() > 0:
+        cosine = (gradients @ exact / (gradients.norm() * exact.norm())).item() if gradients.norm() > 0 else 0.0
+        error = ((gradients - exact).norm() / exact.norm()).item()
+    return ModeProbe(mode, value, abs(value - expected) / max(abs(expected), 1e-12), cosine, error, finite, kept)
+
+
+def _scale(gradient_max: float) -> float:
+    if not 0.0 < gradient_max < math.inf:
+        return 65536.0
+    return 2.0 ** min(24, max(0, math.floor(math.log2(BY_NAME["fp16"].max / (8 * gradient_max)))))
+
+
+@contextmanager
+def _watch(model: nn.Module, found: dict[str, ModuleProbe]) -> Iterator[None]:
+    handles = []
+    for name, module in model.named_modules():
+        if next(module.children(), None) is None:
+            handles.append(module.register_forward_hook(_watcher(name, found)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _watcher(name: str, found: dict[str, ModuleProbe]) -> Callable[[nn.Module, tuple[object, ...], object], None]:
+    def gradient_seen(item: ModuleProbe, gradient: torch.Tensor) -> None:
+        magnitude = gradient.detach().abs().float()
+        item.gradient_max = max(item.gradient_max, magnitude.max().item())
+        exponents = torch.frexp(magnitude[magnitude > 0]).exponent.flatten() + _OFFSET
+        item.gradient_exponents += torch.bincount(exponents, minlength=_EXPONENTS)[:_EXPONENTS].cpu()
+
+    def seen(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        if not isinstance(output, torch.Tensor) or not output.is_floating_point() or not output.numel():
+            return
+        item = found.setdefault(name, ModuleProbe(name, type(module).__name__))
+        item.output_max = max(item.output_max, output.detach().abs().max().item())
+        if isinstance(module, nn.Linear) and isinstance(inputs[0], torch.Tensor):
+            item.rows = inputs[0].numel() // module.in_features
+        if output.requires_grad:
+            output.register_hook(lambda gradient: gradient_seen(item, gradient))  # type: ignore[no-untyped-call]
+
+    return seen
