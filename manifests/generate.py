@@ -1,4 +1,4 @@
-"""Make everything that is derived: the chart's copies, manifests/base/operator.yaml and docs/reference.
+"""Make everything that is derived: the chart's and the package's copies, manifests/base/operator.yaml and docs/reference.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
@@ -43,7 +43,10 @@ def copies() -> dict[Path, str]:
         for path in admission
         if path.stem != "kustomization"
     }
-    return {CHART / "files" / "crds" / CRD.name: CRD.read_text(), **found}
+    # `kubectl precision lint` checks a file without a cluster and without this checkout
+    packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
+    crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
+    return {**crds, packaged: CRD.read_text(), **found}
 
 
 def rendered() -> str:

@@ -24,6 +24,7 @@ from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
+from precision_operator.shell.reporter import Reporter
 from precision_operator.shell.sink import InventorySink
 from precision_operator.shell.worker import Worker
 from precision_operator.signals.evaluator import Evaluator
@@ -78,8 +79,17 @@ class App:
             limiter=limiter,
             expectations=expectations,
         )
+        self._reporter = Reporter(
+            client,
+            sources=self._sources,
+            catalogue=settings.queries,
+            settings=settings.incidents,
+            metrics=metrics,
+            clock=clock,
+            leading=lambda: self._elector.is_leader,
+        )
         self._worker = Worker(
-            Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock),
+            Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock, reporter=self._reporter),
             queue=self._queue,
             elector=self._elector,
             inventory=self._inventory,
@@ -114,10 +124,11 @@ class App:
                 workers = [
                     group.create_task(self._worker.run(), name=f"worker-{i}") for i in range(self._settings.workers)
                 ]
+                reporter = group.create_task(self._reporter.run(), name="reporter")
                 await stop.wait()
-                for task in (*workers, ticker):
+                for task in (*workers, ticker, reporter):
                     task.cancel()
-                await asyncio.gather(*workers, ticker, return_exceptions=True)
+                await asyncio.gather(*workers, ticker, reporter, return_exceptions=True)
                 led_work.set()  # only now may the next leader start
         finally:
             self._queue.close()

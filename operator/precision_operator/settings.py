@@ -46,6 +46,30 @@ class LeaseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class IncidentSettings:
+    """What is kept of rollbacks (PrecisionIncident), and when they are verified."""
+
+    keep: int = 20
+    """Closed incidents kept for each policy; the oldest go first."""
+    max_age_seconds: float = 90 * 86400.0
+    """Closed incidents older than this go."""
+    recordings: int = 64
+    """Decisions kept with their inputs in one incident; of more, the middle is left out."""
+    recording_bytes: int = 256 * 1024
+    """Limit of those, compressed."""
+    immediate_seconds: float = 300.0
+    """Until when, after all trainers were down, the immediate checks are looked at."""
+    short_seconds: float = 1800.0
+    """Until when the short-term checks are; then the all-clear is given, where none has failed."""
+    long_seconds: float = 7200.0
+    """Until when the long-term checks are; then the incident is closed."""
+    postmortem_after_seconds: float = 86400.0
+    """When the messages propose the post-mortem, after the decision."""
+    dashboard_url: str = ""
+    """Base URL of a dashboard, for the messages' links; ``var-namespace`` and ``var-policy`` are appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the operator process."""
 
@@ -57,6 +81,8 @@ class Settings:
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
     lease: LeaseSettings = field(default_factory=LeaseSettings)
+    incidents: IncidentSettings = field(default_factory=IncidentSettings)
+    """What is kept of rollbacks."""
     restart_budget: int = 5
     """How many workloads may be restarting at once, in the whole cluster, emergencies included."""
     settle_budget: int = 10
@@ -126,6 +152,12 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
             f"lease: expected retrySeconds < renewSeconds < durationSeconds, found {lease.retry_seconds}, "
             f"{lease.renew_seconds}, {lease.duration_seconds}"
         )
+    incidents = _build(IncidentSettings, flat.pop("incidents", None) or {}, where="incidents")
+    if not 0 < incidents.immediate_seconds < incidents.short_seconds < incidents.long_seconds:
+        raise ConfigurationError(
+            f"incidents: expected 0 < immediateSeconds < shortSeconds < longSeconds, found {incidents.immediate_seconds}, "
+            f"{incidents.short_seconds}, {incidents.long_seconds}"
+        )
     queries = flat.pop("queries", None) or {}
     namespaces = tuple(flat.pop("watchNamespaces", None) or ())
     if not all(isinstance(q, str) for q in queries.values()):
@@ -136,6 +168,7 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         "queries": dict(queries),
         "watch_namespaces": namespaces,
         "lease": lease,
+        "incidents": incidents,
         "namespace": environment.get("POD_NAMESPACE", plain.namespace),
         "identity": environment.get("POD_NAME", plain.identity),
     }

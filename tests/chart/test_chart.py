@@ -53,6 +53,7 @@ def table(*rows: tuple[str, str, str]) -> set[tuple[str, str, str, str]]:
 USED = table(
     ("precision.genesis.ai", "precisionpolicies", "get list watch patch"),
     ("precision.genesis.ai", "precisionpolicies/status", "patch"),
+    ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
     ("apps", "deployments", "get list watch patch"),
     ("apps", "replicasets", "list patch"),
     ("", "pods", "list watch patch"),
@@ -119,7 +120,7 @@ def test_watched_namespaces_need_no_cluster_role(render: Render) -> None:
 def test_people_are_not_given_the_status(render: Render) -> None:
     for role in ("view", "edit"):
         rules = the(render(), "ClusterRole", f"precision-operator-{role}")["rules"]
-        assert {right[1] for right in verbs(rules)} == {"precisionpolicies"}
+        assert {right[1] for right in verbs(rules)} <= {"precisionpolicies", "precisionincidents"}
 
 
 def test_the_operators_scope_names_the_releases_own_account(render: Render) -> None:
@@ -212,6 +213,7 @@ def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
     bare = parse_settings({}, environment={})
     names = (
         "lease",
+        "incidents",
         "restart_budget",
         "settle_budget",
         "writes_per_second",

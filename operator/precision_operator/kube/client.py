@@ -55,6 +55,7 @@ class KubeClient:
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
+        program: str = "precision-operator",
     ) -> None:
         configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
         configuration.retries = None
@@ -64,7 +65,7 @@ class KubeClient:
         self._api = ApiClient(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._on_request = on_request
-        self._headers = {"Accept": JSON, "User-Agent": f"precision-operator/{__version__}"}
+        self._headers = {"Accept": JSON, "User-Agent": f"{program}/{__version__}"}
 
     @classmethod
     async def connect(
@@ -74,8 +75,9 @@ class KubeClient:
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
+        program: str = "precision-operator",
     ) -> "KubeClient":
-        """A client for this access; opens no connection yet.
+        """A client for this access; opens no connection yet. The API server keeps ``program`` as who manages what it writes.
 
         Raises:
             ConfigurationError: the access cannot be used.
@@ -85,6 +87,7 @@ class KubeClient:
             concurrent_writes=concurrent_writes,
             timeout_seconds=timeout_seconds,
             on_request=on_request,
+            program=program,
         )
 
     async def close(self) -> None:
@@ -123,6 +126,10 @@ class KubeClient:
         """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
         body: list[JsonValue] = [operation.to_json() for operation in operations]
         return await self._call("patch", "PATCH", resource, _path(resource, namespace, name), body, JSON_PATCH)
+
+    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """DELETE; raises NotFound where it is gone already."""
+        await self._call("delete", "DELETE", resource, _path(resource, namespace, name))
 
     async def _call(
         self,

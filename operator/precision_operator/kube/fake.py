@@ -93,6 +93,13 @@ class FakeKube:
             apply_operation(patched, operation)
         return self.put(resource, patched)
 
+    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """See the port."""
+        key = (resource.plural, namespace, name)
+        self._write("delete", key)
+        self._find(key)
+        del self.objects[key]
+
     def _write(self, verb: str, key: Key) -> None:
         self.writes.append((verb, key[0], key[2]))
         self.before_write(verb, key)

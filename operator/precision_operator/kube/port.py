@@ -27,6 +27,7 @@ class Resource:
 
 
 POLICIES = Resource("precision.genesis.ai", "v1alpha1", "precisionpolicies")
+INCIDENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionincidents")
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
 PODS = Resource("", "v1", "pods")
@@ -79,4 +80,8 @@ class KubeApi(Protocol):
         self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
     ) -> JsonObject:
         """JSON patch; where a ``test`` does not hold or a path is missing, PreconditionFailed, and nothing is written."""
+        ...
+
+    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """Delete it; NotFound where it is gone already."""
         ...

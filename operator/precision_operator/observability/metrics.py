@@ -80,6 +80,12 @@ class Metrics:
             ["namespace", "policy", "from", "to", "reason"],
             registry=registry,
         )
+        self._report_errors = Counter(
+            "precision_report_errors_total",
+            "Failures to write an incident, its evidence or a message; they hold up no rollback.",
+            ["reason"],
+            registry=registry,
+        )
         self._series: dict[tuple[str, str], set[tuple[Gauge | Counter, tuple[str, ...]]]] = {}
         self._now: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -146,6 +152,10 @@ class Metrics:
         """A policy changed its phase."""
         self._of_policy(self._transitions, namespace, policy, before, after, reason)
         self._transitions.labels(namespace, policy, before, after, reason).inc()
+
+    def report_error(self, reason: str) -> None:
+        """An incident, its evidence or a message could not be written."""
+        self._report_errors.labels(reason).inc()
 
     def forget_policy(self, namespace: str, policy: str) -> None:
         """The policy is gone: so are its series."""

@@ -9,11 +9,13 @@ from precision_operator.core.decide import decide
 from precision_operator.errors import NotFound, OperatorError
 from precision_operator.kube.port import POLICIES, KubeApi
 from precision_operator.observability.metrics import Metrics
+from precision_operator.report.incident import Pass as Seen
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.act import Actor
 from precision_operator.shell.commit import commit_status
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.shell.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,8 +33,18 @@ class Pass:
 class Reconciler:
     """One pass over one policy at a time."""
 
-    def __init__(self, api: KubeApi, *, gatherer: Gatherer, actor: Actor, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        gatherer: Gatherer,
+        actor: Actor,
+        metrics: Metrics,
+        clock: Clock,
+        reporter: Reporter | None = None,
+    ) -> None:
         self._api = api
+        self._reporter = reporter
         self._gatherer = gatherer
         self._actor = actor
         self._metrics = metrics
@@ -50,6 +62,8 @@ class Reconciler:
         except NotFound:
             self._gatherer.forget(key)
             self._metrics.forget_policy(key.namespace, key.name)
+            if self._reporter is not None:
+                self._reporter.gone(key)
             return None
         policy, before = parse_policy(body)
         observation = await self._gatherer.gather(key, policy)
@@ -60,6 +74,8 @@ class Reconciler:
             self._report(policy, before, decision.status)
         emergency = decision.status.phase is Phase.ROLLING_BACK
         failures = await self._actor.act(policy, decision.actions, emergency=emergency)
+        if self._reporter is not None and policy.deleted_at is None:
+            self._reporter.observe(Seen(policy, before, observation, decision, now))
         self._metrics.policy_state(
             key.namespace, key.name, phase=decision.status.phase, precision=decision.status.precision or ""
         )

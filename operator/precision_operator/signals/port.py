@@ -14,6 +14,15 @@ class Sample:
     """NaN and infinities are kept."""
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One element of a range query's matrix."""
+
+    labels: Mapping[str, str]
+    points: tuple[tuple[float, float], ...]
+    """(seconds since the epoch, value), rising in time; NaN and infinities are kept."""
+
+
 class MetricSource(Protocol):
     """One Prometheus. Implementations keep their own deadline and never retry: the next interval is the retry."""
 
@@ -24,5 +33,18 @@ class MetricSource(Protocol):
             QueryInvalid: Prometheus refused the query (HTTP 400/422, ``bad_data``).
             SourceUnavailable: anything else that is not a vector: time-out, 5xx, HTML, a scalar, a partial answer
                 (``warnings``), a body over the limit.
+        """
+        ...
+
+
+class MetricHistory(Protocol):
+    """One Prometheus, asked for the past: for evidence and backtests, never for a decision on the fleet."""
+
+    async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
+        """``query`` evaluated at ``start``, ``start + step_seconds`` … ``end`` (seconds since the epoch).
+
+        Raises:
+            QueryInvalid: Prometheus refused the query, e.g. for more than 11,000 points a series.
+            SourceUnavailable: as ``MetricSource.vector``.
         """
         ...

@@ -11,10 +11,11 @@ other sources. At the deadline the connection is shut down under the thread, whi
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import requests
 from prometheus_api_client import PrometheusConnect
@@ -23,8 +24,10 @@ from urllib3.util.retry import Retry
 
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
-from precision_operator.signals.port import Sample
+from precision_operator.signals.port import Sample, Series
 from precision_operator.signals.transport import BoundedAdapter, PlainSession, runs_in_this_thread, shorten
+
+T = TypeVar("T")
 
 THREADS = 8
 """Queries of one source at once."""
@@ -48,6 +51,13 @@ class PrometheusSource:
             QueryInvalid: Prometheus refused the query.
             SourceUnavailable: no vector within the deadline, which includes the wait for a free thread.
         """
+        return await self._run(lambda client, deadline: client.ask(query, deadline))
+
+    async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
+        """The matrix of ``query`` over a span; see :class:`~precision_operator.signals.port.MetricHistory`."""
+        return await self._run(lambda client, deadline: client.ask_range(query, (start, end, step_seconds), deadline))
+
+    async def _run(self, ask: "Callable[[_Client, float], list[T]]") -> list[T]:
         limit = self._endpoint.timeout_seconds
         deadline = time.monotonic() + limit
         try:
@@ -60,7 +70,7 @@ class PrometheusSource:
         client = self._idle.pop() if self._idle else _Client(self._endpoint)
         self._busy.add(client)
         try:
-            answer = self._pool.submit(client.ask, query, deadline)
+            answer = self._pool.submit(ask, client, deadline)
         except RuntimeError:
             self._room.release()
             raise SourceUnavailable(f"endpoint {self._name!r}: the source is closed") from None
@@ -86,7 +96,7 @@ class PrometheusSource:
         while self._idle:
             self._idle.pop().close()
 
-    def _hand_back(self, loop: asyncio.AbstractEventLoop, client: "_Client", done: "Future[list[Sample]]") -> None:
+    def _hand_back(self, loop: asyncio.AbstractEventLoop, client: "_Client", done: "Future[list[T]]") -> None:
         """Runs in the thread that asked, when it is free again."""
         healthy = not done.cancelled() and done.exception() is None
 
@@ -122,6 +132,22 @@ class _Client:
         Raises:
             SignalError: see PrometheusSource.vector; nothing else.
         """
+        return [
+            _sample(element)
+            for element in self._send(deadline, lambda options: self._connect.custom_query(query, **options))
+        ]
+
+    def ask_range(self, query: str, span: tuple[float, float, float], deadline: float) -> list[Series]:
+        """As ``ask``, over a span of (start, end, step)."""
+        start, end, step = span
+
+        def send(options: dict[str, Any]) -> list[object]:
+            first, last = (datetime.fromtimestamp(at, tz=UTC) for at in (start, end))
+            return cast(list[object], self._connect.custom_query_range(query, first, last, f"{step:.3f}", **options))
+
+        return [_series(element) for element in self._send(deadline, send)]
+
+    def _send(self, deadline: float, send: "Callable[[dict[str, Any]], list[object]]") -> list[object]:
         left = deadline - time.monotonic()
         if left <= 0:
             raise SourceUnavailable("no time left for the query")
@@ -129,11 +155,8 @@ class _Client:
         runs_in_this_thread(self._adapter)
         try:
             self._connect.headers = self._headers()
-            result = self._connect.custom_query(
-                query,
-                params={"timeout": f"{max(1, int(left * 1000))}ms"},
-                timeout=cast(int, left),  # the library hands it on to requests, which takes a float
-            )
+            # The library hands `timeout` on to requests, which takes a float.
+            return send({"params": {"timeout": f"{max(1, int(left * 1000))}ms"}, "timeout": cast(int, left)})
         except SignalError:
             raise
         except requests.Timeout:
@@ -141,7 +164,6 @@ class _Client:
         except (requests.RequestException, HTTPError, OSError, ValueError, AttributeError) as error:
             # AttributeError: urllib3 finds its socket gone, when `abort` came in between
             raise SourceUnavailable(shorten(f"{type(error).__name__}: {_root(error)}")) from error
-        return [_sample(element) for element in result]
 
     def abort(self) -> None:
         """From another thread: make the blocked read return."""
@@ -170,6 +192,17 @@ def _sample(element: object) -> Sample:
             except ValueError:
                 pass
     raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {element!r}"))
+
+
+def _series(element: object) -> Series:
+    if isinstance(element, dict):
+        labels, pairs = element.get("metric"), element.get("values")
+        if isinstance(labels, dict) and isinstance(pairs, list):
+            try:
+                return Series(labels, tuple((float(at), float(value)) for at, value in pairs))
+            except (TypeError, ValueError):
+                pass
+    raise SourceUnavailable(shorten(f"expected series with numeric values, found {element!r}"))
 
 
 def _root(error: BaseException) -> str:

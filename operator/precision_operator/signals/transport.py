@@ -34,7 +34,10 @@ class PlainSession(requests.Session):
 
 
 class VectorAnswer(requests.Response):
-    """A response read within its bounds, whose ``json`` refuses everything but a whole, unwarned vector."""
+    """A response read within its bounds, whose ``json`` refuses everything but a whole, unwarned vector.
+
+    Of a range query it must be a matrix instead.
+    """
 
     def json(self, **_: object) -> object:
         """The checked envelope, as the library takes it apart."""
@@ -45,9 +48,10 @@ class VectorAnswer(requests.Response):
             raise SourceUnavailable(shorten(f"the answer is partial, Prometheus warns: {envelope['warnings']}"))
         data = envelope.get("data")
         kind = data.get("resultType") if isinstance(data, dict) else None
-        if kind != "vector" or not isinstance(cast(dict[str, object], data).get("result"), list):
+        wanted = "matrix" if "/query_range" in self.url else "vector"
+        if kind != wanted or not isinstance(cast(dict[str, object], data).get("result"), list):
             raise SourceUnavailable(
-                f"expected a vector, found {kind or 'no result'}; write the query so that it is one"
+                f"expected a {wanted}, found {kind or 'no result'}; write the query so that it is one"
             )
         return envelope
 

@@ -1,0 +1,168 @@
+"""The verification checklist of a rollback, worked through by the operator, in three windows.
+
+A line is Passed, Failed or Unknown, judged on what the pods' own processes report. It follows the newest reading while its
+window is open and keeps what it had when the window closed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Scope
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
+from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged
+from precision_operator.report.incident import Check, Pass, Report, Result, Windows, stamp
+
+NEAR_BASELINE = 0.05
+"""How far the loss may lie above its FP32 baseline; also the share of failed runs that a recovery allows."""
+NEAR_SPEED = 0.9
+"""Throughput relative to the FP32 baseline that counts as back to it."""
+
+Outcome = tuple[Result, str]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a line is judged on."""
+
+    workloads: tuple[WorkloadView, ...]
+    evaluation: Evaluation | None
+    report: Report
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        """All pods that are not on their way out."""
+        return tuple(pod for workload in self.workloads for pod in live_pods(workload))
+
+
+def _running(view: View) -> Outcome:
+    missing = [w.name for w in view.workloads if len(live_pods(w)) < w.replicas]
+    bad = [*missing, *(p.name for p in view.pods if p.crashing or not p.ready)]
+    return _outcome(bad, [], f"{len(view.pods)} pods run")
+
+
+def _stable(view: View) -> Outcome:
+    crashing = [p.name for p in view.pods if p.crashing]
+    return _outcome(crashing, [], "no container is crashing")
+
+
+def _in_fallback(view: View) -> Outcome:
+    accepted = accepted_modes(view.report.fallback, rollback=True)
+    return _judged(view, "ack", lambda pod, signals: pod_acknowledged(pod, signals, accepted), "every process says so")
+
+
+def _no_reduced_steps(view: View) -> Outcome:
+    """The built-in ratio exists only while low-precision steps are made."""
+    return _judged(view, "overflow", lambda _, s: not s.values.get(Signal.OVERFLOW), "no low-precision step overflows")
+
+
+def _stepping(view: View) -> Outcome:
+    return _judged(view, "steps", lambda _, s: None if s.steps is None else s.steps > 0, "every pod makes steps")
+
+
+def _value(
+    signal: Signal, good: Callable[[float], bool], said: str, *, absent: bool | None = None
+) -> Callable[[View], Outcome]:
+    def probe(_: PodView, signals: PodSignals) -> bool | None:
+        value = signals.values.get(signal)
+        if value is None:
+            return absent if signals.steps else None
+        return good(value)
+
+    return lambda view: _judged(view, signal.value, probe, said)
+
+
+def _not_measured(why: str) -> Callable[[View], Outcome]:
+    return lambda _: (Result.UNKNOWN, why)
+
+
+_FAILURES = _value(Signal.FAILURES, lambda v: v <= NEAR_BASELINE, "over 95 % of the runs end well", absent=True)
+_LOSS = _value(Signal.DIVERGENCE, lambda v: v <= NEAR_BASELINE, "within 5 % of the FP32 baseline")
+_SPEED = _value(Signal.SPEED, lambda v: v >= NEAR_SPEED, "at 90 % of the FP32 baseline or above")
+
+_LINES: Mapping[str, Mapping[str, Callable[[View], Outcome]]] = {
+    "Immediate": {
+        "Services restarted": _running,
+        "Fallback confirmed by the processes": _in_fallback,
+        "No low-precision statistics": _no_reduced_steps,
+        "Training jobs starting": _stepping,
+    },
+    "Short": {
+        "Training completion rate above 95 %": _FAILURES,
+        "Loss matches the FP32 baseline": _LOSS,
+        "No overflow": _no_reduced_steps,
+        "Performance matches the FP32 baseline": _SPEED,
+    },
+    "Long": {
+        "System stability": _stable,
+        "Model accuracy": _not_measured("trainers export no validation metric; judge it where you keep them"),
+        "Throughput at the FP32 level": _SPEED,
+        "Memory at the FP32 level": _not_measured("see genesis_cuda_memory_allocated_bytes where there is CUDA"),
+    },
+}
+
+
+def blank() -> tuple[Check, ...]:
+    """The checklist before anything was looked at."""
+    return tuple(Check(name, window) for window, lines in _LINES.items() for name in lines)
+
+
+def concerned(report: Report, seen: Pass) -> tuple[WorkloadView, ...]:
+    """The workloads that the rollback was about: of a single workload's only itself, else the whole fleet."""
+    everything = seen.observation.workloads
+    return tuple(w for w in everything if report.scope is not Scope.WORKLOAD or w.name in report.workloads)
+
+
+def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple[Check, ...]:
+    """The checklist after a look at ``now``; the clock starts when all trainers were down, before that with the decision."""
+    elapsed = now - (report.down_at or report.decided_at)
+    spans = {
+        "Immediate": (0.0, windows.immediate_seconds),
+        "Short": (windows.immediate_seconds, windows.short_seconds),
+        "Long": (windows.short_seconds, windows.long_seconds),
+    }
+    view = View(concerned(report, seen), seen.observation.evaluation, report)
+    checks: list[Check] = []
+    for check in report.checklist or blank():
+        begin, end = spans[check.window]
+        # Past its end a line is looked at once more only where nobody had looked before.
+        if begin <= elapsed and (elapsed < end or check.result is Result.PENDING):
+            result, observed = _LINES[check.window][check.name](view)
+            if result is not check.result:
+                check = replace(check, result=result, observed=observed, at=stamp(now))
+        checks.append(check)
+    return tuple(checks)
+
+
+def _judged(view: View, query: str, probe: Callable[[PodView, PodSignals], bool | None], said: str) -> Outcome:
+    evaluation = view.evaluation
+    if evaluation is None:
+        return Result.UNKNOWN, "no metrics were read"
+    error = evaluation.errors.get(query) or evaluation.errors.get("ack")
+    if error:
+        return Result.UNKNOWN, error.partition(":")[0]
+    bad: list[str] = []
+    silent: list[str] = []
+    for pod in view.pods:
+        signals = evaluation.pods.get(pod.name)
+        verdict = probe(pod, signals) if signals is not None else None
+        if verdict is None:
+            silent.append(pod.name)
+        elif not verdict:
+            bad.append(pod.name)
+    if not view.pods:
+        return Result.UNKNOWN, "no pods run"
+    return _outcome(bad, silent, said)
+
+
+def _outcome(bad: list[str], silent: list[str], said: str) -> Outcome:
+    if bad:
+        return Result.FAILED, f"not so in {_few(bad)}"
+    if silent:
+        return Result.UNKNOWN, f"no data from {_few(silent)}"
+    return Result.PASSED, said
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(sorted(names)[:3])}{more}"

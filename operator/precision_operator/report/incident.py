@@ -1,0 +1,284 @@
+"""The report of one rollback, as a value, and how each pass carries it on. Pure: what is done with it is the shell's.
+
+A report is what stands in a PrecisionIncident under ``report``. Times are RFC 3339, for people read it with kubectl.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Severity
+from precision_operator.api.status import Incident, Phase, Scope, Status
+from precision_operator.api.wire import format_time, parse_time
+from precision_operator.core.actions import Notify
+from precision_operator.core.decide import Decision
+from precision_operator.core.model import Observation
+from precision_operator.report.redact import redact
+
+TIMELINE_LIMIT = 100
+"""Entries of a timeline; the ones in the middle go first."""
+
+
+class IncidentPhase(StrEnum):
+    """Where an incident stands."""
+
+    ACTIVE = "Active"
+    """Not every trainer has said that it is down."""
+    VERIFYING = "Verifying"
+    """All are down; the checklist is being worked through."""
+    CLOSED = "Closed"
+    """Nothing more will be written."""
+
+
+class Result(StrEnum):
+    """Of one check. Absent data is Unknown, never Passed."""
+
+    PENDING = "Pending"
+    PASSED = "Passed"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Until how many seconds after the rollback the checks of each window are looked at."""
+
+    immediate_seconds: float = 300.0
+    short_seconds: float = 1800.0
+    long_seconds: float = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One decision with everything that went into it."""
+
+    policy: Policy
+    before: Status
+    observation: Observation
+    decision: Decision
+    now: float
+    """Seconds since the epoch, as given to ``decide``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One entry of the timeline."""
+
+    at: str
+    what: str
+    """A reason: one CamelCase word, the same as in Events."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the verification checklist."""
+
+    name: str
+    window: str
+    """``Immediate``, ``Short`` or ``Long``."""
+    result: Result = Result.PENDING
+    observed: str = ""
+    at: str = ""
+    """When the result last changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One question of the root-cause analysis; ``unknown`` where no data answers it."""
+
+    question: str
+    answer: str
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One text for people."""
+
+    kind: str
+    """``Notice``, ``Escalation`` or ``AllClear``."""
+    at: str
+    subject: str
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The answer of one range query."""
+
+    name: str
+    query: str
+    start: str
+    end: str
+    step_seconds: float = 0.0
+    series: int = 0
+    dropped: int = 0
+    """Series left out to stay within the limit."""
+    data: str = ""
+    """``[[labels, [[seconds, value], …]], …]`` as gzip in base64."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """When what was reached; absent: not yet, or not known."""
+
+    detected_at: str = ""
+    decided_at: str = ""
+    deadline_at: str = ""
+    last_patch_at: str = ""
+    last_ack_at: str = ""
+    settled_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The tape of the decisions (report/recording.py)."""
+
+    count: int = 0
+    dropped: int = 0
+    tape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that is kept of one rollback."""
+
+    id: str
+    policy: str
+    policy_uid: str
+    severity: Severity
+    scope: Scope
+    reason: str
+    message: str
+    target: Mode
+    fallback: Mode
+    phase_before: Phase
+    since_before: str
+    """Since when the policy had been in that phase."""
+    workloads: tuple[str, ...] = ()
+    """The breached ones, at most 100."""
+    phase: IncidentPhase = IncidentPhase.ACTIVE
+    stages: Stages = Stages()
+    timeline: tuple[Moment, ...] = ()
+    checklist: tuple[Check, ...] = ()
+    questions: tuple[Answer, ...] = ()
+    messages: tuple[Message, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    recordings: Recorded = Recorded()
+
+    @property
+    def decided_at(self) -> float:
+        """Seconds since the epoch."""
+        return parse_time(self.stages.decided_at) or 0.0
+
+    @property
+    def down_at(self) -> float | None:
+        """When the last trainer said that it was down; None: not yet."""
+        return parse_time(self.stages.last_ack_at)
+
+    @property
+    def met_deadline(self) -> bool | None:
+        """Whether it was down in time; None: not down yet."""
+        deadline = parse_time(self.stages.deadline_at)
+        return None if self.down_at is None or deadline is None else self.down_at <= deadline
+
+    def said(self, kind: str) -> bool:
+        """Whether a message of the kind was rendered already."""
+        return any(message.kind == kind for message in self.messages)
+
+
+def stamp(seconds: float) -> str:
+    """RFC 3339 with milliseconds."""
+    return format_time(seconds) or ""
+
+
+def open_report(seen: Pass, incident: Incident) -> Report:
+    """The report of an incident that this pass knows of."""
+    spec, before = seen.policy.spec, seen.before
+    report = Report(
+        id=incident.id,
+        policy=seen.policy.name,
+        policy_uid=seen.policy.uid,
+        severity=incident.severity,
+        scope=incident.scope,
+        reason=incident.reason,
+        message=redact(incident.message),
+        target=spec.target,
+        fallback=spec.fallback,
+        phase_before=before.phase,
+        since_before=stamp(before.phase_since) if before.phase_since is not None else "",
+        workloads=incident.workloads[:100],
+    )
+    first = (
+        Moment(stamp(incident.detected_at), "Detected", redact(incident.message)),
+        Moment(stamp(incident.decided_at), "Decided", f"{incident.severity} {incident.scope} {incident.reason}"),
+    )
+    return replace(report, timeline=first)
+
+
+def carry_on(report: Report, seen: Pass) -> Report:
+    """What a pass adds: stages reached, its notices and edges, the end of the incident."""
+    incident, status = seen.decision.status.incident, seen.decision.status
+    if report.phase is IncidentPhase.CLOSED:
+        return report
+    if incident is None or incident.id != report.id:
+        newer = incident.id if incident is not None else "a policy without an incident"
+        return close(report, "Superseded", f"by {newer}", now=seen.now)
+    moments: list[Moment] = []
+    for action in seen.decision.actions:
+        if isinstance(action, Notify):
+            moments.append(Moment(stamp(seen.now), action.reason, redact(action.message)))
+    stages = Stages(
+        detected_at=stamp(incident.detected_at),
+        decided_at=stamp(incident.decided_at),
+        deadline_at=stamp(incident.deadline_at),
+        last_patch_at=format_time(incident.last_patch_at) or "",
+        last_ack_at=format_time(incident.last_ack_at) or "",
+        settled_at=format_time(incident.settled_at) or "",
+    )
+    moments += _reached(report, replace(report, stages=stages))
+    report = replace(report, stages=stages, timeline=_extended(report.timeline, moments))
+    if report.phase is IncidentPhase.ACTIVE and report.down_at is not None:
+        report = replace(report, phase=IncidentPhase.VERIFYING)
+    gone = status.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
+    if gone and seen.before.phase is not status.phase:
+        return close(report, status.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
+    return report
+
+
+def close(report: Report, what: str, message: str, *, now: float) -> Report:
+    """No more is written; checks that have no result yet are Unknown."""
+    checks = tuple(
+        replace(check, result=Result.UNKNOWN, observed=f"not looked at: {what}", at=stamp(now))
+        if check.result is Result.PENDING
+        else check
+        for check in report.checklist
+    )
+    timeline = _extended(report.timeline, [Moment(stamp(now), what, message)])
+    return replace(report, phase=IncidentPhase.CLOSED, checklist=checks, timeline=timeline)
+
+
+def _reached(before: Report, after: Report) -> list[Moment]:
+    moments: list[Moment] = []
+    if after.stages.last_patch_at and not before.stages.last_patch_at:
+        moments.append(Moment(after.stages.last_patch_at, "Written", "every workload has been told"))
+    if after.stages.last_ack_at and not before.stages.last_ack_at:
+        held = "within" if after.met_deadline else "past"
+        text = f"every trainer reports {after.fallback}, {held} the deadline {after.stages.deadline_at}"
+        moments.append(Moment(after.stages.last_ack_at, "Down", text))
+    if after.stages.settled_at and not before.stages.settled_at:
+        moments.append(Moment(after.stages.settled_at, "Settled", "new pods start in the fallback too"))
+    return moments
+
+
+def _extended(timeline: tuple[Moment, ...], moments: Iterable[Moment]) -> tuple[Moment, ...]:
+    """In the order of time, each once, the middle thinned."""
+    found = list(dict.fromkeys((*timeline, *moments)))
+    found.sort(key=lambda moment: moment.at)
+    while len(found) > TIMELINE_LIMIT:
+        del found[len(found) // 2]
+    return tuple(found)

@@ -1,0 +1,318 @@
+"""The reporter: keeps a PrecisionIncident of each rollback, beside the passes and never in their way.
+
+``observe`` only takes references and returns; one task of its own does the rest. What fails here is counted, logged and
+tried again with back-off: no rollback waits for it, and none fails by it. A finished incident costs nothing.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from precision_operator.api.status import Incident
+from precision_operator.errors import Conflict, NotFound, OperatorError, SignalError
+from precision_operator.kube.port import INCIDENTS, KubeApi
+from precision_operator.observability.metrics import Metrics
+from precision_operator.report.document import from_body, name_of, to_body
+from precision_operator.report.evidence import Question, keep, queries_of, questions
+from precision_operator.report.incident import (
+    Evidence,
+    IncidentPhase,
+    Pass,
+    Recorded,
+    Report,
+    Windows,
+    carry_on,
+    close,
+    open_report,
+)
+from precision_operator.report.messages import Wording
+from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
+from precision_operator.report.questions import answer
+from precision_operator.report.recording import Recording, bounded, record, unpack
+from precision_operator.runtime.clock import Clock, wait_event
+from precision_operator.settings import IncidentSettings
+from precision_operator.shell.gather import plan_of
+from precision_operator.shell.inventory import PolicyKey
+from precision_operator.shell.retention import Retention
+from precision_operator.signals.port import MetricHistory, Series
+
+_LOG = logging.getLogger(__name__)
+
+LEAD_UP = 2
+"""Passes before the decision that are kept too."""
+BACKLOG = 64
+"""Passes that may wait for the reporter; then the oldest goes, and is counted as dropped."""
+FLUSH_EVERY = 16
+"""Recordings after which the object is written even where nothing else changed: a new leader goes on from there."""
+KEPT_READINGS = 20_000
+"""Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
+IDLE_SECONDS = 3600.0
+RETRY_SECONDS = (2.0, 300.0)
+
+
+@dataclass(slots=True)
+class _Case:
+    """An incident that is not closed."""
+
+    report: Report
+    version: str = ""
+    """The object's resourceVersion; empty: not created yet."""
+    recordings: list[Recording] = field(default_factory=list)
+    dropped: int = 0
+    unsaved: int = 0
+    written: Report | None = None
+    asked: IncidentPhase | None = None
+    """The phase that the evidence was last gathered in."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """What is known of one policy."""
+
+    recent: deque[Pass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
+    pending: deque[Pass] = field(default_factory=deque)
+    dropped: int = 0
+    last: Pass | None = None
+    case: _Case | None = None
+    finished: str = ""
+    """The newest incident that is closed, or too old to begin with."""
+    gone: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+
+
+class Reporter:
+    """Watches the passes of all policies. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        sources: Mapping[str, MetricHistory],
+        catalogue: Mapping[str, str],
+        settings: IncidentSettings,
+        metrics: Metrics,
+        clock: Clock,
+        leading: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._sources = sources
+        self._catalogue = catalogue
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._leading = leading
+        self._retention = Retention(api, settings)
+        windows = Windows(settings.immediate_seconds, settings.short_seconds, settings.long_seconds)
+        self._pace = Pace(windows, Wording(settings.dashboard_url, settings.postmortem_after_seconds))
+        self._tracks: dict[PolicyKey, _Track] = {}
+        self._wake = asyncio.Event()
+
+    def observe(self, seen: Pass) -> None:
+        """A pass has been carried out. Returns at once, and never raises."""
+        track = self._tracks.setdefault(PolicyKey(seen.policy.namespace, seen.policy.name), _Track())
+        incident = seen.decision.status.incident
+        track.gone = False
+        if track.case is None and (incident is None or incident.id == track.finished):
+            track.recent.append(seen)
+            return
+        track.pending.append(seen)
+        if len(track.pending) > BACKLOG:
+            track.pending.popleft()
+            track.dropped += 1
+        self._wake.set()
+
+    def gone(self, key: PolicyKey) -> None:
+        """The policy was deleted: its incident ends, and stays."""
+        track = self._tracks.get(key)
+        if track is not None:
+            track.gone = True
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await wait_event(self._clock, self._wake, self._pause_seconds())
+            self._wake.clear()
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Do all that is due now."""
+        for key, track in list(self._tracks.items()):
+            if self._leading() and self._clock.time() >= track.retry_at:
+                await self._guarded(key, track)
+        if self._leading():
+            try:
+                await self._retention.daily(sorted({key.namespace for key in self._tracks}), now=self._clock.time())
+            except OperatorError as error:
+                self._metrics.report_error(error.reason)
+                _LOG.warning("old incidents stay until tomorrow: %s", error, extra={"reason": error.reason})
+
+    def _pause_seconds(self) -> float:
+        now = self._clock.time()
+        moments = [now + IDLE_SECONDS]
+        for track in self._tracks.values():
+            if track.retry_at > now:
+                moments.append(track.retry_at)
+            elif track.case is not None:
+                moments.append(next_due(track.case.report, self._pace, now=now) or now + IDLE_SECONDS)
+        return max(0.05, min(moments) - now)
+
+    async def _guarded(self, key: PolicyKey, track: _Track) -> None:
+        try:
+            await self._work(key, track)
+            track.failures, track.retry_at = 0, 0.0
+        except Conflict:
+            # Somebody else wrote it: read it again, and go on from what stands there.
+            track.case = None
+            self._again(track)
+        except OperatorError as error:
+            self._metrics.report_error(error.reason)
+            _LOG.warning("incident of %s/%s: %s", key.namespace, key.name, error, extra={"reason": error.reason})
+            self._again(track)
+        except Exception:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
+            self._metrics.report_error("InternalError")
+            _LOG.exception("incident of %s/%s", key.namespace, key.name, extra={"reason": "InternalError"})
+            self._again(track)
+
+    def _again(self, track: _Track) -> None:
+        first, most = RETRY_SECONDS
+        track.retry_at = self._clock.time() + min(most, first * 2**track.failures)
+        track.failures = min(track.failures + 1, 10)
+
+    async def _work(self, key: PolicyKey, track: _Track) -> None:
+        while track.pending:
+            seen = track.pending[0]
+            await self._take(key, track, seen)
+            track.last = seen
+            track.pending.popleft()
+        case = track.case
+        if case is not None and track.last is not None:
+            if track.gone:
+                case.report = close(case.report, "PolicyDeleted", "the rest is not verified", now=self._clock.time())
+            await self._advance(key, case, track.last)
+            if case.report.phase is IncidentPhase.CLOSED:
+                track.case, track.finished, track.last = None, case.report.id, None
+                await self._retention.prune(key.namespace, key.name, now=self._clock.time())
+        if track.gone and track.case is None:
+            self._tracks.pop(key, None)
+
+    async def _take(self, key: PolicyKey, track: _Track, seen: Pass) -> None:
+        """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
+        incident = seen.decision.status.incident
+        if track.case is not None and (incident is None or incident.id != track.case.report.id):
+            track.case.report = carry_on(track.case.report, seen)
+            await self._save(key, track.case)
+            track.finished, track.case = track.case.report.id, None
+        if incident is None or incident.id == track.finished:
+            return
+        if track.case is None:
+            track.case = await self._open(key, track, seen, incident)
+            if track.case is None:
+                track.finished = incident.id
+                return
+        case = track.case
+        keep_it = worth_keeping(case.report, seen)
+        case.report = carry_on(case.report, seen)
+        if keep_it:
+            case.recordings.append(_recording(seen))
+            case.unsaved += 1
+            pods = len(seen.observation.evaluation.pods) if seen.observation.evaluation is not None else 0
+            if len(case.recordings) > max(8, min(2 * self._settings.recordings, KEPT_READINGS // max(1, pods))):
+                del case.recordings[len(case.recordings) // 2]
+                case.dropped += 1
+
+    async def _open(self, key: PolicyKey, track: _Track, seen: Pass, incident: Incident) -> _Case | None:
+        """The case of an incident, from its object where there is one; None where it is over."""
+        name = name_of(incident.id, seen.policy.uid)
+        try:
+            body = await self._api.get(INCIDENTS, key.namespace, name)
+        except NotFound:
+            if seen.now - incident.decided_at > self._settings.long_seconds:
+                return None  # from before there were incidents, or pruned
+            lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
+            return _Case(open_report(seen, incident), recordings=lead_up, dropped=track.dropped)
+        report = from_body(body)
+        if report.phase is IncidentPhase.CLOSED:
+            return None
+        tape = unpack(report.recordings.tape) if report.recordings.tape else None
+        metadata = body["metadata"]
+        return _Case(
+            report,
+            version=str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else "",
+            recordings=list(tape.recordings) if tape else [],
+            dropped=tape.dropped if tape else 0,
+            written=report,
+            asked=report.phase if report.evidence else None,
+        )
+
+    async def _advance(self, key: PolicyKey, case: _Case, seen: Pass) -> None:
+        """Ripen, write at once, then ask for evidence and write again."""
+        first = first_reading(case.recordings)
+        case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
+        if not case.report.questions:
+            case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+        await self._save(key, case)
+        if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
+            case.asked = case.report.phase
+            evidence = await self._gather(case.report, seen)
+            case.report = replace(case.report, evidence=evidence)
+            case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+            await self._save(key, case)
+
+    async def _gather(self, report: Report, seen: Pass) -> tuple[Evidence, ...]:
+        policy, plan = seen.policy, plan_of(seen.policy)
+        source = self._sources.get(plan.endpoint)
+        queries = queries_of(
+            plan.queries,
+            self._catalogue,
+            namespace=policy.namespace,
+            window_seconds=plan.window_seconds,
+            min_steps=plan.min_steps,
+        )
+        incident = seen.decision.status.incident
+        detected_at = incident.detected_at if incident is not None else report.decided_at
+        wanted = questions(namespace=policy.namespace, queries=queries, detected_at=detected_at, now=self._clock.time())
+        return tuple([keep(q, await self._ask(source, q), first=report.workloads) for q in wanted])
+
+    async def _ask(self, source: MetricHistory | None, question: Question) -> "list[Series] | str":
+        if source is None:
+            return "UnknownEndpoint"
+        try:
+            return list(await source.history(question.query, question.start, question.end, question.step_seconds))
+        except SignalError as error:
+            self._metrics.report_error(error.reason)
+            return error.reason
+
+    async def _save(self, key: PolicyKey, case: _Case) -> None:
+        """Write what changed: created once under a name that follows from the incident, later a compare-and-swap."""
+        bare = Recorded()
+        same = case.written is not None and replace(case.report, recordings=bare) == replace(
+            case.written, recordings=bare
+        )
+        if same and case.unsaved < FLUSH_EVERY:
+            return
+        # Packing a large fleet's tape takes a while: not on the loop that decides.
+        tape, dropped = await asyncio.to_thread(
+            bounded,
+            list(case.recordings),
+            count=self._settings.recordings,
+            size_bytes=self._settings.recording_bytes,
+            dropped=case.dropped,
+        )
+        count = len(case.recordings) + case.dropped - dropped
+        report = replace(case.report, recordings=Recorded(count, dropped, tape))
+        body = to_body(report, namespace=key.namespace, resource_version=case.version)
+        if case.version:
+            answered = await self._api.replace(INCIDENTS, key.namespace, name_of(report.id, report.policy_uid), body)
+        else:
+            answered = await self._api.create(INCIDENTS, key.namespace, body)
+        metadata = answered["metadata"]
+        case.version = str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
+        case.report, case.written, case.unsaved = report, report, 0
+
+
+def _recording(seen: Pass) -> Recording:
+    return record(seen.policy, seen.before, seen.observation, now=seen.now, decision=seen.decision)
