@@ -229,12 +229,15 @@ class World:
         current = self.workloads.get(action.workload.name)
         if current is None or current.settle != action.workload.settle:
             return  # the write tests the settle annotation too
+        if action.stage is SettleStage.REPLICASET and not current.paused:
+            return  # the adapter refuses: the controller would roll out
         workload = self._guarded(action)
         if workload is None:
             return
         match action.stage:
             case SettleStage.PAUSE:
-                intent = SettleIntent(action.generation, action.mode, workload.paused)
+                # What was read, not what is: a stale second pause must not take the first one for the owner's.
+                intent = SettleIntent(action.generation, action.mode, action.workload.paused)
                 workload = replace(workload, settle=intent, paused=True)
             case SettleStage.REPLICASET:
                 workload = replace(workload, updated_replicas=0)

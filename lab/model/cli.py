@@ -1,0 +1,158 @@
+"""`python -m lab.model explore | replay FILE | mutate | all`: the model from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lab import paths
+from lab.errors import LabError
+from lab.model.explore import Explorer, Result
+from lab.model.mutate import Mutation, mutate
+from lab.model.scenarios import scenario, scenarios
+from lab.model.trace import read_trace, replay, write_trace
+from lab.progress import console, say
+
+REPORT = paths.BUILD / "model.json"
+TRACES = paths.BUILD / "model"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; the exit code is 0 where nothing was violated."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except LabError as error:
+        console.print(f"[red]stopped[/red]: {escape(str(error))}")
+        return 2
+    except KeyboardInterrupt:
+        console.print("[red]interrupted[/red]")
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lab.model", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    explore = commands.add_parser("explore", help="run decide under everything that can happen to a small fleet")
+    mutate_ = commands.add_parser("mutate", help="break the core in one place at a time: do tests and explorer notice?")
+    both = commands.add_parser("all", help="both, and write build/model.json")
+    again = commands.add_parser("replay", help="run the trace of a violation again, state by state")
+    for command in (explore, both):
+        command.add_argument("--depth", type=int, default=8, help="events in a sequence (default: %(default)s)")
+        command.add_argument(
+            "--faults", type=int, default=2, help="faults, commands, edits in it (default: %(default)s)"
+        )
+        command.add_argument("--seconds", type=float, default=600.0, help="a scenario ends then (default: %(default)s)")
+    for command in (mutate_, both):
+        command.add_argument("--mutants", type=int, default=300, help="size of the sample (default: %(default)s)")
+        command.add_argument("--seed", type=int, default=5, help="of the sample (default: %(default)s)")
+        command.add_argument("--only", default="", help="only mutants whose name contains this")
+    explore.add_argument("--scenario", action="append", choices=[s.name for s in scenarios()], help="only this one")
+    again.add_argument("file", type=Path)
+    explore.set_defaults(run=lambda options: _explore(options, options.scenario))
+    mutate_.set_defaults(run=_mutate)
+    both.set_defaults(run=lambda options: _explore(options, None) | _mutate(options))
+    again.set_defaults(run=_replay)
+    return parser
+
+
+def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
+    names = only or [entry.name for entry in scenarios()]
+    results = explore_all(names, depth=options.depth, faults=options.faults, seconds=options.seconds)
+    table = Table("scenario", "states", "transitions", "depth", "violations", "seconds")
+    for result in results:
+        row = (result.states, result.transitions, result.depth, len(result.findings), round(result.seconds, 1))
+        table.add_row(result.scenario, *map(str, row))
+    console.print(table)
+    for result in results:
+        for finding in result.findings:
+            path = write_trace(finding, TRACES)
+            say(
+                f"{result.scenario}: {finding.violation}, after {len(finding.trace)} events: {path.relative_to(paths.ROOT)}"
+            )
+    _report(
+        {
+            "workloads": max(len(scenario(name).start.workloads) for name in names),
+            "states": sum(result.states for result in results),
+            "transitions": sum(result.transitions for result in results),
+            "depth": min(result.depth for result in results),
+            "faults": options.faults,
+            "violations": sum(len(result.findings) for result in results),
+            "scenarios": {result.scenario: {"states": result.states, "depth": result.depth} for result in results},
+        }
+    )
+    return int(any(result.findings for result in results))
+
+
+def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float) -> list[Result]:
+    """Explore the scenarios, two at a time, each in a process of its own, under one bar."""
+    order = list(names)
+    with (
+        multiprocessing.Manager() as manager,
+        multiprocessing.Pool(min(2, len(order)), maxtasksperchild=1) as pool,
+        Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console) as bar,
+    ):
+        told = manager.dict()
+        tasks = {name: bar.add_task(name, total=None) for name in order}
+        pending = [pool.apply_async(_explore_one, (name, depth, faults, seconds, told)) for name in order]
+        while not all(entry.ready() for entry in pending):
+            pending[-1].wait(0.5)
+            for name, (reached, states) in dict(told).items():
+                bar.update(tasks[name], description=f"{name}: {states} states, depth {reached} of {depth}")
+        return [entry.get() for entry in pending]
+
+
+def _explore_one(name: str, depth: int, faults: int, seconds: float, told: dict[str, tuple[int, int]]) -> Result:
+    last = time.monotonic()
+
+    def tell(result: Result) -> None:
+        nonlocal last
+        if time.monotonic() - last > 1.0:
+            last = time.monotonic()
+            told[name] = (result.depth, result.states)
+
+    return Explorer(scenario(name)).run(depth=depth, faults=faults, seconds=seconds, tell=tell)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    lines, violations = replay(*read_trace(options.file))
+    print("\n".join(lines))
+    for violation in violations:
+        console.print(f"[red]violated[/red] {escape(str(violation))}")
+    return int(bool(violations))
+
+
+def _mutate(options: argparse.Namespace) -> int:
+    mutations: list[Mutation] = mutate(count=options.mutants, seed=options.seed, only=options.only)
+    survivors = [entry for entry in mutations if entry.killed_by is None]
+    for entry in survivors:
+        console.print(f"[red]survived[/red] {escape(entry.name)}\n{escape(entry.diff)}")
+    killers: dict[str, int] = {}
+    for entry in mutations:
+        killers[entry.killed_by or "nobody"] = killers.get(entry.killed_by or "nobody", 0) + 1
+    say(f"{len(mutations)} mutants: " + ", ".join(f"{count} by {who}" for who, count in sorted(killers.items())))
+    _report(
+        {
+            "mutants": len(mutations),
+            "killed": len(mutations) - len(survivors),
+            "killers": killers,
+            "seed": options.seed,
+            "survivors": [{"name": entry.name, "diff": entry.diff} for entry in survivors],
+        }
+    )
+    return 0
+
+
+def _report(part: dict[str, object]) -> None:
+    """Add to build/model.json: exploration and mutation may be run apart."""
+    whole = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps({**whole, **part}, indent=1) + "\n")

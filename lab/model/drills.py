@@ -1,0 +1,238 @@
+"""What must become true from every state that is reached: liveness, each property a short run without further faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from lab.model.canonical import fingerprint
+from lab.model.events import Event, apply
+from lab.model.fleet import TICK_SECONDS, Fleet
+from lab.model.invariants import Checker
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Phase
+from precision_operator.contract import FINALIZER
+from precision_operator.core.model import WorkloadView
+
+CONVERGE_PASSES = 40
+"""L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""
+
+RELEASE_SECONDS = 30.0
+"""S10: a deletion is done within this, with Prometheus down."""
+
+CORRECTIONS = 3
+"""S9: so often a value is corrected that somebody else writes back, within ten minutes."""
+
+_RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
+_ACTIVE = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
+PASS = Event("pass")
+
+
+@dataclass
+class Drills:
+    """The drills, each run once for states that are the same to it."""
+
+    _passed: dict[str, set[int]] = field(default_factory=dict)
+
+    def run(self, fleet: Fleet, checker: Checker, kinds: frozenset[str]) -> None:
+        """Every drill that applies to this state; deletion and fight where the scenario knows them."""
+        self._once(converge, fleet, checker)
+        self._once(answer, fleet, checker)
+        if "deaf" in kinds:
+            self._once(escalate, fleet, checker)
+        if "delete-policy" in kinds:
+            self._once(release, fleet, checker)
+        if "reapply" in kinds:
+            self._once(fight, fleet, checker)
+
+    def _once(self, drill: Callable[[Fleet, Checker, set[int]], None], fleet: Fleet, checker: Checker) -> None:
+        drill(fleet, checker, self._passed.setdefault(drill.__name__, set()))
+
+
+def _pass(fleet: Fleet, checker: Checker) -> Fleet:
+    return apply(fleet, PASS, checker, {})
+
+
+def converge(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """L1, L4: once the faults stop, the fleet comes to rest where it should be, and nothing more is written."""
+    if fleet.policy.deleted_at is not None:
+        return
+    now = fleet.clone()
+    now.heal_all()
+    path: list[int] = []
+    for _ in range(CONVERGE_PASSES):
+        key = fingerprint(now)
+        if key in known:
+            break
+        if path and key == path[-1]:
+            _rest(now, checker)
+            break
+        path.append(key)
+        writes = now.writes
+        now = _pass(now, checker)
+    else:
+        what = "keeps writing" if now.writes > writes else "never rests"
+        checker.report("L1", f"{what} in {now.status.phase}: {now.status.reason}", fleet.status)
+    known.update(path)
+
+
+def _rest(fleet: Fleet, checker: Checker) -> None:
+    """What a state may look like that no pass changes any more."""
+    status, spec = fleet.status, fleet.policy.spec
+    before = fleet.writes
+    fleet = _pass(fleet, checker)
+    if fleet.writes > before:
+        checker.report("L4", f"a steady fleet is written to in {status.phase}", status)
+    if spec.suspend:
+        return
+    absent = not _running(fleet) & {m.name for m in status.members}
+    # Where no process trains there is nothing to watch: a rollout waits, and says so.
+    explained = status.phase in _RESTING or (status.phase in (Phase.PENDING, Phase.PROGRESSING) and absent)
+    if not explained:
+        checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
+        return
+    _counted(fleet, checker)
+    stuck = [w.name for w in fleet.workloads.values() if w.settle is not None or w.paused]
+    if stuck:
+        checker.report("L1", f"at rest in {status.phase} with a Deployment left paused", status)
+    down = fleet.really_in(spec.fallback)
+    held = {h.name for h in status.held}
+    if status.phase is Phase.DEGRADED and not held & set(fleet.workloads):
+        checker.report("L1", "at rest in Degraded though nothing is held", status)
+    if status.phase is Phase.HELD and any(
+        fleet.workloads[name].latch is None for name in fleet.lowered & _movable(fleet)
+    ):
+        checker.report("S1", "at rest in Held without the latch that outlives the policy", status)
+    if status.phase is Phase.HELD and _running(fleet) - down:
+        checker.report("L1", "at rest in Held with a process that is not in the fallback", status)
+    if status.phase in (Phase.HEALTHY, Phase.DEGRADED):
+        members = {m.name for m in status.members}
+        if (members - held) & _movable(fleet) - fleet.really_in(spec.target):
+            checker.report("L1", f"at rest in {status.phase} with a member that is not in the target", status)
+        if held & _running(fleet) - down:
+            checker.report("L1", f"at rest in {status.phase} with a held workload that is not in the fallback", status)
+
+
+def _counted(fleet: Fleet, checker: Checker) -> None:
+    """S3: what the status counts, and the stages of its incident, are what happened."""
+    status, incident = fleet.status, fleet.status.incident
+    held = {h.name for h in status.held} & set(fleet.workloads)
+    inside = {m.name for m in status.members} & _movable(fleet) - held
+    if status.total != len(fleet.workloads):
+        checker.report("S3", "total does not count the fleet", status)
+    if status.phase in (Phase.HEALTHY, Phase.DEGRADED) and not 0 <= status.moved - len(inside) <= len(fleet.workloads):
+        checker.report("S3", "moved does not count the members in the target", status)
+    if status.unknown or status.no_data_since is not None or status.failing:
+        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", status)
+    if status.phase is Phase.HELD and incident is not None:
+        stages = (incident.detected_at, incident.decided_at, incident.last_ack_at, incident.settled_at)
+        known = [at for at in stages if at is not None]
+        if len(known) < len(stages) and _movable(fleet):
+            checker.report("S3", "an incident is over whose stages were not measured", status)
+    if status.phase is Phase.HELD and any(w.template_mode is not fleet.policy.spec.fallback for w in _templates(fleet)):
+        checker.report("S1", "at rest in Held with a template that is not in the fallback", status)
+
+
+def _templates(fleet: Fleet) -> list[WorkloadView]:
+    return [workload for workload in fleet.workloads.values() if workload.name in _movable(fleet)]
+
+
+def _running(fleet: Fleet) -> set[str]:
+    return {workload.name for workload in fleet.workloads.values() if workload.pods}
+
+
+def _movable(fleet: Fleet) -> set[str]:
+    return {
+        workload.name for workload in fleet.workloads.values() if workload.pods and (workload.hot or workload.literal)
+    }
+
+
+def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all are told to go back."""
+    if fleet.status.phase not in _ACTIVE or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
+        return
+    now = fleet.clone()
+    held = {h.name for h in now.status.held}
+    poisoned = now.poisoned & held  # what was rolled back by itself may go on failing; that excuses nobody else
+    now.heal_all()
+    now.poisoned = poisoned
+    target, fallback = now.policy.spec.target, now.policy.spec.fallback
+    moved = now.really_in(target) & now.told(target) & _movable(now) - held
+    if not moved:
+        return
+    now.bad = {name: {Signal.NON_FINITE: 2.0} for name in moved}
+    key = fingerprint(now)
+    if key in known:
+        return
+    known.add(key)
+    for _ in range(now.policy.spec.evaluation.failure_limit + 1):
+        now = _pass(now, checker)
+    late = {w.name for w in now.workloads.values() if any(pod.effective_mode is target for pod in w.pods)} & moved
+    if late and target is not fallback:
+        checker.report("L2", f"a breach is not answered: {now.status.phase}, {now.status.reason}", fleet.status)
+
+
+def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """Trainers that take no request are restarted: all processes are down in time, whatever the rollback reaches."""
+    status, spec = fleet.status, fleet.policy.spec
+    wanted = _movable(fleet) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held} & _movable(fleet)
+    if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
+        return
+    now = fleet.clone()
+    now.heal_all()
+    now.deaf = set(now.workloads)
+    key = fingerprint(now)
+    if key in known:
+        return
+    known.add(key)
+    for _ in range(int(spec.rollback.ack_timeout_seconds / TICK_SECONDS) + 4):
+        now = _pass(now, checker)
+    if wanted - now.really_in(spec.fallback):
+        checker.report("L2", f"trainers that take no request are not restarted: {now.status.phase}", status)
+
+
+def release(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """S10: a policy deleted while Prometheus is down is gone in time, with what it changed restored where it says so."""
+    policy = fleet.policy
+    if policy.deleted_at is not None or FINALIZER not in policy.finalizers:
+        return
+    now = fleet.clone()
+    now.down = True
+    now.policy = replace(policy, deleted_at=now.now)
+    originals = dict(now.originals)
+    key = fingerprint(now)
+    if key in known:
+        return
+    known.add(key)
+    for _ in range(int(RELEASE_SECONDS / TICK_SECONDS)):
+        now = _pass(now, checker)
+    if now.policy.finalizers:
+        checker.report("S10", f"a deletion is not done within {RELEASE_SECONDS:g} s", fleet.status)
+    elif policy.spec.restore_on_delete:
+        wrong = [name for name, mode in originals.items() if now.workloads[name].template_mode is not mode]
+        if wrong:
+            checker.report("S10", "a deletion let go before the originals were back", fleet.status)
+
+
+def fight(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """S9: what somebody else writes back again and again is corrected a few times, then left and reported."""
+    if fleet.status.gate_closed or fleet.policy.deleted_at is not None:
+        return
+    for name in fleet.originals:
+        now = fleet.clone()
+        now.heal_all()
+        key = hash((fingerprint(now), now.originals[name]))
+        if key in known:
+            continue
+        known.add(key)
+        corrected = 0
+        for _ in range(4 * CORRECTIONS):
+            workload = now.workloads.get(name)
+            if workload is None or workload.settle is not None or now.status.gate_closed:
+                break
+            if workload.template_mode is not now.originals[name]:
+                corrected += 1
+                now.reapply(name)
+            now = _pass(now, checker)
+        if corrected > CORRECTIONS + 1:
+            checker.report("S9", "what somebody else writes back is corrected without end", fleet.status)

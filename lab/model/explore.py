@@ -1,0 +1,137 @@
+"""Breadth first through everything that can happen: the first trace to a violation is a shortest one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from lab.model.canonical import fingerprint
+from lab.model.drills import Drills
+from lab.model.events import Event, apply, enabled
+from lab.model.fleet import Fleet
+from lab.model.invariants import Checker, Violation
+from lab.model.scenarios import Scenario
+
+_FREE = frozenset({"pass", "heal", "up"})
+"""What is no fault, command or edit, and does not count against their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A violation, with a shortest way to it."""
+
+    scenario: str
+    violation: Violation
+    trace: tuple[Event, ...]
+
+
+@dataclass
+class Result:
+    """What one exploration came to."""
+
+    scenario: str
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    """Every sequence of so many events, from every root, has been tried."""
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass
+class _Reached:
+    fleet: Fleet
+    key: int
+    faults: int = 0
+    """Faults, commands and edits on the way from the root."""
+
+
+class Explorer:
+    """Explores one scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._parents: dict[int, tuple[int, Event] | tuple[Event, ...]] = {}
+        self._faults: dict[int, int] = {}
+        self._drills = Drills()
+        self._found: dict[Violation, Finding] = {}
+        self.result = Result(scenario.name)
+
+    def run(self, *, depth: int, faults: int, seconds: float, tell: Callable[[Result], None] | None = None) -> Result:
+        """Explore every sequence of ``depth`` events with up to ``faults`` faults, as far as ``seconds`` allow."""
+        begun = time.monotonic()
+        level = list(self._roots())
+        while level and self.result.depth < depth:
+            following: list[_Reached] = []
+            for number, origin in enumerate(level):
+                following += self._expand(origin, faults)
+                if number % 64 == 0:
+                    self.result.seconds = time.monotonic() - begun
+                    if tell is not None:
+                        tell(self.result)
+                    if self.result.seconds > seconds:
+                        return self._conclude(begun)
+            self.result.depth += 1
+            level = following
+        return self._conclude(begun)
+
+    def _conclude(self, begun: float) -> Result:
+        self.result.seconds = time.monotonic() - begun
+        self.result.findings = sorted(self._found.values(), key=lambda f: (f.violation.invariant, len(f.trace)))
+        return self.result
+
+    def _roots(self) -> Iterator[_Reached]:
+        for events in self._scenario.roots.values():
+            fleet, checker = self._scenario.start.clone(), Checker()
+            for event in events:
+                fleet = apply(fleet, event, checker, self._scenario.edits)
+            key = fingerprint(fleet)
+            if key not in self._parents:
+                self._parents[key] = events
+                self._faults[key] = 0
+                self.result.states += 1
+                self._note(checker, key)
+                self._drill(fleet, key)
+                yield _Reached(fleet, key)
+
+    def _expand(self, origin: _Reached, limit: int) -> Iterator[_Reached]:
+        for event in enabled(origin.fleet, self._scenario.kinds, self._scenario.edits):
+            faults = origin.faults + (event.kind not in _FREE)
+            if faults > limit:
+                continue
+            checker = Checker()
+            fleet = apply(origin.fleet, event, checker, self._scenario.edits)
+            self.result.transitions += 1
+            if checker.found:
+                self._note(checker, origin.key, event)
+                continue  # what follows a violation tells nothing new
+            key = fingerprint(fleet)
+            known = self._faults.get(key)
+            if known is not None and known <= faults:
+                continue
+            self._faults[key] = faults
+            if known is None:
+                self._parents[key] = (origin.key, event)
+                self.result.states += 1
+                self._drill(fleet, key)
+            yield _Reached(fleet, key, faults)
+
+    def _drill(self, fleet: Fleet, key: int) -> None:
+        checker = Checker()
+        self._drills.run(fleet, checker, self._scenario.kinds)
+        self._note(checker, key)
+
+    def _note(self, checker: Checker, key: int, *more: Event) -> None:
+        for violation in checker.found:
+            if violation not in self._found:
+                self._found[violation] = Finding(self._scenario.name, violation, (*self._trace(key), *more))
+
+    def _trace(self, key: int) -> tuple[Event, ...]:
+        events: list[Event] = []
+        while True:
+            parent = self._parents[key]
+            if not parent or isinstance(parent[0], Event):
+                return (*(e for e in parent if isinstance(e, Event)), *reversed(events))
+            key, event = parent  # type: ignore[assignment]
+            events.append(event)

@@ -1,0 +1,133 @@
+"""The mutation operators: one small wrong thing in one place of a module.
+
+Not those of a library: cosmic-ray and mutmut know operators and constants, but this code decides by what ``replace`` is
+told, by the conditions of comprehensions and by early returns. Those are mutated here too; texts and types are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+_COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_COUNTED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
+_CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_TOLD = ("replace", "Outcome")
+"""Calls whose keywords have defaults: leaving one out still runs."""
+
+_TEXTS = frozenset({"message", "reason", "notices", "waiting"})
+"""Keywords that only describe."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with one thing wrong."""
+
+    module: str
+    path: Path
+    line: int
+    what: str
+    source: str
+    diff: str
+
+    @property
+    def name(self) -> str:
+        """Module, line and what was done there."""
+        return f"{self.module}:{self.line} {self.what}"
+
+
+def mutants(module: str, path: Path) -> Iterator[Mutant]:
+    """Every mutant of a module, in the order of its source."""
+    tree = ast.parse(path.read_text())
+    plain = ast.unparse(tree).splitlines()
+    for number, node in enumerate(_decisive(tree)):
+        for choice, (what, _) in enumerate(_changes(node)):
+            wrong = copy.deepcopy(tree)
+            twin = list(_decisive(wrong))[number]
+            list(_changes(twin))[choice][1]()
+            source = ast.unparse(ast.fix_missing_locations(wrong))
+            diff = "\n".join(difflib.unified_diff(plain, source.splitlines(), lineterm="", n=1)).partition("@@\n")[2]
+            if diff:
+                yield Mutant(module, path, getattr(node, "lineno", 0), what, source, diff)
+
+
+def _decisive(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes inside of functions that are no text."""
+    for child in ast.iter_child_nodes(tree):
+        match child:
+            case ast.JoinedStr() | ast.arguments():
+                continue
+            case ast.ClassDef(body=body) | ast.FunctionDef(body=body):
+                for statement in body:
+                    if not (isinstance(child, ast.ClassDef) and isinstance(statement, ast.AnnAssign)):
+                        yield from _decisive(ast.Expr(statement))  # type: ignore[arg-type]
+            case ast.AnnAssign(value=ast.expr() as value):
+                yield from _decisive(ast.Expr(value))
+            case ast.Call(func=ast.Name(id="isinstance"), args=[asked, _]):
+                yield from _decisive(ast.Expr(asked))
+            case _ if not isinstance(tree, ast.Module):
+                yield child
+                yield from _decisive(child)
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(what is done, the function that does it to the node)."""
+    match node:
+        case ast.Compare(ops=[op]):
+            for other in _COMPARED.get(type(op), ()):
+                yield f"{type(op).__name__} becomes {other.__name__}", partial(setattr, node, "ops", [other()])
+        case ast.BoolOp(op=op, values=values):
+            other_op = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield f"{type(op).__name__} becomes {type(other_op).__name__}", partial(setattr, node, "op", other_op)
+            for index in range(len(values)):
+                yield f"condition {index + 1} dropped", partial(values.__delitem__, index)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "not dropped", partial(setattr, node, "operand", ast.UnaryOp(ast.Not(), operand))
+        case ast.BinOp(op=op) if type(op) in _COUNTED:
+            yield (
+                f"{type(op).__name__} becomes {_COUNTED[type(op)].__name__}",
+                partial(setattr, node, "op", _COUNTED[type(op)]()),
+            )
+        case ast.IfExp(body=body, orelse=orelse):
+            yield "always the first choice", partial(setattr, node, "orelse", body)
+            yield "always the second choice", partial(setattr, node, "body", orelse)
+        case ast.comprehension(ifs=[_, *_] as conditions):
+            for index in range(len(conditions)):
+                yield "filter dropped", partial(conditions.__delitem__, index)
+        case ast.Constant(value=bool() as value):
+            yield f"{value} becomes {not value}", partial(setattr, node, "value", not value)
+        case ast.Constant(value=int() | float() as value):
+            yield f"{value} becomes {value + 1}", partial(setattr, node, "value", value + 1)
+        case ast.Call(func=ast.Name(id=called), keywords=keywords):
+            if called in _CALLED and not keywords:
+                yield f"{called} becomes {_CALLED[called]}", partial(setattr, node.func, "id", _CALLED[called])
+            for index, keyword in enumerate(keywords if called in _TOLD else []):
+                if keyword.arg not in _TEXTS:
+                    yield f"{keyword.arg} not told", partial(keywords.__delitem__, index)
+        case ast.If(orelse=[]):
+            yield "branch never taken", partial(setattr, node, "test", ast.Constant(False))
+        case ast.AugAssign():
+            yield "not counted", partial(setattr, node, "value", ast.Constant(0))

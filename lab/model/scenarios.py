@@ -1,0 +1,98 @@
+"""The small worlds that are explored: a fleet of three, a policy whose limits are a few ticks, and what may happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from lab.model.events import Edit, Event
+from lab.model.fleet import Fleet
+from lab.model.policies import policy
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Stage
+
+PASS = Event("pass")
+
+_RULES: dict[str, object] = {
+    "evaluation": {
+        "interval": "10s",
+        "window": "20s",
+        "failureLimit": 1,
+        "minSamples": 1,
+        "noDataLimit": "20s",
+    },
+    "rollback": {"ackTimeout": "20s", "deadlines": {"P0": "30s", "P1": "60s"}},
+    "progressDeadlineSeconds": 40,
+}
+_STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
+
+
+def _start(*, names: str = "ab", literal: str = "c", **spec: object) -> Fleet:
+    fleet = Fleet(policy(**{"strategy": {"steps": _STEPS}, **_RULES, **spec}))
+    for name in names + literal:
+        fleet.join(name, hot=name in names)
+    fleet.restart_slots = 2
+    return fleet
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One exploration: everything of ``kinds``, in every order, from every root."""
+
+    name: str
+    start: Fleet
+    kinds: frozenset[str]
+    roots: Mapping[str, tuple[Event, ...]]
+    """Where the exploration begins, besides the start: reached by these events, so that depth is spent on faults."""
+    edits: Mapping[str, Edit] = field(default_factory=dict)
+
+
+def _times(passes: int) -> tuple[Event, ...]:
+    return (PASS,) * passes
+
+
+_PROMOTED = _times(16)
+_BROKEN = (*_PROMOTED, Event("breach", "a", "nonFinite"), Event("breach", "b", "nonFinite"), PASS, PASS)
+
+
+def scenarios() -> tuple[Scenario, ...]:
+    """All of them."""
+    return (
+        Scenario(
+            "signals",
+            _start(),
+            frozenset({"breach", "poison", "blind", "heal", "down", "up", "crash-loop", "late"}),
+            {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+        ),
+        Scenario(
+            "crashes",
+            _start(names="abc", literal=""),
+            frozenset({"breach", "heal", "deaf", "crash", "stale", "zombie", "retry", "abort", "clock", "unpause"}),
+            {"fresh": (), "moving": _times(2), "settling": _times(7), "healthy": _PROMOTED, "rolling back": _BROKEN},
+        ),
+        Scenario(
+            "people",
+            _start(strategy={"steps": [{"setWeight": 34}, {"pause": {}}, {"setWeight": 100}]}),
+            frozenset({"breach", "heal", "promote", "retry", "abort", "edit", "recreate-policy", "crash"}),
+            {"fresh": (), "paused": _times(6)},
+            {
+                "suspend": lambda spec: replace(spec, suspend=True),
+                "target bf16": lambda spec: replace(spec, target=Mode.BF16),
+                "one step": lambda spec: replace(spec, stages=(Stage(100),)),
+            },
+        ),
+        Scenario(
+            "fleet",
+            _start(deletionPolicy="Restore", delivery="Auto"),
+            frozenset(
+                {"breach", "heal", "drop", "join", "scale", "undeclare", "reapply"}
+                | {"delete-policy", "stale", "retry"}
+            ),
+            {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+        ),
+    )
+
+
+def scenario(name: str) -> Scenario:
+    """The scenario of that name."""
+    return next(entry for entry in scenarios() if entry.name == name)
