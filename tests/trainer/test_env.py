@@ -15,7 +15,6 @@ from precision_trainer.job.environment import SETTINGS, examine
 from precision_trainer.precision.config import read_boot
 from precision_trainer.telemetry.logs import JsonLog
 
-
 HAS_CUDA = torch.cuda.is_available()
 
 
