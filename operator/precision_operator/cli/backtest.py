@@ -1,0 +1,244 @@
+"""``backtest``: what a policy would have done on Prometheus' history."""
+
+import argparse
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from rich.table import Table
+
+from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
+from precision_operator.cli.output import console, said, write_json
+from precision_operator.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from precision_operator.api.policy import Policy
+    from precision_operator.cli import Commands
+    from precision_operator.core.model import Evaluation
+    from precision_operator.report.backtest import Backtest
+    from precision_operator.report.history import Span
+    from precision_operator.report.plots import Panel
+
+PLOT_POINTS = 3000
+"""Readings that a plot shows; of more, each n-th one and every breach."""
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "backtest",
+        help="what a policy would have done on last month's metrics",
+        description="Run the operator's own decide() over Prometheus' history and say what it would have done, when and how "
+        "often. The fleet's precision is simulated, its metrics are history's; they count only where the real trainers were "
+        "in the simulated precision then.",
+    )
+    verb.add_argument("policy", type=Path, help="YAML of a PrecisionPolicy")
+    verb.add_argument("--prometheus", required=True, metavar="URL", help="base URL of the Prometheus to ask")
+    verb.add_argument("--since", default="30d", help="how far back, e.g. 12h, 30d, or an RFC 3339 time (default 30d)")
+    verb.add_argument("--until", default="", help="an RFC 3339 time (default now)")
+    verb.add_argument("--step", default="", help="time between two decisions (default the policy's interval)")
+    verb.add_argument(
+        "--begin",
+        choices=("guard", "rollout"),
+        default="guard",
+        help="guard: the fleet is promoted already; rollout: the steps are played too (default guard)",
+    )
+    verb.add_argument(
+        "--queries", type=Path, help="YAML of the admin's catalogue (name: PromQL), where the policy names one"
+    )
+    verb.add_argument("--bearer-token-file", default="", help="file with a token for Prometheus")
+    verb.add_argument("--timeout", type=float, default=60.0, help="seconds for one query (default 60)")
+    verb.add_argument("--plot", type=Path, metavar="PNG", help="write a figure")
+    verb.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: the policy's, else default")
+    verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, decide, show."""
+    from precision_operator.report.plots import draw
+
+    policy = _policy(arguments)
+    span = _span(arguments, policy)
+    result, kept, seconds = asyncio.run(_simulate(arguments, policy, span))
+    if arguments.plot is not None:
+        draw(arguments.plot, _panels(policy, result, kept))
+    if arguments.output == "json":
+        write_json(_as_json(result, span, seconds))
+    else:
+        _show(result, span, seconds)
+    return 0
+
+
+async def _simulate(
+    arguments: argparse.Namespace, policy: "Policy", span: "Span"
+) -> "tuple[Backtest, list[Evaluation], float]":
+    from rich.progress import Progress
+
+    from precision_operator.report.backtest import Simulation
+    from precision_operator.report.history import queries_for, readings
+    from precision_operator.settings import PrometheusEndpoint
+    from precision_operator.signals.prometheus import PrometheusSource
+
+    endpoint = PrometheusEndpoint(arguments.prometheus, arguments.timeout, arguments.bearer_token_file)
+    source = PrometheusSource("backtest", endpoint)
+    simulation = Simulation(policy, guard=arguments.begin == "guard")
+    every = max(1, span.decisions // PLOT_POINTS)
+    kept: list[Evaluation] = []
+    deciding_seconds = 0.0
+    try:
+        queries = queries_for(policy, _catalogue(arguments.queries))
+        with Progress(console=console(), transient=True, disable=arguments.output == "json") as progress:
+            task = progress.add_task("deciding", total=span.decisions)
+            async for reading in readings(source, queries, span):
+                began = time.perf_counter()
+                simulation.take(reading)
+                deciding_seconds += time.perf_counter() - began
+                if simulation.decisions % every == 0:
+                    kept.append(reading)
+                progress.advance(task)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"the policy names query {error}; give the admin's catalogue with --queries"
+        ) from error
+    finally:
+        source.close()
+    return simulation.result(), kept, deciding_seconds
+
+
+def _policy(arguments: argparse.Namespace) -> "Policy":
+    from precision_operator.api.policy import parse_policy
+
+    try:
+        documents = [d for d in yaml.safe_load_all(arguments.policy.read_text(encoding="utf-8")) if d]
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{arguments.policy}: expected YAML of a PrecisionPolicy: {error}") from error
+    found = [mapping(d) for d in documents if mapping(d).get("kind") == "PrecisionPolicy"]
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"{arguments.policy}: expected one PrecisionPolicy, found {len(found)}; split the file"
+        )
+    metadata = mapping(found[0].get("metadata"))
+    namespace = arguments.namespace or metadata.get("namespace") or "default"
+    return parse_policy(
+        {**found[0], "metadata": {"uid": "backtest", **metadata, "namespace": namespace}, "status": {}}
+    )[0]
+
+
+def _span(arguments: argparse.Namespace, policy: "Policy") -> "Span":
+    from precision_operator.report.history import Span
+
+    end = _moment(arguments.until, "--until") if arguments.until else time.time()
+    back = _duration(arguments.since)
+    start = end - back if back is not None else _moment(arguments.since, "--since")
+    step = _duration(arguments.step) if arguments.step else policy.spec.evaluation.interval_seconds
+    if step is None or (step < 1 and arguments.step):
+        raise ConfigurationError(f"--step: expected a duration of at least 1s, found {arguments.step!r}")
+    if start >= end:
+        raise ConfigurationError(f"--since: expected a time before {format_time(end)}, found {format_time(start)}")
+    return Span(int(start), int(end), max(1, round(step)))
+
+
+def _duration(text: str) -> float | None:
+    days = re.fullmatch(r"(\d+)d", text)
+    if days:
+        return int(days[1]) * 86400.0
+    seconds = duration_seconds(text, -1.0)
+    return seconds if seconds >= 0 else None
+
+
+def _moment(text: str, flag: str) -> float:
+    found = parse_time(text)
+    if found is None:
+        raise ConfigurationError(f"{flag}: expected a duration like 30d or an RFC 3339 time, found {text!r}")
+    return found
+
+
+def _catalogue(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {str(k): str(v) for k, v in mapping(found).items()}
+
+
+def _rate(result: "Backtest", seconds: float) -> int:
+    return round(result.decisions / seconds) if seconds > 0 else 0
+
+
+def _as_json(result: "Backtest", span: "Span", seconds: float) -> dict[str, object]:
+    return {
+        "start": format_time(span.start),
+        "end": format_time(span.end),
+        "stepSeconds": span.step_seconds,
+        "decisions": result.decisions,
+        "decisionsPerSecond": _rate(result, seconds),
+        "workloads": list(result.workloads),
+        "rollbacks": [
+            {
+                "detectedAt": format_time(i.detected_at),
+                "decidedAt": format_time(i.decided_at),
+                "severity": i.severity,
+                "scope": i.scope,
+                "reason": i.reason,
+                "message": i.message,
+            }
+            for i in result.incidents
+        ],
+        "changes": [
+            {"at": format_time(c.at), "from": c.before, "to": c.after, "reason": c.reason} for c in result.changes
+        ],
+        "secondsIn": {str(phase): round(value, 1) for phase, value in result.seconds_in.items()},
+        "unknownSeconds": round(result.unknown_seconds, 1),
+    }
+
+
+def _show(result: "Backtest", span: "Span", seconds: float) -> None:
+    out = console()
+    days = (span.end - span.start) / 86400
+    out.print(
+        f"{result.decisions:,} decisions over {days:.1f} days, one each {span.step_seconds} s, "
+        f"{_rate(result, seconds):,} a second; {len(result.workloads)} workloads"
+    )
+    if not result.workloads:
+        out.print(
+            "no pod of the namespace has a genesis_precision_info in that time: nothing could be judged", style="yellow"
+        )
+        return
+    rows = Table(box=None, pad_edge=False)
+    for column in ("AT", "FROM", "TO", "REASON", "MESSAGE"):
+        rows.add_column(column, overflow="fold")
+    for change in result.changes:
+        rows.add_row(
+            *map(said, (format_time(change.at) or "", change.before, change.after, change.reason, change.message))
+        )
+    out.print(rows)
+    counts = Counter(f"{i.severity} {i.scope} {i.reason}" for i in result.incidents)
+    for what, count in counts.most_common():
+        out.print(said(f"{count} × {what}: {count / days:.2f} a day"))
+    if not counts:
+        out.print("no rollback", style="green")
+    total = sum(result.seconds_in.values()) or 1.0
+    shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in result.seconds_in.items())
+    out.print(said(f"time: {shares}; without data for something: {result.unknown_seconds / total:.0%}"))
+
+
+def _panels(policy: "Policy", result: "Backtest", kept: "list[Evaluation]") -> "Iterator[Panel]":
+    from precision_operator.report.plots import Panel
+    from precision_operator.signals.port import Series
+
+    moments = [(i.reason, i.decided_at) for i in result.incidents]
+    for criterion in policy.spec.criteria:
+        if not criterion.enabled:
+            continue
+        points: dict[str, list[tuple[float, float]]] = {}
+        for reading in kept:
+            for pod, signals in reading.pods.items():
+                if criterion.signal in signals.values:
+                    points.setdefault(pod, []).append((reading.at, signals.values[criterion.signal]))
+        series = [Series({"pod": pod}, tuple(found)) for pod, found in sorted(points.items())]
+        yield Panel(criterion.signal.value, series, [("enter", criterion.enter), ("leave", criterion.leave)], moments)

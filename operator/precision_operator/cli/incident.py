@@ -1,0 +1,136 @@
+"""``incident``: list, show and export the reports that the operator keeps of rollbacks."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from precision_operator.api.wire import mapping, parse_time, text
+from precision_operator.cli.output import age, console, said, write_json
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session
+    from precision_operator.kube.port import JsonObject
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    group = commands.add_parser("incident", help="the reports of rollbacks: list, show, export")
+    verbs = group.add_subparsers(dest="incident_verb", required=True, metavar="list|show|export")
+    listed = verbs.add_parser("list", parents=[common], help="all of the namespace, newest first")
+    listed.add_argument("policy", nargs="?", help="only those of this policy")
+    listed.set_defaults(run=_run_list)
+    shown = verbs.add_parser("show", parents=[common], help="one report, as a page")
+    shown.add_argument("name", help="its name, or the id that messages carry")
+    shown.set_defaults(run=_run_show)
+    exported = verbs.add_parser("export", parents=[common], help="a folder with Markdown, JSON, decisions and plots")
+    exported.add_argument("name", help="its name, or the id that messages carry")
+    exported.add_argument("folder", type=Path, help="an empty folder, or one that is made")
+    exported.set_defaults(run=_run_export)
+
+
+def _run_list(arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _list)
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _show)
+
+
+def _run_export(arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _export)
+
+
+async def find(session: "Session", name: str) -> "JsonObject":
+    """The incident of this name or id.
+
+    Raises:
+        Refused: there is none; the message names those that are there.
+    """
+    from precision_operator.cli.session import Refused
+    from precision_operator.errors import NotFound
+    from precision_operator.kube.port import INCIDENTS
+
+    try:
+        return await session.api.get(INCIDENTS, session.namespace, name)
+    except NotFound:
+        found = await session.api.list(INCIDENTS, session.namespace)
+        named = [body for body in found if mapping(body.get("report")).get("id") == name]
+        if named:
+            return max(named, key=_decided_at)
+        names = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5]) or "none"
+        raise Refused(
+            f"no PrecisionIncident {name} in namespace {session.namespace}; there are: {names}; choose with -n or a name"
+        ) from None
+
+
+async def _list(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.kube.port import INCIDENTS
+
+    found = await session.api.list(INCIDENTS, session.namespace)
+    wanted = [b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))]
+    wanted.sort(key=_decided_at, reverse=True)
+    if arguments.output == "json":
+        write_json([{"name": _name(body), **_summary(body)} for body in wanted])
+        return 0
+    rows = Table(box=None, pad_edge=False)
+    for column in ("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE"):
+        rows.add_column(column, overflow="fold")
+    for body in wanted:
+        summary = _summary(body)
+        cells = [summary[key] for key in ("policy", "severity", "scope", "phase", "reason")]
+        rows.add_row(said(_name(body)), *map(said, cells), age(_decided_at(body)))
+    console().print(rows)
+    return 0
+
+
+async def _show(session: "Session", arguments: argparse.Namespace) -> int:
+    from rich.markdown import Markdown
+
+    from precision_operator.report.document import from_body
+    from precision_operator.report.markdown import page
+
+    body = await find(session, arguments.name)
+    if arguments.output == "json":
+        write_json(body)
+        return 0
+    shown = page(from_body(body), namespace=session.namespace, name=_name(body))
+    console().print(Markdown("".join(c if c.isprintable() or c == "\n" else "�" for c in shown)))
+    return 0
+
+
+async def _export(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.report.export import export
+
+    files, missing = export(await find(session, arguments.name), arguments.folder)
+    if arguments.output == "json":
+        write_json({"folder": str(arguments.folder), "files": files, "plotsMissing": missing})
+        return 0
+    out = console()
+    out.print(said(f"{arguments.folder}: {', '.join(files)}"))
+    if missing:
+        out.print(said(f"no plots: {missing}", "yellow"))
+    return 0
+
+
+def _name(body: "JsonObject") -> str:
+    return text(mapping(body.get("metadata")).get("name"))
+
+
+def _summary(body: "JsonObject") -> dict[str, str]:
+    report = mapping(body.get("report"))
+    keys = ("id", "policy", "severity", "scope", "phase", "reason", "message")
+    decided = text(mapping(report.get("stages")).get("decidedAt"))
+    return {**{key: text(report.get(key)) for key in keys}, "decidedAt": decided}
+
+
+def _decided_at(body: "JsonObject") -> float:
+    return parse_time(_summary(body)["decidedAt"]) or 0.0

@@ -1,0 +1,210 @@
+"""What a policy would have decided on last month's metrics: the same ``decide``, over history.
+
+History is open-loop: it cannot answer to what the policy would have done. So the fleet's *precision* is simulated (every
+order is acknowledged at once), and the *values* are history's, believed only where the real trainers were in the simulated
+precision at that time; else they are absent, which is Unknown. After a rollback the fleet is simulated in the fallback; it
+starts over as soon as history has been clean for a window, so that each breach of history is met once.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import HeldWorkload, Incident, Phase, Status
+from precision_operator.core.actions import RequestPod, WriteTemplate
+from precision_operator.core.cohorts import extend_cohort
+from precision_operator.core.decide import Decision, decide
+from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.readings import Breach, judge
+
+_POD = re.compile(r"(-[a-z0-9]{5,10}-[a-z0-9]{5}|-[0-9]+)$")
+_GENERATED = 1
+"""Generation that the simulated orders begin above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edge that would have been taken."""
+
+    at: float
+    before: Phase
+    after: Phase
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """The result."""
+
+    start: float
+    end: float
+    decisions: int = 0
+    changes: tuple[Change, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    seconds_in: Mapping[Phase, float] = field(default_factory=dict)
+    unknown_seconds: float = 0.0
+    """How long at least one reading was Unknown."""
+    workloads: tuple[str, ...] = ()
+
+
+def workload_of(pod: str) -> str:
+    """The workload that a pod's name tells: a Deployment's or a StatefulSet's."""
+    return _POD.sub("", pod)
+
+
+class Simulation:
+    """A fleet that obeys at once, under one policy, fed with history."""
+
+    def __init__(self, policy: Policy, *, guard: bool) -> None:
+        self._policy = policy
+        self._guard = guard
+        self._status = Status()
+        self._orders: dict[str, Request] = {}
+        """Workload → what it was last told."""
+        self._clean_since: float | None = None
+        self._started = False
+        self._result = Backtest(0.0, 0.0)
+        self._changes: list[Change] = []
+        self._incidents: list[Incident] = []
+        self._seconds_in: dict[Phase, float] = {}
+        self._names: dict[str, None] = {}
+
+    @property
+    def decisions(self) -> int:
+        """How many were taken."""
+        return self._result.decisions
+
+    def result(self) -> Backtest:
+        """What came of it."""
+        return replace(
+            self._result,
+            changes=tuple(self._changes),
+            incidents=tuple(self._incidents),
+            seconds_in=dict(self._seconds_in),
+            workloads=tuple(sorted(self._names)),
+        )
+
+    def take(self, reading: Evaluation) -> None:
+        """Decide on one reading; they must come in the order of time."""
+        now, last = reading.at, self._result
+        observation = self._observe(reading)
+        if not self._started and observation.workloads:
+            self._begin(observation, now)
+        self._start_over(reading, now)
+        before = self._status
+        decision = decide(self._policy, before, observation, now)
+        self._obey(decision)
+        self._note(before, decision.status, now)
+        elapsed = now - last.end if last.decisions else 0.0
+        phase = decision.status.phase
+        self._seconds_in[phase] = self._seconds_in.get(phase, 0.0) + elapsed
+        self._result = replace(
+            last,
+            start=last.start if last.decisions else now,
+            end=now,
+            decisions=last.decisions + 1,
+            unknown_seconds=last.unknown_seconds + (elapsed if decision.status.unknown or reading.errors else 0.0),
+        )
+
+    def _begin(self, observation: Observation, now: float) -> None:
+        """As a guard the fleet is promoted already; else the rollout is played too."""
+        self._started = True
+        if not self._guard:
+            return
+        target = self._policy.spec.target
+        stages = self._policy.spec.stages
+        members = extend_cohort(self._policy.uid, (), list(observation.workloads), size=len(observation.workloads))
+        for workload in observation.workloads:
+            self._orders[workload.name] = Request(_GENERATED, target)
+        self._status = Status(
+            phase=Phase.HEALTHY,
+            reason="Assumed",
+            precision=target,
+            generation=_GENERATED,
+            step_index=len(stages) - 1,
+            phase_since=now,
+            members=members,
+        )
+
+    def _observe(self, reading: Evaluation) -> Observation:
+        fleet: dict[str, list[str]] = {}
+        for pod in sorted(reading.pods):
+            fleet.setdefault(workload_of(pod), []).append(pod)
+        self._names.update(dict.fromkeys(fleet))
+        workloads = tuple(self._workload(name, pods) for name, pods in sorted(fleet.items()))
+        pods = {name: self._signals(name, signals) for name, signals in reading.pods.items()}
+        evaluation = replace(reading, pods=pods, continuous_since=0.0)
+        return Observation(workloads, evaluation, restart_slots=len(workloads), settle_slots=0, writer="backtest")
+
+    def _workload(self, name: str, pods: Sequence[str]) -> WorkloadView:
+        order = self._orders.get(name)
+        mode = order.mode if order is not None else Mode.FP32
+        return WorkloadView(
+            namespace=self._policy.namespace,
+            name=name,
+            uid=name,
+            hot=True,
+            template_mode=mode,
+            template_request=order,
+            replicas=len(pods),
+            updated_replicas=len(pods),
+            pods=tuple(PodView(pod, pod, hot=True, started_mode=mode, request=order, ready=True) for pod in pods),
+        )
+
+    def _signals(self, pod: str, real: PodSignals) -> PodSignals:
+        """The simulated mode with history's values, where history was in that mode."""
+        order = self._orders.get(workload_of(pod))
+        mode = order.mode if order is not None else Mode.FP32
+        generation = order.generation if order is not None else 0
+        same = real.mode is mode
+        return replace(
+            real,
+            mode=mode,
+            generation=generation,
+            steps=real.steps if same else None,
+            values=real.values if same else {},
+        )
+
+    def _obey(self, decision: Decision) -> None:
+        for action in decision.actions:
+            if isinstance(action, RequestPod | WriteTemplate):
+                self._orders[action.workload.name] = Request(action.generation, action.mode)
+        self._status = decision.status
+
+    def _note(self, before: Status, after: Status, now: float) -> None:
+        if after.phase is not before.phase:
+            self._changes.append(Change(now, before.phase, after.phase, after.reason, after.message))
+        if after.incident is not None and (before.incident is None or before.incident.id != after.incident.id):
+            self._incidents.append(after.incident)
+
+    def _start_over(self, reading: Evaluation, now: float) -> None:
+        """After a rollback: as if a person had asked for another attempt once history was clean for a window."""
+        held: tuple[HeldWorkload, ...] = self._status.held
+        if self._status.phase is not Phase.HELD and not held:
+            self._clean_since = None
+            return
+        if any(self._breached(signals) for signals in reading.pods.values()):
+            self._clean_since = None
+            return
+        self._clean_since = now if self._clean_since is None else self._clean_since
+        if now - self._clean_since < self._policy.spec.evaluation.window_seconds:
+            return
+        self._clean_since = None
+        self._changes.append(Change(now, self._status.phase, Phase.PENDING, "StartedOver", "history has been clean"))
+        transition = self._status.transition_id + 1
+        self._status = Status(generation=self._status.generation + 1, transition_id=transition)
+        self._orders.clear()
+        if self._guard:
+            self._begin(self._observe(reading), now)
+            self._status = replace(self._status, transition_id=transition)
+
+    def _breached(self, signals: PodSignals) -> bool:
+        for criterion in self._policy.spec.criteria:
+            value = signals.values.get(Signal(criterion.signal))
+            if criterion.enabled and value is not None and isinstance(judge(criterion, value, failing=True), Breach):
+                return True
+        return False
