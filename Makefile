@@ -5,7 +5,7 @@ REGISTRY ?=
 export CONTEXT REGISTRY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check model test test-all bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, RE
 
 check: setup ## Style, types, architecture, unit and property tests (about a minute)
 	@$(PYTHON) -m lab.suite check
+
+model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
+	@$(PYTHON) -m lab.model all
 
 test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
 	@$(PYTHON) -m lab.suite test

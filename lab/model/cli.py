@@ -50,9 +50,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--faults", type=int, default=2, help="faults, commands, edits in it (default: %(default)s)"
         )
-        command.add_argument("--seconds", type=float, default=600.0, help="a scenario ends then (default: %(default)s)")
+        command.add_argument("--seconds", type=float, default=300.0, help="a scenario ends then (default: %(default)s)")
     for command in (mutate_, both):
         command.add_argument("--mutants", type=int, default=300, help="size of the sample (default: %(default)s)")
+        command.add_argument(
+            "--minutes", type=float, default=14.0, help="no mutant begins later (default: %(default)s)"
+        )
         command.add_argument("--seed", type=int, default=5, help="of the sample (default: %(default)s)")
         command.add_argument("--only", default="", help="only mutants whose name contains this")
     explore.add_argument("--scenario", action="append", choices=[s.name for s in scenarios()], help="only this one")
@@ -131,13 +134,16 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _mutate(options: argparse.Namespace) -> int:
-    mutations: list[Mutation] = mutate(count=options.mutants, seed=options.seed, only=options.only)
+    mutations: list[Mutation] = mutate(
+        count=options.mutants, seed=options.seed, seconds=60.0 * options.minutes, only=options.only
+    )
     survivors = [entry for entry in mutations if entry.killed_by is None]
     for entry in survivors:
         console.print(f"[red]survived[/red] {escape(entry.name)}\n{escape(entry.diff)}")
     killers: dict[str, int] = {}
     for entry in mutations:
-        killers[entry.killed_by or "nobody"] = killers.get(entry.killed_by or "nobody", 0) + 1
+        killer = (entry.killed_by or "nobody").partition("::")[0]
+        killers[killer] = killers.get(killer, 0) + 1
     say(f"{len(mutations)} mutants: " + ", ".join(f"{count} by {who}" for who, count in sorted(killers.items())))
     _report(
         {

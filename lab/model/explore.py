@@ -133,5 +133,5 @@ class Explorer:
             parent = self._parents[key]
             if not parent or isinstance(parent[0], Event):
                 return (*(e for e in parent if isinstance(e, Event)), *reversed(events))
-            key, event = parent  # type: ignore[assignment]
+            key, event = parent
             events.append(event)

@@ -15,8 +15,9 @@ import random
 import resource
 import select
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -32,8 +33,9 @@ from lab.errors import LabError
 from lab.model.mutants import Mutant, mutants
 from lab.progress import console
 
-STAGES = (("tests/unit/core", "tests/property/test_story.py"), ("tests/property", "tests/unit/model"))
-"""Folders of tests, the fast ones first."""
+FAST = ("tests/unit/core", "tests/property")
+SLOW = ("tests/property/test_invariants.py",)
+"""The tests that judge: these after those and the explorer, for they try many examples."""
 
 _EXAMPLES = 25
 """Examples of a property, for each mutant."""
@@ -54,16 +56,15 @@ class Mutation:
     killed_by: str | None
 
 
-def mutate(*, count: int, seed: int, only: str = "") -> list[Mutation]:
-    """Judge a seeded sample of the core's mutants, two at a time.
+def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mutation]:
+    """Judge a seeded sample of the core's mutants, two at a time; where ``seconds`` end first, a smaller one.
 
     Raises:
         LabError: the tests fail on the core as it is.
     """
     everything = [mutant for mutant in _all() if only in mutant.name]
-    sample = sorted(
-        random.Random(seed).sample(everything, min(count, len(everything))), key=lambda m: (m.module, m.line)
-    )
+    sample = random.Random(seed).sample(everything, min(count, len(everything)))
+    begun = time.monotonic()
     clean = next(_judged([None], 1))[1]
     if clean.killer is not None:
         raise LabError("tests that pass on the core as it is", f"{clean.killer}: {clean.output}", "mend them first")
@@ -71,12 +72,14 @@ def mutate(*, count: int, seed: int, only: str = "") -> list[Mutation]:
     columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
         task = bar.add_task("", total=len(sample))
-        for mutant, verdict in _judged(sample, 2, clean.violations):
+        for mutant, verdict in _judged(sample, 2, clean.violations, lambda: time.monotonic() - begun < seconds):
             assert mutant is not None
             found[mutant] = verdict.killer
             alive = sum(killer is None for killer in found.values())
             bar.update(task, advance=1, description=f"{alive} survive")
-    return [Mutation(mutant.name, mutant.diff, found[mutant]) for mutant in sample]
+    return sorted(
+        (Mutation(mutant.name, mutant.diff, killer) for mutant, killer in found.items()), key=lambda entry: entry.name
+    )
 
 
 def _all() -> Iterator[Mutant]:
@@ -94,13 +97,16 @@ class _Verdict:
 
 
 def _judged(
-    sample: Sequence[Mutant | None], processes: int, known: frozenset[str] = frozenset()
+    sample: Sequence[Mutant | None],
+    processes: int,
+    known: frozenset[str] = frozenset(),
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[Mutant | None, _Verdict]]:
     """Each mutant's verdict, as they come. None stands for the core as it is."""
     waiting = list(reversed(sample))
     running: dict[int, tuple[int, Mutant | None, BinaryIO]] = {}
-    while waiting or running:
-        while waiting and len(running) < processes:
+    while running or (waiting and go_on()):
+        while waiting and len(running) < processes and go_on():
             mutant = waiting.pop()
             read, write = os.pipe()
             child = os.fork()
@@ -140,16 +146,20 @@ def _judge(mutant: Mutant | None, known: frozenset[str]) -> _Verdict:
         sys.meta_path.insert(0, _Finder(mutant))
     os.chdir(paths.ROOT)
     sys.path.insert(0, str(paths.ROOT))
-    for folders in STAGES:
-        present = [folder for folder in folders if (paths.ROOT / folder).exists()]
-        few = _FewExamples()
-        code = pytest.main(
-            ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--timeout=0", *present], plugins=[few]
-        )
-        if code != pytest.ExitCode.OK:
-            return _Verdict(f"pytest {folders[0]}", output=f"{code!r} {few.failed}")
-    found = _explored()
-    return _Verdict("the explorer" if found - known and mutant is not None else None, found)
+    failed = _tested(FAST, besides=SLOW)
+    if failed is None:
+        found = _explored()
+        failed = "the explorer" if found - known and mutant is not None else _tested(SLOW)
+        return _Verdict(failed, found)
+    return _Verdict(failed)
+
+
+def _tested(folders: tuple[str, ...], *, besides: tuple[str, ...] = ()) -> str | None:
+    """The first test that fails, or None."""
+    watcher = _FewExamples()
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--timeout=0"]
+    code = pytest.main([*words, *(f"--ignore={path}" for path in besides), *folders], plugins=[watcher])
+    return None if code == pytest.ExitCode.OK else watcher.failed or f"pytest {code!r}"
 
 
 def _explored() -> frozenset[str]:
@@ -172,7 +182,7 @@ class _FewExamples:
         for item in items:
             test = getattr(item, "obj", None)
             own = getattr(test, "_hypothesis_internal_use_settings", None)
-            if own is not None:
+            if test is not None and own is not None:
                 fewer = min(own.max_examples, _EXAMPLES)
                 settings = hypothesis.settings(own, max_examples=fewer, derandomize=True, database=None)
                 getattr(test, "__func__", test)._hypothesis_internal_use_settings = settings

@@ -28,7 +28,8 @@ _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
 
 
 def _start(*, names: str = "ab", literal: str = "c", **spec: object) -> Fleet:
-    fleet = Fleet(policy(**{"strategy": {"steps": _STEPS}, **_RULES, **spec}))
+    written: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
+    fleet = Fleet(policy(annotations={}, uid="policy", **written))
     for name in names + literal:
         fleet.join(name, hot=name in names)
     fleet.restart_slots = 2

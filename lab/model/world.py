@@ -236,8 +236,11 @@ class World:
             return
         match action.stage:
             case SettleStage.PAUSE:
-                # What was read, not what is: a stale second pause must not take the first one for the owner's.
-                intent = SettleIntent(action.generation, action.mode, action.workload.paused)
+                seen = action.workload
+                if current.paused is not seen.paused:
+                    return  # the write tests this as well: else a second pause would take the first for the owner's
+                was_paused = seen.settle.was_paused if seen.settle else seen.paused
+                intent = SettleIntent(action.generation, action.mode, was_paused)
                 workload = replace(workload, settle=intent, paused=True)
             case SettleStage.REPLICASET:
                 workload = replace(workload, updated_replicas=0)

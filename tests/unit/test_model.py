@@ -1,0 +1,133 @@
+"""The explorer finds what is planted, folds what is the same, and leads back to what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.errors import LabError
+from lab.model import events
+from lab.model.canonical import fingerprint
+from lab.model.events import Event, apply, enabled, writes
+from lab.model.explore import Explorer, Finding
+from lab.model.fleet import Fleet, policy_uids
+from lab.model.invariants import Checker, Violation
+from lab.model.mutants import mutants
+from lab.model.scenarios import scenario
+from lab.model.trace import read_trace, replay, write_trace
+from precision_operator.api.policy import Policy
+from precision_operator.api.status import Phase, Status
+from precision_operator.core.decide import Decision, decide
+from precision_operator.core.model import Observation
+
+SIGNALS = scenario("signals")
+
+
+def after(*trace: Event, name: str = "signals") -> Fleet:
+    fleet = scenario(name).start.clone()
+    for event in trace:
+        fleet = apply(fleet, event, Checker(), scenario(name).edits)
+    return fleet
+
+
+def careless(policy: Policy, status: Status, observation: Observation, now: float) -> Decision:
+    """Opens the gate by itself as soon as everything is down."""
+    decision = decide(policy, status, observation, now)
+    if status.phase is Phase.HELD:
+        return replace(decision, status=replace(decision.status, gate_closed=False))
+    return decision
+
+
+def explore(name: str, depth: int, faults: int) -> Explorer:
+    explorer = Explorer(scenario(name))
+    explorer.run(depth=depth, faults=faults, seconds=float("inf"))
+    return explorer
+
+
+def test_interchangeable_workloads_are_folded() -> None:
+    breach = Event("breach", "a", "overflow")
+    assert fingerprint(after(breach)) == fingerprint(after(replace(breach, workload="b")))
+    assert fingerprint(after(breach)) != fingerprint(after(replace(breach, workload="c")))  # another kind of workload
+    assert fingerprint(after(breach)) != fingerprint(after())
+
+
+def test_a_steady_fleet_is_one_state_however_late_it_is() -> None:
+    steady = SIGNALS.roots["healthy"]
+    assert fingerprint(after(*steady)) == fingerprint(after(*steady, *[Event("pass")] * 3))
+
+
+def test_a_change_is_not_folded_away() -> None:
+    moving = SIGNALS.roots["moving"]
+    known = {fingerprint(after(*moving))}
+    for event in enabled(after(*moving), SIGNALS.kinds, SIGNALS.edits):
+        if event.kind not in ("pass", "late"):
+            known.add(fingerprint(after(*moving, event)))
+    assert len(known) > 8
+
+
+def test_a_crash_loses_every_subset_of_the_writes() -> None:
+    fleet = after(*scenario("crashes").roots["rolling back"][:-1], name="crashes")
+    count = len(writes(fleet.decide()))
+    lost = [event.choice for event in enabled(fleet, frozenset({"crash"}), {}) if event.kind == "crash"]
+    assert count == 3
+    assert len(lost) == len(set(lost)) == 2**count
+
+
+def test_every_order_of_the_canary_is_tried() -> None:
+    assert len(policy_uids(frozenset({"uid-a", "uid-b", "uid-c"}))) == 6
+
+
+def test_exploring_twice_finds_the_same_states() -> None:
+    first, second = explore("signals", 2, 2).result, explore("signals", 2, 2).result
+    assert (first.states, first.transitions, first.depth) == (second.states, second.transitions, 2)
+    assert first.states > 100
+
+
+def test_a_planted_fault_is_found_with_a_trace_that_leads_back_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(events, "decide", careless)
+    findings = explore("signals", 2, 1).result.findings
+    (opened,) = [finding for finding in findings if "without a person's word" in finding.violation.text][:1]
+    name, trace = read_trace(write_trace(opened, tmp_path))
+    assert (name, trace) == (opened.scenario, opened.trace)
+    lines, violations = replay(name, trace)
+    assert opened.violation in violations
+    assert "gate=closed" in "".join(lines)
+
+
+def test_a_trace_of_another_version_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    file = write_trace(Finding("gone", explore_violation(), (Event("pass"),)), tmp_path)
+    with pytest.raises(LabError, match="explore again"):
+        read_trace(file)
+    file.write_text("[]")
+    with pytest.raises(LabError, match="expected a trace"):
+        read_trace(file)
+
+
+def explore_violation() -> Violation:
+    checker = Checker()
+    checker.report("S1", "planted", Status())
+    return checker.found[0]
+
+
+def test_mutants_are_wrong_in_one_place_and_spare_texts(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""A text."""\n\n\ndef late(at: float, limit: float | None) -> bool:\n'
+        '    """Another."""\n    return limit is not None and at > limit\n'
+    )
+    found = list(mutants("module", module))
+    assert {mutant.what for mutant in found} == {
+        "And becomes Or",
+        "condition 1 dropped",
+        "condition 2 dropped",
+        "IsNot becomes Is",
+        "Gt becomes GtE",
+        "Gt becomes Lt",
+    }
+    for mutant in found:
+        compile(mutant.source, mutant.name, "exec")
+        assert mutant.diff.count("\n-") + mutant.diff.startswith("-") == 1
