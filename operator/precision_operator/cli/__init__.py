@@ -1,0 +1,73 @@
+"""``kubectl precision``: what a person sees of a fleet, and what a person tells the operator.
+
+One module a verb, or a small group of them, named in ``MODULES``. A module defines ``register(commands, common)``: it
+adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run`` (``Namespace -> exit code``) as
+the parser's default. What is slow to import (the Kubernetes client takes a second) it imports inside ``run``: help must be
+quick.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from precision_operator import __version__
+from precision_operator.errors import OperatorError
+
+PROGRAM = "kubectl precision"
+
+MODULES = ("get", "status", "explain", "history", "steer", "ack", "incident", "replay", "backtest", "lint", "complete")
+"""Modules of this package, in the order of ``--help``."""
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Run = Callable[[argparse.Namespace], int]
+
+
+def connection_flags() -> argparse.ArgumentParser:
+    """The flags that kubectl has for where to go; they may stand before or after the verb."""
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    where = common.add_argument_group("connection, as in kubectl")
+    where.add_argument("-n", "--namespace", help="default: the context's")
+    where.add_argument("--context", help="default: the current one")
+    where.add_argument(
+        "--kubeconfig", type=Path, help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
+    )
+    where.add_argument("-o", "--output", choices=("text", "json"), help="json: for programs (default text)")
+    return common
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    common = connection_flags()
+    root = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="See and steer the precision of training fleets. "
+        "Every command is a write that kubectl alone can make: --dry-run prints it.",
+        epilog="Exit codes: 0 done; 1 refused, with the reason and the next step; 2 wrong usage; "
+        "3 (status) the fleet is, or is being, rolled back.",
+        parents=[common],
+    )
+    root.add_argument("--version", action="version", version=__version__)
+    commands = root.add_subparsers(dest="verb", required=True, metavar="verb")
+    for name in MODULES:
+        importlib.import_module(f".{name}", __name__).register(commands, common)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; an error that was foreseen is one line on stderr, without a traceback."""
+    defaults = argparse.Namespace(namespace=None, context=None, kubeconfig=None, output="text")
+    arguments = parser().parse_args(argv, defaults)
+    run: Run = arguments.run
+    try:
+        return run(arguments)
+    except OperatorError as error:
+        sys.stderr.write(f"{PROGRAM} {arguments.verb}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # a pager that was closed has seen enough
+        sys.stderr.close()
+        return 0

@@ -1,0 +1,105 @@
+"""``ack``: what a person vouches for before a fleet that was rolled back starts again."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from precision_operator.api.commands import Prerequisite, answer
+from precision_operator.api.status import Phase
+from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.summary import UNKNOWN_PERSON
+from precision_operator.cli.write import Write, carry_out, dry_run_flag
+
+if TYPE_CHECKING:
+    from precision_operator.api.commands import Answer
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+MEANINGS = {
+    Prerequisite.ROOT_CAUSE: "the root cause is known",
+    Prerequisite.FIX: "it has been fixed",
+    Prerequisite.STAGING_TESTED: "the fix was tested in staging",
+    Prerequisite.MONITORING: "monitoring would see it again",
+    Prerequisite.TEAM_NOTIFIED: "the team knows that it starts again",
+    Prerequisite.ROLLBACK_READY: "the way back was tried",
+}
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    listed = "; ".join(f"{item}: {meaning}" for item, meaning in MEANINGS.items())
+    verb = commands.add_parser(
+        "ack",
+        parents=[common],
+        help="acknowledge what must be so before another attempt",
+        description=f"Acknowledge prerequisites of starting again after a rollback ({listed}). "
+        "An acknowledgement counts for the rollback that it answers, not for a later one. "
+        "Without an item: show which are given, and by whom.",
+    )
+    verb.add_argument("items", nargs="*", metavar="ITEM", type=item_of, help=", ".join(Prerequisite))
+    verb.add_argument("--policy", help="default: the only one of the namespace")
+    verb.add_argument("-m", "--message", default="", help="why: kept beside the acknowledgement")
+    dry_run_flag(verb)
+    verb.set_defaults(run=run)
+
+
+def item_of(word: str) -> Prerequisite:
+    """The prerequisite that is meant, also as ``root-cause`` or ``ROOTCAUSE``."""
+    plain = word.replace("-", "").replace("_", "").lower()
+    found = next((item for item in Prerequisite if item.lower() == plain), None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(Prerequisite)}, found {word!r}")
+    return found
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Acknowledge, or show."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _ack)
+
+
+async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import Refused
+
+    target = await session.policy(arguments.policy)
+    if not arguments.items:
+        return _show(target, arguments)
+    status = target.status
+    if status.phase is not Phase.HELD and not status.held:
+        raise Refused(f"{target.where} is {status.phase}: no rollback waits for acknowledgements")
+    message = " ".join(arguments.message.split())
+    value = f"{status.transition_id}: {message}" if message else str(status.transition_id)
+    write = Write({item.annotation: value for item in arguments.items})
+    done = f"acknowledged {', '.join(arguments.items)}"
+    return await carry_out(session, target, write, arguments=arguments, done=done)
+
+
+def _show(target: "Target", arguments: argparse.Namespace) -> int:
+    now = target.status.transition_id
+    given = {item: answer(target.policy.annotations, item.annotation) for item in Prerequisite}
+    if arguments.output == "json":
+        write_json({item: _json(found, now) for item, found in given.items()})
+        return 0
+    rows = Table.grid(padding=(0, 2))
+    for item, found in given.items():
+        rows.add_row(item, MEANINGS[item], _state(found, now))
+    console().print(rows)
+    return 0
+
+
+def _json(found: "Answer | None", now: int) -> dict[str, object]:
+    if found is None:
+        return {"given": False, "by": None, "message": None}
+    return {"given": found.transition_id == now, "by": found.by, "message": found.message}
+
+
+def _state(found: "Answer | None", now: int) -> Text:
+    if found is None:
+        return Text("missing", style="yellow")
+    if found.transition_id != now:
+        return Text("answers an earlier rollback: does not count", style="yellow")
+    who = said(f"by {found.by or UNKNOWN_PERSON}", "green")
+    return who.append_text(said(f": {found.message}")) if found.message else who

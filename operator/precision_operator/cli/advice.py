@@ -1,0 +1,110 @@
+"""What a policy may say, and most likely should not."""
+
+from collections.abc import Iterator
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity
+from precision_operator.cli.schema import Fault
+
+SOURCE_OVERFLOW_LIMIT = 0.30
+"""Above this, steps that are skipped cost more than the precision gains (mission row O2)."""
+
+
+def advice(spec: PolicySpec) -> Iterator[Fault]:
+    """Warnings about a policy that the schema lets through."""
+    yield from _modes(spec)
+    yield from _steps(spec)
+    yield from _criteria(spec)
+    yield from _times(spec)
+    if spec.suspend:
+        yield Fault("spec.suspend", "the policy is paused: nothing is moved, judged or guarded until it is false")
+
+
+def _modes(spec: PolicySpec) -> Iterator[Fault]:
+    for field, mode in (("target", spec.target), ("fallback", spec.fallback)):
+        if mode is Mode.BF16:
+            yield Fault(
+                f"spec.{field}",
+                "bf16 needs hardware for it on every node of the fleet (NVIDIA Ampere or newer, or AMX): "
+                "V100 and T4 have none; select only workloads on nodes that do",
+            )
+    if spec.target is Mode.FP32:
+        yield Fault("spec.target", "fp32 takes the fleet off reduced precision: to go back after a fault, use rollback")
+    if spec.delivery in (Delivery.HOT, Delivery.NEW_ONLY):
+        yield Fault(
+            "spec.delivery",
+            f"{spec.delivery} moves only workloads that carry the contract (docs/contract.md); "
+            "others stay as they are: Auto restarts those",
+        )
+
+
+def _steps(spec: PolicySpec) -> Iterator[Fault]:
+    path, stages, evaluation = "spec.strategy.steps", spec.stages, spec.evaluation
+    if stages[0].weight == 100:
+        yield Fault(path, "the first step moves the whole fleet at once: begin with a canary, e.g. {setWeight: 10}")
+    if stages[-1].weight < 100:
+        yield Fault(path, f"the last step stops at {stages[-1].weight} %: the rest stays where it is")
+    for stage in stages[:-1]:
+        if stage.approval:
+            continue
+        soak = max(stage.soak_seconds, (evaluation.min_samples - 1) * evaluation.interval_seconds)
+        if soak < evaluation.window_seconds:
+            yield Fault(
+                path,
+                f"after {stage.weight} % the evidence is watched for {soak:g} s, less than evaluation.window "
+                f"({evaluation.window_seconds:g} s), which then still shows the time before the step: lengthen the pause",
+            )
+
+
+def _criteria(spec: PolicySpec) -> Iterator[Fault]:
+    for signal in Signal:
+        criterion = spec.criterion(signal)
+        path = f"spec.criteria.{signal}"
+        if not criterion.enabled and signal in (Signal.NON_FINITE, Signal.FAILURES):
+            yield Fault(f"{path}.enabled", f"without {signal}, a P0, nobody notices poisoned weights or dying jobs")
+        if criterion.query:
+            yield Fault(
+                f"{path}.query",
+                f"{criterion.query!r} must stand in the operator's catalogue (config.queries of the chart)",
+            )
+    if not any(spec.criterion(signal).enabled for signal in Signal):
+        yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
+    overflow = spec.criterion(Signal.OVERFLOW)
+    if overflow.enabled and overflow.enter > SOURCE_OVERFLOW_LIMIT:
+        yield Fault(
+            "spec.criteria.overflow.enter",
+            f"{overflow.enter:.0%} of all steps may be thrown away unanswered; the default is 30 %",
+        )
+    if overflow.enabled and spec.target is Mode.BF16:
+        yield Fault(
+            "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will say nothing"
+        )
+
+
+def _times(spec: PolicySpec) -> Iterator[Fault]:
+    evaluation, rollback = spec.evaluation, spec.rollback
+    confirm = (evaluation.failure_limit + 1) * evaluation.interval_seconds
+    for severity in (Severity.P0, Severity.P1):
+        deadline = rollback.deadlines_seconds[severity]
+        if confirm >= deadline:
+            yield Fault(
+                f"spec.rollback.deadlines.{severity}",
+                f"a breach takes (failureLimit + 1) x interval = {confirm:g} s to be believed, which is the whole "
+                f"deadline of {deadline:g} s: lower either, or raise the deadline",
+            )
+        elif confirm + rollback.ack_timeout_seconds >= deadline:
+            late = confirm + rollback.ack_timeout_seconds
+            yield Fault(
+                "spec.rollback.ackTimeout",
+                f"a workload that does not answer is restarted only after {late:g} s, past the {severity} deadline of "
+                f"{deadline:g} s: shorten ackTimeout",
+            )
+    if (
+        evaluation.on_no_data is Fallback.ROLLBACK
+        and evaluation.no_data_limit_seconds < 2 * evaluation.max_sample_age_seconds
+    ):
+        yield Fault(
+            "spec.evaluation.noDataLimit",
+            "with onNoData: Rollback, a restart of Prometheus would roll the fleet back: allow at least twice maxSampleAge",
+        )

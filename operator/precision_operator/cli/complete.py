@@ -1,0 +1,58 @@
+"""Completion in the shell: kubectl runs ``kubectl_complete-precision``, which hands the words to ``__complete``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from precision_operator.api.commands import Prerequisite
+from precision_operator.errors import OperatorError
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session
+
+NO_FILES = ":4"
+"""What cobra's protocol calls ShellCompDirectiveNoFileComp."""
+
+_WITHOUT_POLICY = ("ack", "lint", "__complete")
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb; help does not list it."""
+    verb = commands.add_parser("__complete", parents=[common], description="Candidates for the last of the words.")
+    verb.add_argument("words", nargs=argparse.REMAINDER)
+    verbs = commands.choices
+    verb.set_defaults(run=lambda arguments: run(arguments, sorted(name for name in verbs if name[0] != "_")))
+
+
+def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
+    """One candidate a line, then the directive."""
+    *before, last = arguments.words or [""]
+    verb = next((word for word in before if word in verbs), None)
+    if verb is None:
+        found = list(verbs)
+    elif verb == "ack":
+        found = [item for item in Prerequisite if item not in before]
+    elif verb in _WITHOUT_POLICY:
+        return 0
+    else:
+        found = _policies(arguments)
+    sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
+    return 0
+
+
+def _policies(arguments: argparse.Namespace) -> list[str]:
+    from precision_operator.cli.session import connected
+
+    found: list[str] = []
+
+    async def read(session: "Session", _: argparse.Namespace) -> int:
+        found.extend(target.policy.name for target in await session.policies())
+        return 0
+
+    try:
+        connected(arguments, read)
+    except OperatorError as error:
+        sys.stderr.write(f"{error}\n")  # a shell that completes shows candidates only: this is for who asks by hand
+    return found

@@ -1,0 +1,150 @@
+"""``explain``: why the policy stands where it does, what it waits for, and what a person can do."""
+
+import argparse
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from precision_operator.api.commands import answers
+from precision_operator.api.status import Phase
+from precision_operator.cli.guidance import PHASES, guidance
+from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting
+from precision_operator.contract import SUSPEND_BY
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+_BAD_NEWS = {"Accepted": "False", "MetricsAvailable": "False"}
+"""Conditions that are worth a word, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer, in the order in which a person asks."""
+
+    phase: str
+    reasons: tuple[tuple[str, str], ...]
+    """(reason, what it means, with the operator's own message): first why it stands here, then what it waits for."""
+    people: tuple[str, ...]
+    """Who asked for what, where it still matters."""
+    steps: tuple[str, ...]
+    """What to do next; none: wait."""
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "explain",
+        parents=[common],
+        help="why it is in this phase, what it waits for, what to do",
+        description="Say in words why the policy stands where it does, what it waits for, who asked for it, and what to do.",
+    )
+    verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read and explain."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _explain)
+
+
+async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
+    target = await session.policy(arguments.policy)
+    found = explain(session, target)
+    if arguments.output == "json":
+        reasons = [{"reason": reason, "meaning": meaning} for reason, meaning in found.reasons]
+        extra = {"meaning": found.phase, "reasons": reasons, "people": found.people, "next": found.steps}
+        write_json({**summary(target), **extra})
+        return 0
+    out = console()
+    head = Text.assemble(
+        (target.where, "bold"), " is ", phase_text(target.status.phase, suspended=target.policy.spec.suspend)
+    )
+    out.print(head.append(f" for {age(target.status.phase_since)}: {found.phase}."))
+    for reason, meaning in found.reasons:
+        out.print(Text.assemble("  ", (reason, "bold"), ": ", said(meaning)))
+    for person in found.people:
+        out.print(Text("  ").append_text(said(person)))
+    out.print(Text("Next:", style="bold"))
+    for step in found.steps or ("nothing: it goes on by itself.",):
+        out.print(Text("  - ").append_text(said(step)), soft_wrap=True)
+    return 0
+
+
+def explain(session: "Session", target: "Target") -> Explanation:
+    """The explanation of a policy as it was read."""
+    status = target.status
+    reasons = tuple(dict(_reasons(target)).items())
+    steps: dict[str, None] = {}
+    for reason, _ in reasons:
+        known = guidance(reason)
+        for step in known.steps if known else ():
+            steps[_filled(step, session, target)] = None
+    if status.phase is Phase.HELD and not any("retry" in step for step in steps):
+        steps[_filled("start again: `!retry {name}`", session, target)] = None
+    return Explanation(PHASES[status.phase], reasons, tuple(_people(target)), tuple(steps))
+
+
+def _filled(step: str, session: "Session", target: "Target") -> str:
+    """The step with the policy's name, and our verbs as whole commands."""
+    text = step.replace("{name}", target.policy.name)
+    return re.sub(r"`!([^`]+)`", lambda found: f"`{session.plugin(*found[1].split())}`", text)
+
+
+def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
+    """(reason, words), the strongest first; the same reason said twice stays where it was first."""
+    status = target.status
+    if target.policy.spec.suspend:
+        yield "Suspended", _words("Suspended", "")
+    if status.observed_generation != target.policy.generation:
+        yield (
+            "NotObserved",
+            "the operator has not looked at the newest spec yet: is it running, and does it watch this namespace?",
+        )
+    if status.reason:
+        yield status.reason, _words(status.reason, status.message)
+    gate = waiting(target)
+    if gate is not None and status.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.ROLLING_BACK):
+        message = str(gate["message"]) + _soaking(target, str(gate["reason"]))
+        yield str(gate["reason"]), _words(str(gate["reason"]), message)
+    for condition in status.conditions:
+        odd = condition.type == "Accepted" and condition.reason != "Accepted"
+        if odd or _BAD_NEWS.get(condition.type) == condition.status:
+            yield condition.reason, _words(condition.reason, condition.message)
+
+
+def _words(reason: str, message: str) -> str:
+    known = guidance(reason)
+    meaning = known.meaning if known else ""
+    return f"{meaning} ({message})" if meaning and message else meaning or message or "no more is known"
+
+
+def _soaking(target: "Target", reason: str) -> str:
+    """How much longer the evidence must stay good, where that is what is waited for."""
+    status, spec = target.status, target.policy.spec
+    if reason != "Soaking" or status.evidence_since is None or status.step_index >= len(spec.stages):
+        return ""
+    soak = max(
+        spec.stages[status.step_index].soak_seconds,
+        (spec.evaluation.min_samples - 1) * spec.evaluation.interval_seconds,
+    )
+    left = max(0.0, status.evidence_since + soak - time.time())
+    return f"; about {left:.0f} s more"
+
+
+def _people(target: "Target") -> Iterable[str]:
+    annotations = target.policy.annotations
+    if target.policy.spec.suspend:
+        yield f"paused by {annotations.get(SUSPEND_BY, UNKNOWN_PERSON)}"
+    for given in answers(annotations):
+        # The transition that follows an answer is the one that it brought about.
+        if given.transition_id is not None and target.status.transition_id - given.transition_id in (0, 1):
+            yield f"{given.name} by {given.by or UNKNOWN_PERSON}" + (f": {given.message}" if given.message else "")

@@ -1,0 +1,133 @@
+"""``get``: the tree of the fleet."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from rich.tree import Tree
+
+from precision_operator.api.wire import format_time
+from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.summary import summary
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.fleet import Fleet, PodLine, WorkloadLine
+    from precision_operator.cli.session import Session
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "get",
+        parents=[common],
+        help="the tree of a fleet: policy, cohorts, workloads, pods",
+        description="Show each policy with its cohorts, workloads and pods: the mode each has been told, generations, "
+        "latches, breaches, and what keeps one from being where it should be.",
+    )
+    verb.add_argument("policy", nargs="?", help="default: all of the namespace")
+    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read and show."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _get)
+
+
+async def _get(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.fleet import read_fleets
+
+    everywhere = bool(arguments.all_namespaces)
+    named = [await session.policy(arguments.policy)] if arguments.policy else None
+    targets = named or await session.policies(everywhere=everywhere)
+    fleets = await read_fleets(session, targets)
+    if arguments.output == "json":
+        write_json([_json(fleet) for fleet in fleets])
+        return 0
+    out = console()
+    for fleet in fleets:
+        out.print(_tree(fleet))
+    if not fleets:
+        where = "any namespace" if everywhere else f"namespace {session.namespace}"
+        out.print(f"no PrecisionPolicy in {where}")
+    return 0
+
+
+def _json(fleet: "Fleet") -> dict[str, object]:
+    return {
+        **summary(fleet.target),
+        "cohorts": [
+            {"name": cohort.name, "workloads": [_workload_json(workload) for workload in cohort.workloads]}
+            for cohort in fleet.cohorts
+        ],
+    }
+
+
+def _workload_json(line: "WorkloadLine") -> dict[str, object]:
+    return {
+        "name": line.name,
+        "kind": line.kind,
+        "delivery": line.delivery,
+        "template": line.template,
+        "wanted": line.wanted,
+        "generation": line.generation,
+        "latch": line.latch,
+        "problems": line.problems,
+        "breaches": [
+            {"signal": b.signal, "severity": b.severity, "since": format_time(b.since)} for b in line.breaches
+        ],
+        "pods": [
+            {"name": p.name, "node": p.node, "told": p.told, "generation": p.generation, "problems": p.problems}
+            for p in line.pods
+        ],
+    }
+
+
+def _tree(fleet: "Fleet") -> Tree:
+    policy, status = fleet.target.policy, fleet.target.status
+    head = Text.assemble(
+        (fleet.target.where, "bold"),
+        "  ",
+        phase_text(status.phase, suspended=policy.spec.suspend),
+        f"  {policy.spec.target}, step {status.step or 'none'}, moved {status.moved}/{status.total}, "
+        f"generation {status.generation}, for {age(status.phase_since)}",
+    )
+    tree = Tree(head)
+    if status.reason:
+        tree.add(Text.assemble((status.reason, "bold"), ": ", said(status.message)))
+    for cohort in fleet.cohorts:
+        branch = tree.add(Text(f"{cohort.name} ({len(cohort.workloads)})", style="bold"))
+        for workload in cohort.workloads:
+            leaf = branch.add(_workload_text(workload))
+            for pod in workload.pods:
+                leaf.add(_pod_text(pod))
+    return tree
+
+
+def _workload_text(line: "WorkloadLine") -> Text:
+    text = Text.assemble(
+        f"{line.kind.lower()}/{line.name}",
+        f"  template {line.template}",
+        f", wanted {line.wanted}" if line.wanted else "",
+        f", generation {line.generation}" if line.generation else "",
+        f", {line.delivery}" if line.delivery else "",
+    )
+    if line.latch is not None:
+        text.append(f", latched {line.latch}", style="yellow")
+    for breach in line.breaches:
+        text.append(f"  {breach.severity} {breach.signal} for {age(breach.since)}", style="red")
+    for problem in line.problems:
+        text.append("  ! ", style="yellow").append_text(said(problem, "yellow"))
+    return text
+
+
+def _pod_text(line: "PodLine") -> Text:
+    text = Text(f"{line.name}  told {line.told}")
+    text.append(f", generation {line.generation}" if line.generation is not None else ", no request", style="dim")
+    text.append(f", on {line.node}" if line.node else "", style="dim")
+    for problem in line.problems:
+        text.append("  ! ", style="yellow").append_text(said(problem, "yellow"))
+    return text

@@ -1,0 +1,132 @@
+"""What each phase and each reason means, and what a person does about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from precision_operator.api.status import Phase
+
+PHASES: Mapping[Phase, str] = {
+    Phase.PENDING: "nothing has been moved yet",
+    Phase.PROGRESSING: "a step is being carried out or judged",
+    Phase.PAUSED: "the evidence of the step is good; a person must approve the next one",
+    Phase.HEALTHY: "every step is done; the fleet is guarded for life",
+    Phase.DEGRADED: "some workloads were rolled back by themselves; the rest is guarded",
+    Phase.ROLLING_BACK: "all of the fleet is on its way to the fallback; new pods start in it",
+    Phase.HELD: "the fleet was rolled back and stays so until a person retries; new pods start in the fallback",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """A reason, for a person."""
+
+    meaning: str
+    steps: tuple[str, ...] = ()
+    """What to do; ``{name}`` is the policy, and a line ``!`` stands before a verb of ours. None: only wait."""
+
+
+_LOOK_AT_PODS = "look at the pods named above: kubectl describe, kubectl logs"
+_CHECK_SCRAPE = (
+    "check that Prometheus scrapes the trainers' port 9400 and attaches the labels namespace and pod (docs/contract.md)"
+)
+_AFTER_BREACH = (
+    "find the cause: `!history {name}`, `!get {name}`, the trainers' logs and dashboards",
+    "acknowledge what has been done about it: `!ack --policy {name} rootCause fix`",
+    "then start again: `!retry {name}`",
+)
+
+REASONS: Mapping[str, Guidance] = {
+    "Suspended": Guidance(
+        "a person paused the policy: nothing is moved, judged or guarded", ("go on: `!resume {name}`",)
+    ),
+    "AwaitingApproval": Guidance("the step ends with `pause: {}`", ("approve it: `!promote {name}`",)),
+    "Soaking": Guidance("the evidence is good and must stay so for a while"),
+    "AwaitingEvaluation": Guidance("the metrics have not been read, or not judged, yet"),
+    "AwaitingAcknowledgement": Guidance(
+        "trainers have been told; their own metrics do not say yet that they have moved"
+    ),
+    "ProgressDeadlineExceeded": Guidance(
+        "a step takes longer than spec.progressDeadlineSeconds", (_LOOK_AT_PODS, "or go back: `!rollback {name}`")
+    ),
+    "DeadlineExceeded": Guidance(
+        "the rollback takes longer than its deadline",
+        (_LOOK_AT_PODS, "delete pods that do not react; new ones start safe"),
+    ),
+    "EvidenceInsufficient": Guidance(
+        "a signal is neither in breach nor good enough to promote",
+        ("wait until it settles, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),
+    ),
+    "CauseNotPrecision": Guidance(
+        "workloads that train in FP32 are in breach too, so that a rollback would not help",
+        ("look for what they share: data, storage, network, a node",),
+    ),
+    "NoSamples": Guidance(
+        "Prometheus has no samples of these workloads: missing data never promotes", (_CHECK_SCRAPE,)
+    ),
+    "SamplesTooOld": Guidance("the newest samples are older than evaluation.maxSampleAge", (_CHECK_SCRAPE,)),
+    "TooFewSteps": Guidance(
+        "the window holds fewer training steps than evaluation.minSteps",
+        ("wait, lengthen evaluation.window, or lower evaluation.minSteps",),
+    ),
+    "NoPods": Guidance(
+        "the workload has no pods to judge", ("kubectl get pods, kubectl describe: why do they not run?",)
+    ),
+    "NoData": Guidance(
+        "evidence was missing for evaluation.noDataLimit, and onNoData is Rollback", (_CHECK_SCRAPE, *_AFTER_BREACH)
+    ),
+    "MetricsUnavailable": Guidance(
+        "Prometheus does not answer: nothing is promoted, and nothing is rolled back for it",
+        ("check the metric source of spec.prometheusRef; its address stands in the operator's configuration",),
+    ),
+    "QueryInvalid": Guidance("a query of the operator's catalogue does not parse", ("tell the operator's admin",)),
+    "UnknownEndpoint": Guidance(
+        "spec.prometheusRef names a metric source that the operator's configuration lacks",
+        ("correct the name, or ask the operator's admin to add it (config.prometheus of the chart)",),
+    ),
+    "UnknownQuery": Guidance(
+        "a criterion names a query that the operator's catalogue lacks",
+        ("correct the name, or ask the operator's admin to add it (config.queries of the chart)",),
+    ),
+    "NoWorkloads": Guidance(
+        "no workload's pod template carries the labels of spec.selector",
+        (
+            "compare: kubectl get deployments -o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels",
+        ),
+    ),
+    "Undeliverable": Guidance(
+        "these workloads can be moved in no way that spec.delivery allows",
+        ("declare the contract in their pod template (docs/contract.md), or choose another delivery",),
+    ),
+    "PolicyConflict": Guidance(
+        "a workload of two policies belongs to the older one", ("make the selectors disjoint: `!get`",)
+    ),
+    "LabelsDisagree": Guidance(
+        "a workload's own labels and its template's answer the selector differently; the template's count",
+        ("give both the same labels",),
+    ),
+    "WindowNotClear": Guidance(
+        "the metrics' window still reaches back into the last rollback: its breaches are not new ones"
+    ),
+    "LatchedWorkloads": Guidance(
+        "workloads still carry the latch of a rollback under an earlier policy",
+        ("where its cause is gone: `!retry {name}`",),
+    ),
+    "OverflowRateHigh": Guidance("too many steps overflowed; they were skipped, weights are intact", _AFTER_BREACH),
+    "LossDiverged": Guidance("the loss rose above the workload's own FP32 baseline", _AFTER_BREACH),
+    "LossNotFinite": Guidance(
+        "a loss was NaN or infinite: weights may be poisoned",
+        ("check the newest checkpoint before it is used: precision-trainer checkpoint verify", *_AFTER_BREACH),
+    ),
+    "TrainingFailing": Guidance("too many training runs failed or crashed", _AFTER_BREACH),
+    "TrainingSlow": Guidance(
+        "training is slower than its FP32 baseline by more than criteria.speed allows", _AFTER_BREACH
+    ),
+    "Aborted": Guidance("a person asked for an emergency rollback", _AFTER_BREACH[1:]),
+    "RollbackRequested": Guidance("a person asked for a rollback", _AFTER_BREACH[1:]),
+    "RolledBack": Guidance("the rollback is over", _AFTER_BREACH),
+}
+
+
+def guidance(reason: str) -> Guidance | None:
+    """What to say of a reason; None where its own message must do."""
+    return REASONS.get(reason)

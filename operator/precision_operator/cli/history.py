@@ -1,0 +1,137 @@
+"""``history``: what happened to a fleet, and who asked for what, from the policy's status, annotations and Events."""
+
+import argparse
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from precision_operator.api.commands import answers
+from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.summary import UNKNOWN_PERSON, stages
+from precision_operator.contract import SUSPEND_BY
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+_STAGES = {
+    "detectedAt": "the breach was detected",
+    "decidedAt": "the rollback was decided",
+    "lastPatchAt": "the last workload had been written to",
+    "lastAckAt": "the last workload had acknowledged",
+    "settledAt": "every template held the fallback",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened."""
+
+    at: float | None
+    """Seconds since the epoch; None where nobody wrote down when."""
+    source: str
+    """``Event``, ``Incident`` or ``Person``."""
+    reason: str
+    message: str
+    by: str = ""
+    count: int = 1
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "history",
+        parents=[common],
+        help="what happened, when, and who asked for it",
+        description="Show the policy's Events, the stages of its newest rollback and the commands that stand, oldest first. "
+        "The API server keeps Events for an hour unless told otherwise; the newest rollback and the commands stay.",
+    )
+    verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read and show."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _history)
+
+
+async def _history(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.kube.port import EVENTS
+
+    target = await session.policy(arguments.policy)
+    entries = timeline(target, await session.api.list(EVENTS, session.namespace))
+    if arguments.output == "json":
+        write_json([{**_fields(entry), "at": format_time(entry.at)} for entry in entries])
+        return 0
+    rows = Table(box=None, pad_edge=False)
+    for column in ("AGE", "SOURCE", "REASON", "BY", "MESSAGE"):
+        rows.add_column(column, overflow="fold")
+    for entry in entries:
+        again = f" ({entry.count} times)" if entry.count > 1 else ""
+        rows.add_row(age(entry.at), entry.source, said(entry.reason), said(entry.by), said(entry.message + again))
+    console().print(rows)
+    return 0
+
+
+def _fields(entry: Entry) -> dict[str, object]:
+    return {
+        "source": entry.source,
+        "reason": entry.reason,
+        "message": entry.message,
+        "by": entry.by or None,
+        "count": entry.count,
+    }
+
+
+def timeline(target: "Target", events: Iterable[Mapping[str, object]]) -> tuple[Entry, ...]:
+    """Everything that is known, oldest first; what has no time comes last."""
+    found = [*_events(target, events), *_incident(target), *_commands(target)]
+    return tuple(sorted(found, key=lambda entry: (entry.at is None, entry.at or 0.0)))
+
+
+def _events(target: "Target", events: Iterable[Mapping[str, object]]) -> Iterable[Entry]:
+    for event in events:
+        if mapping(event.get("involvedObject")).get("uid") == target.policy.uid:
+            yield Entry(
+                at=parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime")),
+                source="Event",
+                reason=text(event.get("reason")),
+                message=text(event.get("message")),
+                count=integer(event.get("count"), 1),
+            )
+
+
+def _incident(target: "Target") -> Iterable[Entry]:
+    incident = target.status.incident
+    if incident is None:
+        return
+    for name, at in stages(incident):
+        if at is not None:
+            what = f"{_STAGES[name]}, {at - incident.detected_at:.1f} s after the breach"
+            yield Entry(at, "Incident", incident.id, _STAGES[name] if name == "detectedAt" else what)
+
+
+def _commands(target: "Target") -> Iterable[Entry]:
+    annotations = target.policy.annotations
+    for given in answers(annotations):
+        at = _written_at(target, given.annotation)
+        what = f"answered transition {given.transition_id}" + (f": {given.message}" if given.message else "")
+        yield Entry(at, "Person", given.name, what, given.by or UNKNOWN_PERSON)
+    if SUSPEND_BY in annotations:
+        what = "paused" if target.policy.spec.suspend else "resumed"
+        yield Entry(_written_at(target, SUSPEND_BY), "Person", what, "", annotations[SUSPEND_BY])
+
+
+def _written_at(target: "Target", annotation: str) -> float | None:
+    """When the annotation's manager last wrote: the API server's record, so at the latest then."""
+    field = f"f:{annotation}"
+    for entry in map(mapping, sequence(mapping(target.body.get("metadata")).get("managedFields"))):
+        owned = mapping(mapping(mapping(entry.get("fieldsV1")).get("f:metadata")).get("f:annotations"))
+        if field in owned:
+            return parse_time(entry.get("time"))
+    return None

@@ -1,0 +1,139 @@
+"""``lint``: is this policy sound, before any cluster sees it?"""
+
+import argparse
+import sys
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from rich.text import Text
+
+from precision_operator.api.spec import parse_spec
+from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.cli.advice import advice
+from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.schema import defaulted, faults
+from precision_operator.errors import ConfigurationError
+from precision_operator.kube.port import POLICIES
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+
+API_VERSION = f"{POLICIES.group}/{POLICIES.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a file."""
+
+    file: str
+    policy: str
+    """Its name, or which document of the file it is."""
+    level: str
+    """``error``: it would be refused. ``warning``: it would be taken, and most likely is not meant."""
+    path: str
+    message: str
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "lint",
+        help="check policy files, without a cluster",
+        description="Check PrecisionPolicies against the CRD's schema and rules, and for what is allowed but hardly "
+        "meant. Exits with 1 where the API server would refuse one. Whether endpoints, queries and workloads exist "
+        "only a cluster knows: "
+        "kubectl apply --dry-run=server, then `explain`.",
+    )
+    verb.add_argument("files", nargs="+", metavar="FILE", help="YAML or JSON; - reads standard input")
+    verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check all files; 1 where there is an error."""
+    found = [finding for name in arguments.files for finding in lint(name, _read(name))]
+    failed = any(finding.level == "error" for finding in found)
+    if arguments.output == "json":
+        write_json([{name: getattr(finding, name) for name in Finding.__slots__} for finding in found])
+    else:
+        out = console()
+        for finding in found:
+            style = "red" if finding.level == "error" else "yellow"
+            where = f"{finding.file}: {finding.policy}: "
+            out.print(
+                Text.assemble(
+                    said(where), (finding.level, style), " ", (finding.path, "bold"), ": ", said(finding.message)
+                )
+            )
+        if not found:
+            out.print(f"{', '.join(arguments.files)}: sound")
+    return 1 if failed else 0
+
+
+def _read(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{name}: cannot be read: {error}; give a YAML or JSON file, or -") from error
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses a key that stands twice, as the API server does: of two `criteria`, one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+@cache
+def crd_schema() -> dict[str, object]:
+    """The schema of a PrecisionPolicy, from the CRD that this package was built with."""
+    body = yaml.safe_load((files(__package__) / "precisionpolicies.yaml").read_text())
+    schema: dict[str, object] = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def lint(file: str, content: str) -> Iterator[Finding]:
+    """Everything about the policies of a file."""
+    try:
+        documents = [document for document in yaml.load_all(content, _Strict) if document is not None]
+    except yaml.YAMLError as error:
+        yield Finding(file, "file", "error", "", " ".join(f"expected YAML: {error}".split()))
+        return
+    bodies = [item for d in documents for item in (sequence(mapping(d).get("items")) or [d])]
+    policies = [
+        (index, mapping(body)) for index, body in enumerate(bodies) if mapping(body).get("kind") == "PrecisionPolicy"
+    ]
+    if not policies:
+        yield Finding(
+            file, "file", "error", "", f"expected a PrecisionPolicy ({API_VERSION}), found none: is it the right file?"
+        )
+    for index, body in policies:
+        name = text(mapping(body.get("metadata")).get("name")) or f"document {index + 1}"
+        yield from _policy(file, name, body)
+
+
+def _policy(file: str, name: str, body: dict[str, object] | object) -> Iterator[Finding]:
+    raw = mapping(body)
+    if raw.get("apiVersion") != API_VERSION:
+        yield Finding(file, name, "error", "apiVersion", f"expected {API_VERSION}, found {raw.get('apiVersion')!r}")
+    if not mapping(raw.get("metadata")).get("name"):
+        yield Finding(file, name, "error", "metadata.name", "is required")
+    schema = mapping(mapping(crd_schema()["properties"])["spec"])
+    if raw.get("spec") is None:
+        yield Finding(file, name, "error", "spec", "is required; the least is a selector")
+        return
+    wrong = faults(schema, raw["spec"], "spec")
+    for fault in wrong:
+        yield Finding(file, name, "error", fault.path, fault.message)
+    if not wrong:
+        for fault in advice(parse_spec(defaulted(schema, raw["spec"]))):
+            yield Finding(file, name, "warning", fault.path, fault.message)

@@ -1,0 +1,61 @@
+"""How things are shown: for people on a terminal, in a pipe, and for programs."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from precision_operator.api.status import Phase
+
+PIPE_WIDTH = 200
+"""Columns where there is no terminal to ask."""
+
+PHASE_STYLES: Mapping[Phase, str] = {
+    Phase.PENDING: "cyan",
+    Phase.PROGRESSING: "blue",
+    Phase.PAUSED: "yellow",
+    Phase.HEALTHY: "green",
+    Phase.DEGRADED: "red",
+    Phase.ROLLING_BACK: "bold red",
+    Phase.HELD: "bold red",
+}
+
+
+def console() -> Console:
+    """The terminal, or a pipe that is wide enough."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def write_json(value: object) -> None:
+    """One JSON document, a line where nobody looks at it."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def said(text: str, style: str = "") -> Text:
+    """What somebody else wrote, as plain text: neither markup nor control sequences reach the terminal."""
+    return Text("".join(c if c.isprintable() else "�" for c in text.replace("\n", " ")), style=style)
+
+
+def age(since: float | None, *, now: float | None = None) -> str:
+    """``"3m12s"``; ``"unknown"`` where it is not known since when."""
+    if since is None:
+        return "unknown"
+    seconds = int(max(0.0, (time.time() if now is None else now) - since))
+    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+    parts = []
+    for name, size in units:
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{name}")
+    return "".join(parts[:2]) or "0s"
+
+
+def phase_text(phase: Phase, *, suspended: bool) -> Text:
+    """The phase in its colour; a policy that is paused by ``spec.suspend`` says so."""
+    shown = Text(str(phase), style=PHASE_STYLES.get(phase, ""))
+    return shown.append(" (paused)", style="yellow") if suspended else shown

@@ -1,0 +1,149 @@
+"""One connection to a cluster, and what every verb reads over it."""
+
+import argparse
+import asyncio
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from precision_operator.api.policy import Policy, parse_policy
+from precision_operator.api.status import Status
+from precision_operator.api.wire import mapping, text
+from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
+from precision_operator.kube.port import POLICIES, JsonObject, KubeApi
+
+Answered = TypeVar("Answered")
+
+_DEFAULT_KUBECONFIG = Path("~/.kube/config")
+_SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class Refused(OperatorError):
+    """What was asked for cannot be done now; the message says why, and what to do instead."""
+
+    reason = "Refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A policy as it was just read."""
+
+    policy: Policy
+    status: Status
+    body: JsonObject
+
+    @property
+    def where(self) -> str:
+        """``namespace/name``."""
+        return f"{self.policy.namespace}/{self.policy.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A connection, and the namespace that is meant."""
+
+    api: KubeApi
+    namespace: str
+    flags: tuple[str, ...] = ()
+    """``--context`` and ``--kubeconfig`` as they were given, for kubectl lines that do the same."""
+
+    async def policies(self, *, everywhere: bool = False) -> tuple[Target, ...]:
+        """All policies of the namespace, or of all namespaces."""
+        found = await _readable(self.api.list(POLICIES, "" if everywhere else self.namespace))
+        return tuple(_target(body) for body in found)
+
+    async def policy(self, name: str | None) -> Target:
+        """The policy of this name; without a name, the only one of the namespace.
+
+        Raises:
+            Refused: there is none, or there are several to choose from.
+        """
+        if name is not None:
+            try:
+                return _target(await _readable(self.api.get(POLICIES, self.namespace, name)))
+            except NotFound:
+                found = await self.policies()
+                raise Refused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}") from None
+        found = await self.policies()
+        if len(found) != 1:
+            raise Refused(f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}")
+        return found[0]
+
+    def kubectl(self, *words: str) -> str:
+        """A kubectl line that can be pasted into a shell."""
+        return shlex.join(("kubectl", *self.flags, "-n", self.namespace, *words))
+
+    def plugin(self, *words: str) -> str:
+        """The same for a verb of ours."""
+        return shlex.join(("kubectl", "precision", *words, "-n", self.namespace, *self.flags))
+
+
+def _target(body: JsonObject) -> Target:
+    policy, status = parse_policy(body)
+    return Target(policy, status, body)
+
+
+def _choice(found: Sequence[Target]) -> str:
+    if not found:
+        return "there is none: choose another with -n, or see all with `kubectl precision get -A`"
+    return f"there are {', '.join(target.policy.name for target in found)}"
+
+
+async def _readable(call: Awaitable[Answered]) -> Answered:
+    try:
+        return await call
+    except Forbidden as error:
+        raise Refused(f"{error}; ask for `get` and `list` on precisionpolicies.precision.genesis.ai there") from error
+
+
+def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]) -> int:
+    """Run a verb over a connection of its own."""
+    return asyncio.run(_connected(arguments, verb))
+
+
+async def _connected(
+    arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]
+) -> int:
+    from precision_operator.kube.access import Access
+    from precision_operator.kube.client import KubeClient
+
+    kubeconfig = _kubeconfig(arguments.kubeconfig)
+    namespace = arguments.namespace or _namespace(kubeconfig, arguments.context)
+    client = await KubeClient.connect(Access(kubeconfig, arguments.context), program="kubectl-precision")
+    try:
+        return await verb(Session(client, namespace, _flags(arguments)), arguments)
+    finally:
+        await client.close()
+
+
+def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
+    return tuple(word for flag, value in given.items() if value for word in (flag, str(value)))
+
+
+def _kubeconfig(given: Path | None) -> Path | None:
+    """The file or files to read, as kubectl chooses them; None: we are in a pod."""
+    named = given or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    files = [Path(part).expanduser() for part in str(named).split(os.pathsep) if part]
+    if any(file.is_file() for file in files):
+        return Path(os.pathsep.join(map(str, files)))
+    if given is None and _SERVICE_ACCOUNT_NAMESPACE.exists():
+        return None
+    raise ConfigurationError(f"no kubeconfig at {named}: pass --kubeconfig, or set KUBECONFIG")
+
+
+def _namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """The context's namespace; in a pod, the pod's."""
+    if kubeconfig is None:
+        return _SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
+    from kubernetes.aio import config as kube_config
+
+    try:
+        contexts, current = kube_config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
+    except kube_config.ConfigException as error:
+        raise ConfigurationError(f"{kubeconfig}: {error}; choose one with `kubectl config use-context`") from error
+    chosen = next((entry for entry in contexts if context in (None, entry["name"])), None) if context else current
+    return text(mapping(mapping(chosen).get("context")).get("namespace")) or "default"

@@ -1,0 +1,144 @@
+"""``status``: where a rollout stands, once or as it goes."""
+
+import argparse
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.summary import ROLLED_BACK, stages, summary
+
+if TYPE_CHECKING:
+    from precision_operator.api.status import Incident
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+EXIT_ROLLED_BACK = 3
+POLL_SECONDS = 1.0
+BAR_COLUMNS = 30
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "status",
+        parents=[common],
+        help="where the rollout stands; --watch follows it",
+        description="Show phase, step, what it waits for, and the newest rollback with its deadline. Exits with 3 while the "
+        "fleet, or a part of it, is or is being rolled back. Scripts that wait: "
+        "kubectl wait --for=condition=Healthy precisionpolicy/NAME.",
+    )
+    verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
+    verb.add_argument(
+        "-w", "--watch", action="store_true", help="until interrupted; with -o json one document a change"
+    )
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read and show, once or until interrupted."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _watch if arguments.watch else _once)
+
+
+def exit_code(target: "Target") -> int:
+    """3 while something is rolled back."""
+    return EXIT_ROLLED_BACK if target.status.phase in ROLLED_BACK else 0
+
+
+async def _once(session: "Session", arguments: argparse.Namespace) -> int:
+    target = await session.policy(arguments.policy)
+    if arguments.output == "json":
+        write_json(summary(target))
+    else:
+        console().print(render(target))
+    return exit_code(target)
+
+
+async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
+    target = await session.policy(arguments.policy)
+    if arguments.output == "json" or not console().is_terminal:
+        return await _watch_lines(session, target, as_json=arguments.output == "json")
+    with Live(render(target), console=console(), auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            target = await session.policy(target.policy.name)
+            live.update(render(target), refresh=True)
+
+
+async def _watch_lines(session: "Session", target: "Target", *, as_json: bool) -> int:
+    """One document, or one line, a change: for programs, and for logs."""
+    shown: object = None
+    while True:
+        found = summary(target)
+        if found != shown:
+            shown = found
+            if as_json:
+                write_json(found)
+            else:
+                console().print(_line(target), soft_wrap=True)
+        await asyncio.sleep(POLL_SECONDS)
+        target = await session.policy(target.policy.name)
+
+
+def _line(target: "Target") -> Text:
+    status = target.status
+    stamp = time.strftime("%H:%M:%S")
+    return Text.assemble(
+        f"{stamp} {target.where} ",
+        phase_text(status.phase, suspended=target.policy.spec.suspend),
+        f" {status.step or '-'} moved {status.moved}/{status.total} {status.reason}: ",
+        said(status.message),
+    )
+
+
+def render(target: "Target") -> RenderableType:
+    """The status as a small table."""
+    policy, status = target.policy, target.status
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("policy", Text(target.where, style="bold"))
+    rows.add_row(
+        "phase", phase_text(status.phase, suspended=policy.spec.suspend).append(f"  for {age(status.phase_since)}")
+    )
+    if status.observed_generation != policy.generation:
+        rows.add_row("", Text("the operator has not looked at the newest spec yet", style="yellow"))
+    rows.add_row("reason", Text.assemble((status.reason or "none", "bold"), ": ", said(status.message)))
+    found = summary(target)["waiting"]
+    if isinstance(found, dict) and found["reason"] != status.reason:
+        rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
+    if status.step:
+        rows.add_row("step", Text(f"{status.step}, for {age(status.step_since)}"))
+    bar = ProgressBar(total=max(1, status.total), completed=status.moved, width=BAR_COLUMNS)
+    rows.add_row("moved", Group(Text(f"{status.moved} of {status.total}"), bar))
+    rows.add_row("in trouble", Text(f"{status.breached} breached, {status.unknown} without believable data"))
+    if status.evidence_since is not None:
+        rows.add_row("evidence", Text(f"good for {age(status.evidence_since)}"))
+    rows.add_row("gate", Text("closed: new pods start safe" if status.gate_closed else "open"))
+    for failing in status.failing:
+        rows.add_row(
+            "breach", Text(f"{failing.severity} {failing.signal} in {failing.name} for {age(failing.since)}", "red")
+        )
+    if status.incident is not None:
+        rows.add_row("rollback", _incident(status.incident))
+    return rows
+
+
+def _incident(incident: "Incident") -> Text:
+    text = Text.assemble(
+        f"{incident.id} {incident.severity} {incident.scope} ", (incident.reason, "bold"), ": ", said(incident.message)
+    )
+    begin = incident.detected_at
+    for name, at in stages(incident)[1:]:
+        text.append(f"\n{name.removesuffix('At'):<10} " + (f"+{at - begin:.1f} s" if at is not None else "not yet"))
+    left = incident.deadline_at - (incident.last_ack_at or time.time())
+    text.append(f"\ndeadline   +{incident.deadline_at - begin:.0f} s, ")
+    return text.append(
+        f"{left:.0f} s to spare" if left >= 0 else f"missed by {-left:.0f} s", style="" if left >= 0 else "bold red"
+    )

@@ -1,0 +1,153 @@
+"""``promote``, ``pause``, ``resume``, ``rollback``, ``retry``: each refuses what the operator would not act on."""
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from precision_operator.api.commands import Prerequisite, acknowledged
+from precision_operator.api.status import Phase
+from precision_operator.cli.write import Write, carry_out, dry_run_flag, nothing_to_do
+from precision_operator.contract import ABORT, PROMOTE, RETRY, ROLLBACK
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+Act = Callable[["Session", "Target", argparse.Namespace], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One command."""
+
+    help: str
+    description: str
+    act: Act
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    for name, verb in VERBS.items():
+        added = commands.add_parser(name, parents=[common], help=verb.help, description=verb.description)
+        added.add_argument("policy", nargs="?", help="default: the only one of the namespace")
+        dry_run_flag(added)
+        if name == "rollback":
+            added.add_argument(
+                "--emergency", action="store_true", help="as a P0: before everything else, shortest deadline"
+            )
+        added.set_defaults(run=_runner(verb.act))
+
+
+def _runner(act: Act) -> Callable[[argparse.Namespace], int]:
+    async def steer(session: "Session", arguments: argparse.Namespace) -> int:
+        return await act(session, await session.policy(arguments.policy), arguments)
+
+    def run(arguments: argparse.Namespace) -> int:
+        from precision_operator.cli.session import connected
+
+        return connected(arguments, steer)
+
+    return run
+
+
+def _refused(target: "Target", why: str) -> Exception:
+    from precision_operator.cli.session import Refused
+
+    return Refused(f"{target.where} {why}")
+
+
+def _needs_running(session: "Session", target: "Target") -> None:
+    if target.policy.spec.suspend:
+        line = session.plugin("resume", target.policy.name)
+        raise _refused(target, f"is paused (spec.suspend), so the operator would not act: first `{line}`")
+
+
+async def _promote(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _needs_running(session, target)
+    status = target.status
+    if status.phase is not Phase.PAUSED:
+        waits = f"{status.phase}, {status.reason}: {status.message}"
+        raise _refused(
+            target, f"waits for no approval ({waits}); see `{session.plugin('explain', target.policy.name)}`"
+        )
+    write = Write({PROMOTE: str(status.transition_id)})
+    return await carry_out(session, target, write, arguments=arguments, done=f"step {status.step} approved")
+
+
+async def _pause(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    if target.policy.spec.suspend:
+        return nothing_to_do(target, arguments=arguments, why="is paused already")
+    write = Write(suspend=True)
+    if target.status.phase is Phase.ROLLING_BACK and not arguments.dry_run:
+        line = write.kubectl(session, target.policy.name)
+        raise _refused(
+            target, f"is being rolled back: a pause would leave it half moved. Where that is meant: `{line}`"
+        )
+    done = "paused: nothing is moved, forward or back, and nothing is guarded, until `resume`"
+    return await carry_out(session, target, write, arguments=arguments, done=done)
+
+
+async def _resume(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    if target.policy.spec.suspend:
+        return await carry_out(session, target, Write(suspend=False), arguments=arguments, done="resumed")
+    if target.status.phase is Phase.PAUSED:
+        line = session.plugin("promote", target.policy.name)
+        raise _refused(target, f"is not paused by a person, its rollout waits for approval: `{line}`")
+    return nothing_to_do(target, arguments=arguments, why="is not paused")
+
+
+async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    status = target.status
+    if status.phase in (Phase.ROLLING_BACK, Phase.HELD):
+        return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
+    if status.phase is Phase.PENDING:
+        line = session.plugin("pause", target.policy.name)
+        raise _refused(target, f"has moved nothing yet, so there is nothing to roll back; to keep it so: `{line}`")
+    emergency = bool(arguments.emergency)
+    # A pause must not stand in the way of safety: both in one write, so that nothing moves forward in between.
+    resumed = False if target.policy.spec.suspend else None
+    write = Write({ABORT if emergency else ROLLBACK: str(status.transition_id)}, suspend=resumed)
+    how = "emergency rollback" if emergency else "rollback"
+    done = f"{how} of {status.total} workloads to {target.policy.spec.fallback} asked for"
+    done += ", and its pause ended" if resumed is not None else ""
+    return await carry_out(session, target, write, arguments=arguments, done=done)
+
+
+async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _needs_running(session, target)
+    status = target.status
+    if status.phase is not Phase.HELD and not status.held:
+        raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
+    given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
+    missing = [str(p) for p in Prerequisite if p not in given]
+    if missing:
+        line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
+        sys.stderr.write(f"note: not acknowledged since this rollback: {', '.join(missing)}. To do so: `{line}`\n")
+    write = Write({RETRY: str(status.transition_id)})
+    return await carry_out(session, target, write, arguments=arguments, done="another attempt asked for")
+
+
+VERBS: Mapping[str, Verb] = {
+    "promote": Verb(
+        "approve the step that waits for a person",
+        "Answer a `pause: {}` step: the rollout goes on. Only the step that waits now is approved.",
+        _promote,
+    ),
+    "pause": Verb(
+        "stop moving the fleet, forward or back", "Set spec.suspend: nothing is moved, judged or guarded.", _pause
+    ),
+    "resume": Verb("end a pause", "Unset spec.suspend.", _resume),
+    "rollback": Verb(
+        "take the fleet back to its fallback",
+        "Ask for a rollback of the whole fleet: as a P2, or with --emergency as a P0, which goes before everything else "
+        "and has the shortest deadline. Ends a pause, which would stand in its way.",
+        _rollback,
+    ),
+    "retry": Verb(
+        "start again after a rollback",
+        "Leave Held, or let workloads that were rolled back by themselves join again.",
+        _retry,
+    ),
+}

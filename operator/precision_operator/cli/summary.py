@@ -1,0 +1,82 @@
+"""A policy's status in few words, for people and for programs."""
+
+from precision_operator.api.commands import answers
+from precision_operator.api.status import Incident, Phase
+from precision_operator.api.wire import format_time
+from precision_operator.cli.session import Target
+from precision_operator.contract import SUSPEND_BY
+
+ROLLED_BACK = frozenset({Phase.DEGRADED, Phase.ROLLING_BACK, Phase.HELD})
+"""The fleet, or a part of it, is not where the policy wants it."""
+
+UNKNOWN_PERSON = "unknown"
+"""Where nothing stamps commands (Kubernetes before 1.36), or it was given before something did."""
+
+
+def summary(target: Target) -> dict[str, object]:
+    """What `status -o json` gives. Times are RFC 3339; what is not known is null."""
+    policy, status = target.policy, target.status
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "phase": status.phase,
+        "suspended": policy.spec.suspend,
+        "suspendBy": policy.annotations.get(SUSPEND_BY),
+        "reason": status.reason,
+        "message": status.message,
+        "target": policy.spec.target,
+        "precision": status.precision,
+        "gate": "Closed" if status.gate_closed else "Open",
+        "generation": status.generation,
+        "transitionId": status.transition_id,
+        "step": status.step,
+        "moved": status.moved,
+        "total": status.total,
+        "breached": status.breached,
+        "unknown": status.unknown,
+        "phaseSince": format_time(status.phase_since),
+        "stepSince": format_time(status.step_since),
+        "evidenceSince": format_time(status.evidence_since),
+        "noDataSince": format_time(status.no_data_since),
+        "incident": incident_json(status.incident) if status.incident else None,
+        "waiting": waiting(target),
+        "commands": [
+            {"command": a.name, "transitionId": a.transition_id, "message": a.message, "by": a.by}
+            for a in answers(policy.annotations)
+        ],
+        "observed": status.observed_generation == policy.generation,
+    }
+
+
+def waiting(target: Target) -> dict[str, object] | None:
+    """The first closed gate: what the policy waits for, as the Progressing condition has it."""
+    for condition in target.status.conditions:
+        if condition.type == "Progressing":
+            return {"reason": condition.reason, "message": condition.message}
+    return None
+
+
+def incident_json(incident: Incident) -> dict[str, object]:
+    """The newest rollback with its measured stages."""
+    return {
+        "id": incident.id,
+        "severity": incident.severity,
+        "scope": incident.scope,
+        "reason": incident.reason,
+        "message": incident.message,
+        "workloads": incident.workloads,
+        "escalated": incident.escalated,
+        "deadlineAt": format_time(incident.deadline_at),
+        **{name: format_time(at) for name, at in stages(incident)},
+    }
+
+
+def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
+    """The stages of a rollback in their order; None: not yet."""
+    return (
+        ("detectedAt", incident.detected_at),
+        ("decidedAt", incident.decided_at),
+        ("lastPatchAt", incident.last_patch_at),
+        ("lastAckAt", incident.last_ack_at),
+        ("settledAt", incident.settled_at),
+    )

@@ -1,0 +1,67 @@
+"""A person's command as one write, or as the kubectl line that does the same."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from precision_operator.cli.output import write_json
+from precision_operator.cli.session import Session, Target
+from precision_operator.kube.port import POLICIES, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What changes on the policy."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    suspend: bool | None = None
+    """What ``spec.suspend`` becomes; None leaves it."""
+
+    def patch(self) -> JsonObject:
+        """As a merge patch."""
+        body: JsonObject = {}
+        if self.annotations:
+            body["metadata"] = {"annotations": dict(self.annotations)}
+        if self.suspend is not None:
+            body["spec"] = {"suspend": self.suspend}
+        return body
+
+    def kubectl(self, session: Session, name: str) -> str:
+        """The line that does the same without this program."""
+        if self.suspend is None:
+            pairs = (f"{key}={value}" for key, value in self.annotations.items())
+            return session.kubectl("annotate", "--overwrite", "precisionpolicy", name, *pairs)
+        return session.kubectl("patch", "precisionpolicy", name, "--type=merge", "-p", json.dumps(self.patch()))
+
+
+def dry_run_flag(verb: argparse.ArgumentParser) -> None:
+    """The flag that every command has."""
+    verb.add_argument("--dry-run", action="store_true", help="write nothing; print the kubectl line that does the same")
+
+
+async def carry_out(session: Session, target: Target, write: Write, *, arguments: argparse.Namespace, done: str) -> int:
+    """Write, or only say how; ``done`` tells a person what happens now."""
+    name = target.policy.name
+    line = write.kubectl(session, name)
+    if not arguments.dry_run:
+        await session.api.merge_patch(POLICIES, session.namespace, name, write.patch())
+    if arguments.output == "json":
+        report = {"policy": name, "namespace": session.namespace, "transitionId": target.status.transition_id}
+        write_json({**report, "patch": write.patch(), "kubectl": line, "dryRun": bool(arguments.dry_run)})
+    elif arguments.dry_run:
+        sys.stdout.write(f"{line}\n")
+    else:
+        sys.stdout.write(f"{target.where}: {done}\n")
+    return 0
+
+
+def nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:
+    """It is so already."""
+    if arguments.output == "json":
+        report = {"policy": target.policy.name, "namespace": target.policy.namespace}
+        write_json({**report, "transitionId": target.status.transition_id, "patch": {}, "message": why})
+    else:
+        sys.stdout.write(f"{target.where}: {why}\n")
+    return 0

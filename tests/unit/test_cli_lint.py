@@ -1,0 +1,146 @@
+"""``kubectl precision lint``: refuses what the API server refuses, and warns of what it lets through."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from precision_operator.cli import main
+from precision_operator.cli.lint import crd_schema, lint
+from precision_operator.cli.schema import predicate, rules_of
+from tests.cluster.test_crd_validation import BAD, GOOD, policy, steps
+
+ROOT = Path(__file__).parents[2]
+
+
+def messages(text: str, level: str) -> list[str]:
+    return [f"{f.path}: {f.message}" for f in lint("policy.yaml", text) if f.level == level]
+
+
+def warnings(**spec: object) -> list[str]:
+    return messages(json.dumps(policy(**spec)), "warning")
+
+
+def stated() -> set[str]:
+    """What the CRD's own rules say."""
+
+    def walk(node: object) -> set[str]:
+        if isinstance(node, list):
+            return {text for item in node for text in walk(item)}
+        if not isinstance(node, dict):
+            return set()
+        own = {rule["message"] for rule in node.get("x-kubernetes-validations", [])}
+        return own | {text for item in node.values() for text in walk(item)}
+
+    return walk(crd_schema())
+
+
+def test_every_rule_of_the_crd_is_known_here() -> None:
+    rules = list(rules_of(crd_schema()))
+    assert len(rules) > 20
+    assert [rule for rule in rules if predicate(rule) is None] == []
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_the_api_server_takes_has_no_error(name: str) -> None:
+    assert messages(json.dumps(policy(**GOOD[name])), "error") == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_the_api_server_refuses_is_an_error(name: str) -> None:
+    spec, expected = BAD[name]
+    found = messages(json.dumps(policy(**spec)), "error")
+    assert found
+    if any(expected in text for text in stated()):
+        assert expected in " ".join(found)
+
+
+def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None:
+    (found,) = messages(json.dumps(policy(**steps({"setWeight": 10}, {"setWeight": 300}))), "error")
+    assert found == "spec.strategy.steps[1].setWeight: expected at most 100, found 300"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"target": "bf16"}, "bf16 needs hardware for it on every node"),
+        ({"fallback": "bf16"}, "spec.fallback: bf16 needs hardware"),
+        ({"target": "fp32"}, "takes the fleet off reduced precision"),
+        ({"delivery": "Hot"}, "moves only workloads that carry the contract"),
+        ({"suspend": True}, "the policy is paused"),
+        (steps({"setWeight": 100}), "begin with a canary"),
+        (steps({"setWeight": 10}, {"pause": {"duration": "10m"}}, {"setWeight": 50}), "stops at 50 %"),
+        (steps({"setWeight": 10}, {"setWeight": 100}), "after 10 % the evidence is watched for 30 s"),
+        ({"criteria": {"nonFinite": {"enabled": False}}}, "nobody notices poisoned weights"),
+        ({"criteria": {"overflow": {"query": "mine"}}}, "'mine' must stand in the operator's catalogue"),
+        ({"criteria": {"overflow": {"enter": 0.9}}}, "90% of all steps may be thrown away"),
+        ({"target": "bf16"}, "no loss scaler that could overflow"),
+        (GOOD["every criterion off"], "nothing would ever roll this fleet back"),
+        ({"evaluation": {"failureLimit": 100}}, "to be believed, which is the whole deadline of 300 s"),
+        ({"rollback": {"ackTimeout": "10m"}}, "past the P0 deadline of 300 s: shorten ackTimeout"),
+        (
+            {"evaluation": {"onNoData": "Rollback", "noDataLimit": "30s"}},
+            "a restart of Prometheus would roll the fleet back",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_a_warning(spec: dict[str, Any], said: str) -> None:
+    assert said in " ".join(warnings(**spec))
+    assert messages(json.dumps(policy(**spec)), "error") == []
+
+
+def test_the_defaults_are_sound() -> None:
+    assert warnings() == []
+
+
+def test_a_key_that_stands_twice_is_an_error() -> None:
+    text = yaml.safe_dump(policy()) + "spec:\n  selector: {matchLabels: {a: b}}\n"
+    (found,) = messages(text, "error")
+    assert "spec stands twice" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "expected YAML"),
+        ("", "expected a PrecisionPolicy"),
+        ("kind: Deployment", "found none: is it the right file?"),
+        ("kind: PrecisionPolicy\nmetadata: {name: p}\nspec: {selector: {matchLabels: {a: b}}}", "apiVersion: expected"),
+        (json.dumps({**policy(), "metadata": {}}), "metadata.name: is required"),
+        (json.dumps({**policy(), "spec": None}), "spec: is required"),
+        (json.dumps({**policy(), "spec": []}), "spec: expected type object"),
+    ],
+)
+def test_a_file_that_holds_no_policy_is_an_error(text: str, said: str) -> None:
+    assert said in " ".join(messages(text, "error"))
+
+
+def test_several_policies_of_a_file_are_all_checked() -> None:
+    bad = policy("second", target="fp8")
+    for text in (yaml.safe_dump_all([policy(), bad]), json.dumps({"kind": "List", "items": [policy(), bad]})):
+        assert [(f.policy, f.path) for f in lint("f", text)] == [("second", "spec.target")]
+
+
+def test_the_exit_code_says_whether_the_server_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, odd, bad = (tmp_path / name for name in ("good.yaml", "odd.yaml", "bad.yaml"))
+    good.write_text(json.dumps(policy()))
+    odd.write_text(json.dumps(policy(suspend=True)))
+    bad.write_text(json.dumps(policy(target="fp8")))
+    assert main(["lint", str(good)]) == 0
+    assert capsys.readouterr().out.strip() == f"{good}: sound"
+    assert main(["lint", str(odd)]) == 0
+    assert main(["lint", str(good), str(bad)]) == 1
+    assert main(["lint", str(tmp_path / "none.yaml")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    assert main(["lint", str(bad), "-o", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["level"], found["path"]) == ("error", "spec.target")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "manifests" / "samples").glob("*.yaml")), ids=lambda p: p.name)
+def test_our_samples_have_no_error(path: Path) -> None:
+    assert messages(path.read_text(), "error") == []
