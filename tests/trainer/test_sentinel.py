@@ -171,13 +171,24 @@ def test_level_pins_and_relapses_outlive_the_process_unless_somebody_ordered_ane
     assert trainer.sentinel is not None
     saved = trainer.sentinel.state_dict()
     assert json.loads(json.dumps(saved)) == saved
-    for same_order, level, pinned in ((True, Level.PIN, ["blocks.0.qkv"]), (False, Level.NOMINAL, [])):
+    assert saved["order"] == "fp16@0"
+    for order, level, pinned in (("fp16@0", Level.PIN, ["blocks.0.qkv"]), ("fp16@7", Level.NOMINAL, [])):
         sentinel = make().sentinel
         assert sentinel is not None
-        sentinel.load_state_dict(saved, same_order=same_order)
+        sentinel.load_state_dict({**saved, "order": order})
         assert (sentinel.level, sentinel.pinned) == (level, pinned)
         assert sentinel.state_dict()["strikes"] == 1
-    sentinel.load_state_dict({}, same_order=True)
+    sentinel.load_state_dict({})
+
+
+def test_a_level_that_was_loaded_is_in_force_before_the_first_step() -> None:
+    trainer = make()
+    assert trainer.sentinel is not None
+    trainer.sentinel.load_state_dict({"level": int(Level.REWIND), "pinned": [], "strikes": 3, "order": "fp16@0"})
+    change = trainer.settle()
+    assert change is not None
+    assert (change.before, change.after, change.source) == (FP16, FP32, "sentinel")
+    assert trainer.sentinel.level is Level.FP32
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------------

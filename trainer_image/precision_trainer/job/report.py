@@ -7,6 +7,8 @@ import time
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary, ModeChange, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
+from ..sentinel.machine import Transition
+from ..sentinel.shell import Sentinel
 from ..state.checkpoint import ModeEntry
 from ..state.keeper import Keeper
 from ..state.runs import Runs
@@ -34,9 +36,11 @@ class Reporter:
 
     def begin(self, start: Start, run_info: dict[str, str]) -> None:
         """Before the first step: all ranks have agreed on ``start`` and loaded the same checkpoint."""
-        history = self._keeper.history
-        if not history or history[-1]["mode"] != start.mode.wire:
-            self._remember(start.mode, start.generation, start.source, time.time())
+        history, mode = self._keeper.history, self._trainer.mode
+        if not history or history[-1]["mode"] != mode.wire:
+            # The sentinel may go on where the process before left it: then it decides, not what was asked for.
+            source = start.source if mode is start.mode else "sentinel"
+            self._remember(mode, start.generation, source, time.time())
         metrics, step = self._metrics, self._trainer.step
         metrics.run_info(run_info)
         metrics.set(
@@ -46,7 +50,10 @@ class Reporter:
                 "genesis_loss_scale": self._scale(),
             }
         )
-        metrics.acknowledge(start.mode.wire, start.generation)
+        metrics.acknowledge(mode.wire, start.generation)
+        if self._trainer.sentinel is not None:
+            self._trainer.sentinel.observer = self._moved
+            self._sentinel_gauges(self._trainer.sentinel)
         self._last_record_at = time.monotonic()
         if self._runs is not None:
             self._runs.begin_process(step, time.monotonic())
@@ -58,6 +65,15 @@ class Reporter:
         step = self._trainer.step
         entry: ModeEntry = {"step": step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
         self._keeper.history.append(entry)
+
+    def _moved(self, transition: Transition, _layer: str | None) -> None:
+        self._metrics.transition(transition.before.label, transition.after.label, transition.reason.value)
+        if self._trainer.sentinel is not None:
+            self._sentinel_gauges(self._trainer.sentinel)
+
+    def _sentinel_gauges(self, sentinel: Sentinel) -> None:
+        level, pinned = float(sentinel.level), float(len(sentinel.pinned))
+        self._metrics.set({"genesis_sentinel_level": level, "genesis_sentinel_pinned_layers": pinned})
 
     def boundary(self, boundary: Boundary) -> int:
         """Report what was agreed.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -116,10 +116,17 @@ class _Session:
             metrics=metrics,
             healthy_after_steps=options.healthy_after,
         )
+        sentinel = self._trainer.sentinel
+        if sentinel is not None:
+            sentinel.can_rewind = store is not None
+            self._keeper.attach("sentinel", sentinel)
         self._keeper.resume(resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0)
+        self._trainer.settle()  # the sentinel may go on at the level of the process before
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
         self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log)
-        self._reporter.begin(start, _run_info(options, self._task.name, world_size, self._device))
+        self._reporter.begin(
+            start, _run_info(options, self._task.name, world_size, self._device, allow_tf32=config.allow_tf32)
+        )
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
@@ -145,7 +152,14 @@ class _Session:
         return self._inbox.pending(applied_generation)
 
     def run(self) -> int:
-        """The loop."""
+        """Train until the end; a run that diverges is counted as ended, not well."""
+        try:
+            return self._loop()
+        except DivergedError:
+            self._reporter.failed()
+            raise
+
+    def _loop(self) -> int:
         options, trainer, stop = self._options, self._trainer, self._stop
         stop.training_begins()
         next_start = time.monotonic()
@@ -186,12 +200,15 @@ class _Session:
     def _handle(self, boundary: Boundary) -> None:
         bad = self._reporter.boundary(boundary)
         self._keeper.observe(boundary.records)
-        if boundary.rewind and self._rewind("request"):
-            return
+        if boundary.rewind:
+            asked = (
+                boundary.change is not None and boundary.change.request is not None and boundary.change.request.rewind
+            )
+            if self._rewind("request" if asked else "sentinel"):
+                return
         if boundary.checkpoint and not boundary.rewind:
             self._keeper.save(patient=True)
         if self._options.diverged_after and bad >= self._options.diverged_after:
-            self._reporter.failed()
             raise DivergedError(
                 f"the loss was not finite in {bad} FP32 steps in a row up to step {boundary.step}: this is not a precision "
                 "fault; look at the data and the learning rate, then resume from the last checkpoint"
@@ -224,21 +241,19 @@ class _Session:
 def _config(
     scaling: ExtendedFP16Config, options: TrainOptions, mode: PrecisionMode, *, use_ddp: bool
 ) -> ExtendedFP16Config:
-    return ExtendedFP16Config(
+    return replace(
+        scaling,
         precision_mode=mode,
         enabled=mode is not PrecisionMode.FP32,
-        loss_scale=scaling.loss_scale,
-        growth_factor=scaling.growth_factor,
-        backoff_factor=scaling.backoff_factor,
-        growth_interval=scaling.growth_interval,
-        min_loss_scale=scaling.min_loss_scale,
         gradient_accumulation_steps=options.accumulation,
         max_grad_norm=options.max_grad_norm,
         use_ddp=use_ddp,
     )
 
 
-def _run_info(options: TrainOptions, model: str, world_size: int, device: torch.device) -> dict[str, str]:
+def _run_info(
+    options: TrainOptions, model: str, world_size: int, device: torch.device, *, allow_tf32: bool = False
+) -> dict[str, str]:
     return {
         "torch": torch.__version__,
         "device": device.type,
@@ -247,4 +262,5 @@ def _run_info(options: TrainOptions, model: str, world_size: int, device: torch.
         "batch_size": str(options.batch_size),
         "lr": f"{options.learning_rate:g}",
         "accumulation": str(options.accumulation),
+        "fp32": "tf32" if allow_tf32 else "strict",
     }

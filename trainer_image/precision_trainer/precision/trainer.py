@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from ..errors import ConfigError, DivergedError
+from ..errors import ConfigError
 from ..gang import ddp
 from ..gang.request import PrecisionRequest
 from ..sentinel.diagnose import AUTOCAST, Replay
-from ..sentinel.levels import Level, Verdict
+from ..sentinel.levels import Level
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
 from .channel import Channel
@@ -91,11 +91,7 @@ class ExtendedFP16Trainer:
         set_tf32(self.device, allowed=self.config.allow_tf32)
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
-        settings = self.config.sentinel
-        self.sentinel: Sentinel | None = None
-        if settings.enabled and self.cold is None:
-            settings = replace(settings, bf16_available=settings.bf16_available and has_bf16(self.device))
-            self.sentinel = Sentinel(settings, model, optimizer, self.scaler, device=self.device, rank=rank, log=log)
+        self.sentinel = self._make_sentinel(log)
         self.step = 0
         self.applied: PrecisionRequest | None = None
         self.request_source: RequestSource | None = None
@@ -115,6 +111,21 @@ class ExtendedFP16Trainer:
         self._replays: list[Replay] = []
         self._probing = False
         self._totals = Totals()
+
+    def _make_sentinel(self, log: JsonLog) -> Sentinel | None:
+        settings = self.config.sentinel
+        if not settings.enabled or self.cold is not None:
+            return None
+        return Sentinel(
+            replace(settings, bf16_available=settings.bf16_available and has_bf16(self.device)),
+            self.model,
+            self.optimizer,
+            self.scaler,
+            device=self.device,
+            rank=self.rank,
+            log=log,
+            order=lambda: f"{self.requested_mode.wire}@{self.generation}",
+        )
 
     @property
     def generation(self) -> int:
@@ -167,8 +178,13 @@ class ExtendedFP16Trainer:
             self.sentinel.requested(self.step)
         return self._change("request")
 
+    def settle(self) -> ModeChange | None:
+        """Enter the mode that the sentinel allows, if another is in force; at boundaries, and after loading its state."""
+        if self.sentinel is None or self.sentinel.allowed(self.requested_mode) is self.mode:
+            return None
+        return self._change("sentinel")
+
     def _change(self, source: str) -> ModeChange:
-        """Enter the safer of what is requested and what the sentinel allows."""
         before = self.mode
         self.mode = self.sentinel.allowed(self.requested_mode) if self.sentinel is not None else self.requested_mode
         if self.mode.uses_scaler and not before.uses_scaler:
@@ -188,32 +204,13 @@ class ExtendedFP16Trainer:
                 sentinel.observe(record, sent)
                 if agreed.diagnosis is not None:
                     sentinel.learn(agreed.diagnosis, record)
-                if agreed.verdict is not None and self._obey(agreed.verdict, sent):
+                if agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
                     rewind = rewind or agreed.verdict.level is Level.REWIND
-                    change = self._change("sentinel") if self._capped else change
             if agreed.request is not None and agreed.request.generation > self.generation:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
                 rewind = rewind or agreed.request.rewind
-        return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
-
-    @property
-    def _capped(self) -> bool:
-        """The sentinel allows another mode than the one in force."""
-        return self.sentinel is not None and self.sentinel.allowed(self.requested_mode) is not self.mode
-
-    def _obey(self, verdict: Verdict, sent: Sent) -> bool:
-        """Carry the sentinel's verdict out; False if that was done before."""
-        assert self.sentinel is not None
-        if self.sentinel.obey(verdict, sent) is None:
-            return False
-        if verdict.level is Level.EXIT:
-            raise DivergedError(
-                f"the sentinel gives up at step {self.step} ({verdict.reason.value}): training cannot go on from these "
-                "weights, and there is no healthy checkpoint to go back to, or going back did not help; look at the data "
-                "and the learning rate, then resume from an older checkpoint"
-            )
-        return True
+        return Boundary(self.step, tuple(records), self.settle() or change, checkpoint, stop, rewind)
 
     # --- the step -----------------------------------------------------------------------------------------------------
 

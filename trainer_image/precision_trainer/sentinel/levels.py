@@ -71,6 +71,22 @@ class Reason(Enum):
 
 _REASONS = tuple(Reason)
 
+FIRST_TRANSITIONS = (
+    (Level.LOWER_SCALE, Reason.PERSISTENT_OVERFLOW),
+    (Level.PIN, Reason.FORWARD_OVERFLOW),
+    (Level.PIN, Reason.SCALE_AT_FLOOR),
+    (Level.BF16, Reason.FORWARD_OVERFLOW),
+    (Level.BF16, Reason.SCALE_AT_FLOOR),
+    (Level.FP32, Reason.FORWARD_OVERFLOW),
+    (Level.FP32, Reason.SCALE_AT_FLOOR),
+    (Level.FP32, Reason.LOSS_DRIFT),
+    (Level.FP32, Reason.PRECISION_FAULT),
+    (Level.FP32, Reason.NONFINITE_UNEXPLAINED),
+    (Level.REWIND, Reason.NONFINITE_WEIGHTS),
+    (Level.REWIND, Reason.DIVERGED_IN_FP32),
+)
+"""What can happen first, from NOMINAL: their counters are there, at 0, before it does."""
+
 SERIALS = 1000
 """Verdicts are numbered 1 to SERIALS, then from 1 again; 0 means none."""
 MAX_LAYERS = 1023

@@ -16,6 +16,8 @@ from torch.utils.hooks import RemovableHandle
 from .layers import Layers
 
 FP16_MAX = 65504.0
+_PATIENCE = 3
+"""Steps after which a device has finished one."""
 _SUBNORMAL = 2.0**-14
 _SPARE = 8.0
 """Room that a recommended scale leaves above the largest gradient seen."""
@@ -52,24 +54,32 @@ class ProbeReading:
 
 
 class Probe:
-    """Hooks for one step. ``attach`` before the forward, ``detach`` after the backward, ``read`` when it is done."""
+    """Hooks for one step in ``every``: attached before the forward, detached after the backward, read some steps later."""
 
-    def __init__(self, layers: Layers) -> None:
-        self._layers = layers
+    def __init__(self, layers: Layers, every: int) -> None:
+        self._layers, self._every = layers, every
+        self._due = every
+        self.read_at = -1
+        """Step count at which :meth:`read` need not wait; -1: nothing is measured."""
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[int, torch.Tensor] = {}
         self._gradients: list[torch.Tensor] = []
         self._elements = 0
 
-    def attach(self) -> None:
-        """Measure from here on."""
+    def attach_if_due(self, clock: int) -> bool:
+        """Measure the step about to run, if it is one to measure; ``clock`` counts steps."""
+        if clock < self._due:
+            return False
+        self._due = clock + self._every
         self._outputs, self._gradients, self._elements = {}, [], 0
         self._handles = [
             module.register_forward_hook(self._watch(index)) for index, module in enumerate(self._layers.modules)
         ]
+        return True
 
-    def detach(self) -> None:
-        """Measure no more."""
+    def detach(self, clock: int) -> None:
+        """The measured step is done."""
+        self.read_at = clock + _PATIENCE
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -95,7 +105,7 @@ class Probe:
         self._elements += gradient.numel()
 
     def read(self) -> ProbeReading | None:
-        """What was measured; None if no layer gave a tensor. Waits for the device."""
+        """What was measured; None if no layer gave a tensor. Waits for the device, which at ``read_at`` is long done."""
         if not self._outputs or not self._gradients:
             return None
         outputs = torch.stack(list(self._outputs.values())).tolist()

@@ -6,12 +6,12 @@ ranks' findings travel in the telemetry parameter (gang/agreement.py), so that a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
+from ..errors import DivergedError
 from ..precision.modes import PrecisionMode
 from ..precision.scaler import LossScaler
 from ..precision.steps import Sent, StepRecord
@@ -21,7 +21,7 @@ from .diagnose import diagnose
 from .islands import Islands
 from .layers import Layers
 from .levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
-from .machine import Sample, SentinelConfig, State, Transition, cleared, judge
+from .machine import SETTLE_STEPS, Sample, SentinelConfig, State, Transition, cleared, judge
 from .probe import Probe, ProbeReading
 from .signals import ScaleTrend, Spikes, Window
 
@@ -51,7 +51,9 @@ class Sentinel:
         device: torch.device,
         rank: int,
         log: JsonLog,
+        order: Callable[[], str],
     ) -> None:
+        """Watch ``model``; ``order`` names the request in force, as something that another request would not be named."""
         self.config = config
         self.layers = Layers(model, optimizer)
         self.can_rewind = False
@@ -62,10 +64,9 @@ class Sentinel:
         self.drift = False
         """The loss has left its FP32 baseline."""
         self._model, self._scaler, self._device = model, scaler, device
-        self._judges, self._log = rank == 0, log
+        self._judges, self._log, self._order = rank == 0, log, order
         self._islands = Islands(self.layers, device)
-        self._probe = Probe(self.layers)
-        self._probe_due, self._probe_read_at = config.probe_steps, 0
+        self._probe = Probe(self.layers, config.probe_steps)
         self._state = State()
         self._applied = Level.NOMINAL
         self._serial = self._obeyed = 0
@@ -120,7 +121,7 @@ class Sentinel:
             window.max_norm_z = max(window.max_norm_z, self._norm_spikes.observe(norm))
             if self._baseline.observe(loss, fp32=record.mode is PrecisionMode.FP32):
                 self.drift = True
-        if self._probe_read_at and self._clock >= self._probe_read_at:
+        if self._clock == self._probe.read_at:
             self._read_probe(record)
         if window.tried >= self.config.window_steps or self._streak == self.config.diverged_steps:
             self._close(record)
@@ -218,7 +219,11 @@ class Sentinel:
     # --- obeying: every rank, at one boundary -----------------------------------------------------------------------
 
     def obey(self, verdict: Verdict, sent: Sent) -> Transition | None:
-        """Carry out a verdict that came with ``sent``; None if it was carried out before, or a request overtook it."""
+        """Carry out a verdict that came with ``sent``; None if it was carried out before, or a request overtook it.
+
+        Raises:
+            DivergedError: the verdict is to give up.
+        """
         if verdict.serial == self._obeyed or sent.number <= self._deaf_until:
             return None
         self._obeyed, self._pending = verdict.serial, None
@@ -226,6 +231,12 @@ class Sentinel:
         transition = Transition(self._applied, verdict.level, verdict.reason, verdict.pin)
         self._enter(verdict.level, pins if verdict.level >= Level.PIN else ())
         self._tell(transition, sent.step)
+        if verdict.level is Level.EXIT:
+            raise DivergedError(
+                f"the sentinel gives up at step {sent.step} ({verdict.reason.value}): training cannot go on from these "
+                "weights, and there is no healthy checkpoint to go back to, or going back did not help; look at the data "
+                "and the learning rate, then resume from an older checkpoint"
+            )
         return transition
 
     def requested(self, step: int) -> None:
@@ -239,8 +250,17 @@ class Sentinel:
             self._enter(Level.NOMINAL, ())
             self._tell(transition, step)
 
+    def rewound(self) -> None:
+        """The weights are other ones now (state/keeper.py): what was found about the old ones must not be said of them."""
+        self._finding = self._pending = None
+        self._deaf_until = self._messages
+        self._window, self._streak, self.drift = Window(), 0, False
+        # A level that rank 0 found necessary for the old weights, and that nobody entered yet, is void.
+        self._state = replace(self._state, level=self._applied, pins=tuple(self._islands.pinned))
+
     def _enter(self, level: Level, pins: tuple[int, ...]) -> None:
-        self._applied, self._window, self.drift = level, Window(), False
+        self._applied, self._window, self.drift, self._streak = level, Window(), False, 0
+        self._next_diagnosis = self._clock + SETTLE_STEPS  # whether this helped is worth knowing soon
         self._islands.set(pins)
         if level is Level.NOMINAL:
             self._scaler.release()
@@ -275,23 +295,15 @@ class Sentinel:
 
     def begin_probe(self, mode: PrecisionMode) -> bool:
         """Before the last micro-batch of a step: measure it, if one is due. True: :meth:`end_probe` must follow."""
-        if not self._judges or self._clock < self._probe_due or mode is PrecisionMode.FP32:
-            return False
-        self._probe_due = self._clock + self.config.probe_steps
-        self._probe.attach()
-        return True
+        return self._judges and mode is not PrecisionMode.FP32 and self._probe.attach_if_due(self._clock)
 
     def end_probe(self) -> None:
         """The measured step's backward pass is done."""
-        self._probe.detach()
-        self._probe_read_at = self._clock + 3  # by then the device has long finished
+        self._probe.detach(self._clock)
 
     def _read_probe(self, record: StepRecord) -> None:
-        self._probe_read_at = 0
         self.reading = reading = self._probe.read()
-        if reading is None or not record.mode.uses_scaler or not math.isfinite(reading.gradient_amax):
-            return
-        if reading.headroom_log2 < 1:
+        if reading is not None and record.mode.uses_scaler and reading.headroom_log2 < 1:
             self._warn(
                 Reason.LOW_HEADROOM,
                 record,
@@ -303,22 +315,25 @@ class Sentinel:
     # --- what outlives the process ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, object]:
-        """Level, pinned layers by name, and relapses; plain values, for a checkpoint."""
-        return {"level": int(self._applied), "pinned": self.pinned, "strikes": self._state.strikes}
+        """Level, pinned layers by name, relapses, and the order they stand under; plain values, for a checkpoint."""
+        return {
+            "level": int(self._applied),
+            "pinned": self.pinned,
+            "strikes": self._state.strikes,
+            "order": self._order(),
+        }
 
-    def load_state_dict(self, state: dict[str, object], *, same_order: bool) -> None:
-        """Go on where the process before this one was.
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on where the process before this one was; the trainer's mode follows with its ``settle``.
 
-        Args:
-            state: of :meth:`state_dict`; what is missing or unreadable in it counts as never seen.
-            same_order: the mode requested now is the one it was saved under, by the same generation. Otherwise somebody has
-                ordered anew since, which clears the level; relapses are remembered all the same.
+        What is missing or unreadable counts as never seen. Where somebody has ordered anew since, the level is clear;
+        relapses are remembered all the same.
         """
         level, pinned, strikes = state.get("level"), state.get("pinned"), state.get("strikes")
         if not isinstance(level, int) or not isinstance(pinned, list) or not isinstance(strikes, int):
             return
         self._state = State(strikes=max(strikes, 0), fell=strikes > 0)
-        if not same_order or not Level.NOMINAL < level < Level.EXIT:
+        if state.get("order") != self._order() or not Level.NOMINAL < level < Level.EXIT:
             return
         reached = Level.FP32 if level >= Level.FP32 else Level(level)
         pins = tuple(self.layers.names.index(name) for name in pinned if name in self.layers.names)

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ..gang.request import REASONS
+from ..sentinel.levels import FIRST_TRANSITIONS, Level
 
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 RUN_BUCKETS = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
@@ -32,6 +33,9 @@ _COUNTERS = {
     "genesis_checkpoint_failures": "Checkpoints or tags that could not be written; training went on.",
 }
 _GAUGES = {
+    "genesis_sentinel_level": "How far the sentinel has gone: 0 nominal, 1 lower scale, 2 pinned layers, 3 BF16, 4 FP32, "
+    "5 rewound.",
+    "genesis_sentinel_pinned_layers": "Layers that compute in FP32.",
     "genesis_precision_changed_timestamp_seconds": "When the precision mode last changed.",
     "genesis_training_step": "Global step; survives restarts.",
     "genesis_training_loss": "Exponential average of finite losses.",
@@ -75,6 +79,8 @@ class Metrics(Collector):
         self._lock = threading.Lock()
         self._counters = dict.fromkeys(_COUNTERS, 0.0)
         self._errors = dict.fromkeys(REASONS, 0.0)
+        nominal = Level.NOMINAL.label
+        self._transitions = {(nominal, level.label, reason.value): 0.0 for level, reason in FIRST_TRANSITIONS}
         self._gauges: dict[str, float] = {}
         self._precision: tuple[str, str] | None = None
         self._run_info: dict[str, str] | None = None
@@ -103,6 +109,11 @@ class Metrics(Collector):
                 raise KeyError(name)
             self._gauges[name] = value
 
+    def gauge(self, name: str) -> float | None:
+        """A gauge's value; None where it is absent from the page."""
+        with self._lock:
+            return self._gauges.get(name)
+
     def acknowledge(self, mode: str, generation: int) -> None:
         """All ranks train in ``mode``. Replaces the old label set in one assignment: never two, never none."""
         self._precision = (mode, str(generation))
@@ -120,6 +131,12 @@ class Metrics(Collector):
         """A request was refused."""
         with self._lock:
             self._errors[reason] += 1
+
+    def transition(self, before: str, after: str, reason: str) -> None:
+        """The sentinel changed its level (docs/sentinel.md)."""
+        key = (before, after, reason)
+        with self._lock:
+            self._transitions[key] = self._transitions.get(key, 0.0) + 1.0
 
     def step_seconds(self, seconds: float) -> None:
         """Duration of a step, waiting for the next one's time (``--step-interval-seconds``) left out."""
@@ -147,6 +164,12 @@ class Metrics(Collector):
             for reason, count in self._errors.items():
                 errors.add_metric([reason], count)
             families.append(errors)
+            moves = CounterMetricFamily(
+                "genesis_precision_transitions", "Changes of the sentinel's level.", labels=["from", "to", "reason"]
+            )
+            for labels, count in self._transitions.items():
+                moves.add_metric(labels, count)
+            families.append(moves)
             families.append(self._step_seconds.family("genesis_step_duration_seconds", "Duration of a step."))
             families.append(self._run_seconds.family("genesis_training_duration_seconds", "Duration of a run."))
             if self._memory:
