@@ -1,4 +1,4 @@
-"""The HTTP side of the metrics: ``/metrics`` for Prometheus, ``/healthz`` for probes. Rank 0 only."""
+"""The HTTP side of the metrics: ``/metrics`` for Prometheus, ``/healthz`` for probes, JSON for people. Rank 0 only."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from ..errors import ConfigError
+from . import api
 from .metrics import Metrics
 
 
@@ -33,7 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Seconds a silent client may keep a thread."""
 
     def do_GET(self) -> None:
-        """Answer the two paths we have."""
+        """Answer the paths we have."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("Accept", ""))
@@ -43,8 +44,12 @@ class _Handler(BaseHTTPRequestHandler):
             healthy = age <= self.server.stale_seconds
             body = json.dumps({"ok": healthy, "last_step_age_seconds": round(age, 3)}).encode()
             self._answer(200 if healthy else 503, "application/json", body)
+        elif path in api.PATHS:
+            value = api.PATHS[path](self.server.metrics, self.server.stale_seconds)
+            self._answer(200, "application/json", api.encode(value))
         else:
-            self._answer(404, "text/plain; charset=utf-8", b"there are /metrics and /healthz\n")
+            there = ", ".join(("/metrics", "/healthz", *api.PATHS))
+            self._answer(404, "text/plain; charset=utf-8", f"there are {there}\n".encode())
 
     def _answer(self, code: int, content_type: str, body: bytes) -> None:
         self.send_response(code)
