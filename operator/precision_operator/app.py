@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
@@ -39,6 +40,10 @@ QUEUE_SILENCE_SECONDS = 60.0
 """A key that waits longer than this is not being served."""
 
 TICK_SECONDS = 1.0
+
+SWITCH_SECONDS = 0.001
+"""How long a thread may keep the interpreter from another: Python's own 5 ms would stop our loop at each of its turns
+while kopf's takes in what we have just written."""
 
 
 class App:
@@ -150,6 +155,7 @@ class App:
 
 async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
     """Connect and run until ``stop``."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     metrics = Metrics()
     writes: Mapping[str, bool] = {"create": True, "update": True, "patch": True, "delete": True}
 

@@ -42,6 +42,7 @@ class Expectations:
         self._expire()
         key = _key(action)
         if key is not None:
+            self._written.pop(key, None)  # to the end: the order is that of expiry
             self._written[key] = self._clock.monotonic() + EXPIRY_SECONDS
 
     def restarting(self) -> frozenset[str]:
@@ -51,4 +52,5 @@ class Expectations:
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
-        self._written = {key: until for key, until in self._written.items() if until > now}
+        while self._written and self._written[oldest := next(iter(self._written))] <= now:
+            del self._written[oldest]

@@ -62,6 +62,18 @@ async def test_the_registry_only_listens() -> None:
     assert settings.queueing.worker_limit is None
 
 
+async def test_kopf_makes_no_copy_of_a_body() -> None:
+    settings = kopf.OperatorSettings()
+    configure(settings, Settings())
+    storage = settings.persistence.diffbase_storage
+    body = kopf.Body({"metadata": {"name": "a"}, "spec": {"replicas": 1}})
+    assert storage.build(body=body) == {}
+    assert storage.fetch(body=body) is None
+    patch = kopf.Patch()
+    storage.store(body=body, patch=patch, essence=storage.build(body=body))
+    assert not patch
+
+
 async def test_a_list_counts_once_all_of_it_was_handled() -> None:
     notes = Notes()
     registry = build_registry(notes, Settings())
