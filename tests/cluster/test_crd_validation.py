@@ -73,6 +73,15 @@ GOOD: dict[str, Json] = {
         "rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}
     },
     "short deadlines": {"rollback": {"deadlines": {"P0": "1s", "P1": "24h", "P2": "1s"}}},
+    "another answer to P1": {"rollback": {"strategies": {"P1": "Gradual", "P2": "Hold"}}},
+    "a gradual rollback of one by one, at once": {
+        "rollback": {"gradual": {"sustain": "0s", "batchShare": 0.01, "inFlight": "0s"}}
+    },
+    "another attempt without conditions": {"reenable": {"prerequisites": [], "backoff": "0s", "backoffLimit": "0s"}},
+    "another attempt by steps of its own": {
+        "reenable": {"steps": [{"setWeight": 5}, {"pause": {"duration": "72h"}}, {"setWeight": 100}]}
+    },
+    "a warning level above enter": {"criteria": {"overflow": {"enter": 0.06, "leave": 0.04, "warn": 0.5}}},
     "another metric source": {"prometheusRef": {"name": "team-a"}},
     "all four operators": selecting(
         {"key": "app", "operator": "In", "values": ["a", ""]},
@@ -233,6 +242,16 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "an unknown severity": ({"criteria": {"overflow": {"severity": "P3"}}}, 'supported values: "P0", "P1", "P2"'),
     "a criterion with a typo": ({"criteria": {"overflows": {}}}, 'unknown field "spec.criteria.overflows"'),
+    "an answer that is none": ({"rollback": {"strategies": {"P2": "Canary"}}}, '"Emergency", "Gradual", "Hold"'),
+    "a batch of nothing": ({"rollback": {"gradual": {"batchShare": 0}}}, "greater than 0"),
+    "an in-flight wait of a week": ({"rollback": {"gradual": {"inFlight": "168h"}}}, "at most 24h"),
+    "a prerequisite that nobody knows": ({"reenable": {"prerequisites": ["coffee"]}}, "Unsupported value"),
+    "a prerequisite twice": ({"reenable": {"prerequisites": ["fix", "fix"]}}, "Duplicate value"),
+    "a back-off of a year": ({"reenable": {"backoff": "8760h"}}, "at most 24h"),
+    "another attempt that goes back by a step": (
+        {"reenable": {"steps": [{"setWeight": 50}, {"setWeight": 25}]}},
+        "must rise strictly",
+    ),
     "a fleet share of 0": ({"rollback": {"fleetShare": 0}}, "greater than 0"),
     "a fleet share in percent": ({"rollback": {"fleetShare": 25}}, "less than or equal to 1"),
     "a fleet of nobody": ({"rollback": {"fleetMinimum": 0}}, "greater than or equal to 1"),
@@ -286,7 +305,7 @@ DEFAULTS: Json = {
         "onNoData": "Hold",
     },
     "criteria": {
-        "overflow": {"enabled": True, "severity": "P1", "enter": 0.3, "leave": 0.2, "promoteBelow": 0.05},
+        "overflow": {"enabled": True, "severity": "P1", "enter": 0.3, "leave": 0.2, "promoteBelow": 0.05, "warn": 0.1},
         "divergence": {"enabled": True, "severity": "P1", "enter": 0.2, "leave": 0.1, "promoteBelow": 0.05},
         "failures": {"enabled": True, "severity": "P0", "enter": 0.5, "leave": 0.25, "promoteBelow": 0.05},
         "nonFinite": {"enabled": True, "severity": "P0"},
@@ -297,6 +316,14 @@ DEFAULTS: Json = {
         "fleetMinimum": 2,
         "ackTimeout": "90s",
         "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
+        "strategies": {"P0": "Emergency", "P1": "Emergency", "P2": "Gradual"},
+        "gradual": {"sustain": "10m", "batchShare": 0.25, "inFlight": "10m"},
+    },
+    "reenable": {
+        "prerequisites": ["rootCause", "fix", "stagingTested", "monitoring", "teamNotified", "rollbackReady"],
+        "backoff": "10m",
+        "backoffLimit": "24h",
+        "stable": "168h",
     },
 }
 

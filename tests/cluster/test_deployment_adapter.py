@@ -12,7 +12,7 @@ import pytest
 from lab.cluster import ControlPlane
 from precision_operator.api.modes import Mode
 from precision_operator.contract import ENABLE, GENERATION, LATCH, MODE, ORIGINAL, REQUEST, SETTLE
-from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, WriteTemplate
+from precision_operator.core.actions import Latch, RequestPod, Restore, Settle, SettleStage, WriteTemplate
 from precision_operator.core.model import SettleIntent, WorkloadView
 from precision_operator.errors import PreconditionFailed
 from precision_operator.kube.access import Access
@@ -142,6 +142,18 @@ async def test_twenty_settles_at_once_make_no_new_replicaset_and_keep_the_pods(a
     view = await until(lambda: look(api, namespace, names[0]), lambda v: v.rolled_out and len(v.pods) == 3)
     assert {pod.effective_mode for pod in view.pods} == {Mode.FP32}
     assert len(await replicasets(api, namespace, names[0])) == 1
+
+
+async def test_a_latch_is_one_write_that_leaves_template_and_pods_alone(api: KubeClient, namespace: str) -> None:
+    view = await make(api, namespace, "d", HOT)
+    before = await template_of(api, namespace, "d")
+    assert await ADAPTER.apply(api, Latch(view, Mode.FP32, 5))
+    after = await look(api, namespace, "d")
+    assert (after.latch, after.generation_raw, after.has_original) == (Mode.FP32, "5", True)
+    assert await template_of(api, namespace, "d") == before
+    assert {pod.uid for pod in after.pods} == {pod.uid for pod in view.pods}
+    assert len(await replicasets(api, namespace, "d")) == 1
+    assert not await ADAPTER.apply(api, Latch(after, Mode.FP32, 5))
 
 
 async def test_a_settle_leaves_a_deployment_paused_whose_owner_paused_it(api: KubeClient, namespace: str) -> None:

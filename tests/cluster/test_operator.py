@@ -17,6 +17,8 @@ import yaml
 from lab.cluster import ControlPlane, Kubectl
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
+from precision_operator.api.commands import Prerequisite
+from precision_operator.api.wire import parse_time
 from tests.cluster.fleet import Json, deployment, policy
 from tests.cluster.shadow import ShadowTrainers
 
@@ -146,10 +148,10 @@ def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_pat
             operators.stop()
 
 
-def promoted(scene: Scene) -> None:
+def promoted(scene: Scene, **spec: object) -> None:
     """A fleet in FP16, settled."""
     scene.operators.start("one")
-    scene.apply(policy())
+    scene.apply(policy(**spec))
     scene.wait_phase("Healthy")
     wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
 
@@ -279,14 +281,30 @@ def test_policy_created_again_over_latched_workloads_is_held(scene: Scene) -> No
     assert status["generation"] > generation
 
 
+def test_mild_overflow_that_lasts_is_rolled_back_in_batches(scene: Scene) -> None:
+    quick = {"gradual": {"sustain": "2s", "inFlight": "3s", "batchShare": 0.4}}
+    promoted(scene, rollback=quick)
+    scene.shadow.overflow = dict.fromkeys(("hot-0", "hot-1", "hot-2"), 0.2)
+    status = scene.wait_phase("Held")
+    incident = status["incident"]
+    assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
+    assert incident["lastAckAt"] <= incident["deadlineAt"]
+    assert_all_down(scene)
+    # Batches of two: the last request of the five came at least two acknowledgements after the first.
+    assert parse_time(incident["lastPatchAt"]) - parse_time(incident["decidedAt"]) > 1.0  # type: ignore[operator]
+
+
 def test_retry_starts_again_once_a_person_asks(scene: Scene) -> None:
     promoted(scene)
     break_two(scene)
     scene.wait_phase("Held")
     assert_all_down(scene)
     scene.shadow.overflow = {}
-    answer = f"precision.genesis.ai/retry={scene.status()['transitionId']}"
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, answer)
+    number = scene.status()["transitionId"]
+    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/retry={number}")
+    scene.condition("Progressing", "AwaitingPrerequisites")
+    given = [f"precision.genesis.ai/ack-{item}={number}: drill" for item in Prerequisite]
+    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, *given)
     scene.wait_phase("Healthy", seconds=90)
     assert all(modes == {"fp16"} for modes in scene.shadow.modes().values())
 

@@ -10,7 +10,7 @@ from tests.property.test_story import promoted
 def test_a_rollback_that_is_asked_for_takes_the_whole_fleet_down_as_a_p2() -> None:
     world = promoted()
     answer(world, "rollback")
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
     incident = world.status.incident
     assert incident is not None
     assert (incident.severity, incident.scope, incident.reason) == (Severity.P2, Scope.FLEET, "RollbackRequested")

@@ -64,6 +64,12 @@ def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:
     return Answer(annotation, known, message.strip(), annotations.get(f"{annotation}{STAMP}"))
 
 
+def answered(annotations: Mapping[str, str], annotation: str, transition_id: int) -> Answer | None:
+    """The command, where it answers this very transition."""
+    given = answer(annotations, annotation)
+    return given if given is not None and given.transition_id == transition_id else None
+
+
 def answers(annotations: Mapping[str, str]) -> tuple[Answer, ...]:
     """Every command that stands in a policy's annotations."""
     return tuple(found for name in ANNOTATIONS if (found := answer(annotations, name)) is not None)
@@ -71,8 +77,4 @@ def answers(annotations: Mapping[str, str]) -> tuple[Answer, ...]:
 
 def acknowledged(annotations: Mapping[str, str], *, transition_id: int) -> frozenset[Prerequisite]:
     """The prerequisites that were acknowledged in answer to this very transition."""
-    return frozenset(
-        p
-        for p in Prerequisite
-        if (given := answer(annotations, p.annotation)) is not None and given.transition_id == transition_id
-    )
+    return frozenset(p for p in Prerequisite if answered(annotations, p.annotation, transition_id) is not None)

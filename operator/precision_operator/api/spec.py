@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.signals import Signal
@@ -11,7 +12,7 @@ from precision_operator.api.wire import boolean, choice, duration_seconds, integ
 
 
 class Severity(StrEnum):
-    """How fast a breach must be answered. P0 and P1 roll back; P2 holds the promotion."""
+    """How fast a breach must be answered; how, says ``rollback.strategies``."""
 
     P0 = "P0"
     P1 = "P1"
@@ -25,6 +26,17 @@ class Delivery(StrEnum):
     HOT = "Hot"
     RESTART = "Restart"
     NEW_ONLY = "NewOnly"
+
+
+class Strategy(StrEnum):
+    """How a breach is answered."""
+
+    EMERGENCY = "Emergency"
+    """Everything at once: hot flips, restarts where those do not answer."""
+    GRADUAL = "Gradual"
+    """In batches, each acknowledged before the next; after in-flight work; expedited where the deadline would be missed."""
+    HOLD = "Hold"
+    """Nothing is promoted, and nothing rolled back."""
 
 
 class Fallback(StrEnum):
@@ -58,6 +70,8 @@ class Criterion:
     """Until it is back at this, a breach stays one (hysteresis)."""
     promote_below: float | None = None
     """A promotion needs the value below this; None: not breached is enough."""
+    warn: float | None = None
+    """Beyond this it is a P2 breach, whatever the severity beyond ``enter``; None: there is no such tier."""
     enabled: bool = True
     lower_is_worse: bool = False
     query: str = ""
@@ -79,6 +93,18 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GradualSpec:
+    """How a gradual rollback goes."""
+
+    sustain_seconds: float = 600.0
+    """A breach must have stood for this long."""
+    batch_share: float = 0.25
+    """Share of what has to move that may be under way at once."""
+    in_flight_seconds: float = 600.0
+    """How long workloads that need a restart are left to finish what they are at; hot flips lose nothing and do not wait."""
+
+
+@dataclass(frozen=True, slots=True)
 class RollbackSpec:
     """How far and how fast a rollback reaches."""
 
@@ -88,6 +114,28 @@ class RollbackSpec:
     deadlines_seconds: Mapping[Severity, float] = field(
         default_factory=lambda: {Severity.P0: 300.0, Severity.P1: 900.0, Severity.P2: 1800.0}
     )
+    strategies: Mapping[Severity, Strategy] = field(
+        default_factory=lambda: {
+            Severity.P0: Strategy.EMERGENCY,
+            Severity.P1: Strategy.EMERGENCY,
+            Severity.P2: Strategy.GRADUAL,
+        }
+    )
+    gradual: GradualSpec = GradualSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class ReenableSpec:
+    """What another attempt after a rollback of the fleet needs, beside a person's retry."""
+
+    prerequisites: tuple[Prerequisite, ...] = tuple(Prerequisite)
+    backoff_seconds: float = 600.0
+    """Doubles with each failed attempt, from the second on; the first may come at once."""
+    backoff_limit_seconds: float = 86400.0
+    stable_seconds: float = 604800.0
+    """A fleet that was Healthy for this long has proved itself: its next rollback is a first one again."""
+    stages: tuple[Stage, ...] = ()
+    """The steps of a second attempt; empty: those of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +154,7 @@ class PolicySpec:
     criteria: tuple[Criterion, ...] = ()
     evaluation: EvaluationSpec = EvaluationSpec()
     rollback: RollbackSpec = field(default_factory=RollbackSpec)
+    reenable: ReenableSpec = ReenableSpec()
 
     def criterion(self, signal: Signal) -> Criterion:
         """The criterion of a signal."""
@@ -115,7 +164,7 @@ class PolicySpec:
 DEFAULT_STAGES = (Stage(10, 600.0), Stage(25, 600.0), Stage(50, 600.0), Stage(100))
 
 DEFAULT_CRITERIA = (
-    Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05),
+    Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05, warn=0.10),
     Criterion(Signal.DIVERGENCE, Severity.P1, enter=0.20, leave=0.10, promote_below=0.05),
     Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
     Criterion(Signal.NON_FINITE, Severity.P0, enter=0.0, leave=0.0),
@@ -150,6 +199,7 @@ def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
         enabled=boolean(raw.get("enabled"), True),
         lower_is_worse=default.lower_is_worse,
         query=text(raw.get("query")),
+        warn=None if default.warn is None else number(raw.get("warn"), default.warn),
     )
 
 
@@ -169,7 +219,8 @@ def _evaluation(raw: Mapping[str, object]) -> EvaluationSpec:
 
 def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
     base = RollbackSpec()
-    deadlines = mapping(raw.get("deadlines"))
+    deadlines, strategies = mapping(raw.get("deadlines")), mapping(raw.get("strategies"))
+    gradual = mapping(raw.get("gradual"))
     return RollbackSpec(
         fleet_share=number(raw.get("fleetShare"), base.fleet_share),
         fleet_minimum=integer(raw.get("fleetMinimum"), base.fleet_minimum),
@@ -178,6 +229,24 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
             severity: duration_seconds(deadlines.get(severity), seconds)
             for severity, seconds in base.deadlines_seconds.items()
         },
+        strategies={s: choice(strategies.get(s), default) for s, default in base.strategies.items()},
+        gradual=GradualSpec(
+            sustain_seconds=duration_seconds(gradual.get("sustain"), base.gradual.sustain_seconds),
+            batch_share=number(gradual.get("batchShare"), base.gradual.batch_share),
+            in_flight_seconds=duration_seconds(gradual.get("inFlight"), base.gradual.in_flight_seconds),
+        ),
+    )
+
+
+def _reenable(raw: Mapping[str, object]) -> ReenableSpec:
+    base = ReenableSpec()
+    asked = raw.get("prerequisites")
+    return ReenableSpec(
+        prerequisites=base.prerequisites if asked is None else tuple(p for p in Prerequisite if p in sequence(asked)),
+        backoff_seconds=duration_seconds(raw.get("backoff"), base.backoff_seconds),
+        backoff_limit_seconds=duration_seconds(raw.get("backoffLimit"), base.backoff_limit_seconds),
+        stable_seconds=duration_seconds(raw.get("stable"), base.stable_seconds),
+        stages=_stages(raw["steps"]) if raw.get("steps") else (),
     )
 
 
@@ -198,4 +267,5 @@ def parse_spec(raw: object) -> PolicySpec:
         criteria=tuple(_criterion(default, mapping(criteria.get(default.signal))) for default in DEFAULT_CRITERIA),
         evaluation=_evaluation(mapping(body.get("evaluation"))),
         rollback=_rollback(mapping(body.get("rollback"))),
+        reenable=_reenable(mapping(body.get("reenable"))),
     )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
 
 
@@ -81,6 +81,7 @@ class Incident:
     last_ack_at: float | None = None
     settled_at: float | None = None
     escalated: bool = False
+    strategy: Strategy = Strategy.EMERGENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Status:
     members: tuple[Member, ...] = ()
     held: tuple[HeldWorkload, ...] = ()
     failing: tuple[Failing, ...] = ()
+    attempts: int = 0
+    """Rollbacks of the fleet since it last proved itself."""
     incident: Incident | None = None
     conditions: tuple[Condition, ...] = ()
     writer: str = ""
@@ -156,6 +159,7 @@ def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
         last_ack_at=parse_time(raw.get("lastAckAt")),
         settled_at=parse_time(raw.get("settledAt")),
         escalated=boolean(raw.get("escalated"), False),
+        strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
     )
 
 
@@ -179,6 +183,7 @@ def status_to_wire(status: Status) -> dict[str, object]:
         "progress": f"{status.moved}/{status.total}",
         "breached": status.breached,
         "unknown": status.unknown,
+        "attempts": status.attempts,
         "members": [{"name": m.name, "uid": m.uid} for m in status.members],
         "held": [
             {"name": h.name, "uid": h.uid, "reason": h.reason, "since": format_time(h.since)} for h in status.held
@@ -230,6 +235,7 @@ def parse_status(raw: object) -> Status:
         moved=integer(body.get("moved"), 0),
         breached=integer(body.get("breached"), 0),
         unknown=integer(body.get("unknown"), 0),
+        attempts=integer(body.get("attempts"), 0),
         members=tuple(
             Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("members")))
         ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, PolicySpec, Severity
+from precision_operator.api.spec import Criterion, PolicySpec, Strategy
 from precision_operator.api.status import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
@@ -43,7 +43,7 @@ def _pod_reading(
     signal = criterion.signal
     if signal is Signal.FAILURES and pod.crashing:
         # The metrics of a pod are gone *because* it crashes: that is a failure, not silence.
-        return Breach(1.0)
+        return Breach(1.0, criterion.severity)
     for query in ("ack", "steps", signal.value):
         if query in evaluation.errors:
             return Unknown(evaluation.errors[query].split(":", 1)[0])
@@ -106,31 +106,40 @@ def update_failing(
     A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
     are not judged any more (rolled back, gone) end.
     """
-    before = {(f.uid, f.signal): f for f in old}
+    before = {(f.uid, f.signal, f.severity): f for f in old}
+    unanswered = {(f.uid, f.signal): f for f in old}
     enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
     standing: list[Failing] = []
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
-            known = before.get((verdict.workload.uid, signal))
+            name, uid = verdict.workload.name, verdict.workload.uid
+            known = unanswered.get((uid, signal))
             if isinstance(reading, Breach):
-                severity = spec.criterion(signal).severity
-                name, uid = verdict.workload.name, verdict.workload.uid
-                found = known or Failing(name, uid, signal, severity, at, count=0)
+                # Another severity is another breach: five mild evaluations are not one severe one.
+                found = before.get((uid, signal, reading.severity))
+                found = found or Failing(name, uid, signal, reading.severity, at, count=0)
                 if found.count < enough and found.evaluated_at != at:
                     found = replace(found, count=found.count + 1, evaluated_at=at)
-                standing.append(replace(found, severity=severity))
+                standing.append(found)
             elif isinstance(reading, Unknown) and known:
                 standing.append(known)
     return tuple(sorted(standing, key=lambda f: (f.name, f.signal)))
 
 
-def confirmed(failing: Iterable[Failing], spec: PolicySpec) -> tuple[Failing, ...]:
-    """The breaches that more than ``failureLimit`` evaluations found, and that call for a rollback (P0, P1).
+def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float, limit: int) -> tuple[Failing, ...]:
+    """The breaches that more than ``limit`` evaluations in a row found, and that call for a rollback.
 
-    Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing.
+    Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing. What is answered
+    gradually must have stood for its time besides.
     """
-    limit = spec.evaluation.failure_limit
-    return tuple(f for f in failing if f.severity is not Severity.P2 and f.count > limit)
+    rules = spec.rollback
+    return tuple(
+        f
+        for f in failing
+        if f.count > limit
+        and rules.strategies[f.severity] is not Strategy.HOLD
+        and (rules.strategies[f.severity] is not Strategy.GRADUAL or at - f.since >= rules.gradual.sustain_seconds)
+    )
 
 
 def cohort_breached(

@@ -121,7 +121,7 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
     if facts.evaluation is not None and facts.failing != before.failing and status.failing == before.failing:
         status = replace(status, failing=facts.failing)
     edge = status.phase is not before.phase or status.step_index != before.step_index or status.held != before.held
-    stages = facts.spec.stages
+    stages = facts.stages
     index = min(status.step_index, len(stages) - 1)
     weight = stages[index].weight
     rolled = status.phase in (Phase.ROLLING_BACK, Phase.HELD)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, PolicySpec
+from precision_operator.api.spec import Delivery, PolicySpec, Stage
 from precision_operator.api.status import Failing, Member, Phase, Status
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
@@ -96,9 +96,21 @@ class Facts:
         joinable = [w for w, _ in self.movable if latched or w.latch is None or w.uid in kept]
         return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index))
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The steps of this attempt."""
+        again = self.spec.reenable.stages
+        return again if again and self.status.attempts else self.spec.stages
+
+    @property
+    def failure_limit(self) -> int:
+        """Breached evaluations in a row that are tolerated: none in another attempt, the fault is known by then."""
+        again = self.status.attempts > 0 and self.status.phase in (Phase.PROGRESSING, Phase.PAUSED)
+        return 0 if again else self.spec.evaluation.failure_limit
+
     def cohort_size(self, step_index: int) -> int:
         """How many workloads the step's weight is."""
-        return cohort_size(self.spec.stages[step_index].weight, len(self.movable))
+        return cohort_size(self.stages[step_index].weight, len(self.movable))
 
     @property
     def window_clear(self) -> bool:
@@ -139,8 +151,10 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         return ()
     target = facts.status.precision if facts.status.precision in REDUCED else facts.spec.target
     failing: dict[str, set[Signal]] = {}
+    standing = {entry.uid for entry in facts.status.failing}
     for entry in facts.status.failing:
-        failing.setdefault(entry.uid, set()).add(entry.signal)
+        if entry.severity is facts.spec.criterion(entry.signal).severity:
+            failing.setdefault(entry.uid, set()).add(entry.signal)
     guarding = facts.status.phase in (Phase.HEALTHY, Phase.DEGRADED)
     verdicts = []
     for workload, _ in facts.members:
@@ -149,7 +163,7 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         crashing = told and any(pod.crashing for pod in pods)
         # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
         unseen = any(pod.name not in evaluation.pods for pod in pods)
-        watched = told and (guarding or unseen or workload.uid in failing)
+        watched = told and (guarding or unseen or workload.uid in standing)
         if watched or crashing or trains_in(workload, evaluation.pods, target):
             judged = assess(
                 workload,

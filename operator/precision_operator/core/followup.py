@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from precision_operator.api.spec import Delivery
+from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.status import Incident
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
@@ -33,7 +33,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     for lack of it, until the deadline itself has come.
     """
     exceeded = facts.now > incident.deadline_at
-    patient = facts.now - incident.decided_at <= facts.spec.rollback.ack_timeout_seconds
+    patient = facts.now - hurry_from(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
     late = exceeded or not (patient or unreadable(facts))
     waiting = [(w, p) for w, p in not_down(facts, workloads) if not (late and _crashes(w, p))]
     text = names([w.name for w, _ in waiting])
@@ -53,6 +53,13 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
     return Followed(incident, late, Closed(reason, message), notices)
+
+
+def hurry_from(facts: Facts, incident: Incident) -> float:
+    """From when on everything is written at once: from the start, or where a gradual rollback would miss its deadline."""
+    if incident.strategy is not Strategy.GRADUAL:
+        return incident.decided_at
+    return max(incident.decided_at, incident.deadline_at - 3 * facts.spec.rollback.ack_timeout_seconds)
 
 
 def not_down(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:

@@ -94,8 +94,11 @@ class WorkloadView:
 
     @property
     def coming_up(self) -> bool:
-        """A pod is still on its way, and takes part of the budget of restarts; a crashing one would take it for ever."""
-        return not self.rolled_out or any(not (pod.ready or pod.crashing) for pod in self.pods)
+        """It is rolling out, or a pod that has a node is not ready yet: part of the budget of restarts.
+
+        A pod that waits for a node, or crashes, could hold the budget for ever.
+        """
+        return not self.rolled_out or any(pod.node and not (pod.ready or pod.crashing) for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion
+from precision_operator.api.spec import Criterion, Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Breach:
     """Measured, and beyond the threshold."""
 
     value: float
+    severity: Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,19 @@ LOSSES = frozenset({Signal.DIVERGENCE, Signal.NON_FINITE})
 def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     """One finite or non-finite sample against its thresholds.
 
-    ``failing`` is whether the last reading was a breach: then the value must come back to ``leave`` before it is Ok
-    (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio that is none and not beyond
+    ``failing`` is whether the last reading was a breach of the criterion's own severity: then the value must come back to
+    ``leave`` before it is less (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio that is none and not beyond
     its threshold (0/0, a division by zero) says nothing.
     """
     threshold = criterion.leave if failing else criterion.enter
     beyond = value < threshold if criterion.lower_is_worse else value > threshold
-    if not math.isfinite(value) and not beyond:
-        return Breach(value) if criterion.signal in LOSSES else Unknown("NotANumber")
-    return Breach(value) if beyond else Ok(value)
+    if beyond:
+        return Breach(value, criterion.severity)
+    if not math.isfinite(value):
+        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown("NotANumber")
+    if criterion.warn is not None and value > criterion.warn:
+        return Breach(value, Severity.P2)
+    return Ok(value)
 
 
 def promotes(criterion: Criterion, reading: Reading) -> bool:

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 
+from precision_operator.api.commands import Answer, answered
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Fallback, Severity
+from precision_operator.api.spec import Fallback, Severity, Strategy
 from precision_operator.api.status import Failing, Phase, Scope
 from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
@@ -32,19 +33,19 @@ class Trigger:
     workloads: tuple[tuple[str, str], ...]
     """(name, uid) of the breached ones."""
     detected_at: float
+    strategy: Strategy
 
 
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
-    if _asked(facts, ABORT):
-        return _whole_fleet(facts, Severity.P0, "Aborted", "a person asked for the emergency rollback")
-    asked = _asked(facts, ROLLBACK)
-    gradual = (
-        _whole_fleet(facts, Severity.P2, "RollbackRequested", "a person asked for the rollback") if asked else None
-    )
+    gradual = None
+    if abort := _asked(facts, ABORT):
+        return _whole_fleet(facts, abort, Severity.P0)
+    if asked := _asked(facts, ROLLBACK):
+        gradual = _whole_fleet(facts, asked, Severity.P2)
     if facts.evaluation is None:
         return gradual
-    standing = [f for f in confirmed(facts.failing, facts.spec) if cause_elsewhere(facts, f.signal) is None]
+    standing = [f for f in _confirmed(facts) if cause_elsewhere(facts, f.signal) is None]
     if standing:
         found = _from_breaches(facts, standing)
         # What a person asked for reaches the whole fleet, also where the breach alone would not.
@@ -52,14 +53,29 @@ def find_trigger(facts: Facts) -> Trigger | None:
     return _no_data(facts) or gradual
 
 
-def _asked(facts: Facts, command: str) -> bool:
-    """A person's command answers this very transition."""
-    return facts.policy.annotations.get(command) == str(facts.status.transition_id)
+def _confirmed(facts: Facts) -> tuple[Failing, ...]:
+    at = facts.evaluation.at if facts.evaluation is not None else facts.now
+    return confirmed(facts.failing, facts.spec, at=at, limit=facts.failure_limit)
 
 
-def _whole_fleet(facts: Facts, severity: Severity, reason: str, message: str) -> Trigger:
+def _asked(facts: Facts, command: str) -> Answer | None:
+    """A person's command that answers this very transition."""
+    return answered(facts.policy.annotations, command, facts.status.transition_id)
+
+
+def _whole_fleet(facts: Facts, asked: Answer, severity: Severity) -> Trigger:
+    emergency = severity is Severity.P0
     everyone = tuple((m.name, m.uid) for m in facts.status.members)
-    return Trigger(severity, Scope.FLEET, reason, message, everyone, facts.now)
+    message = f"{asked.by or 'a person'} asked for the {'emergency ' if emergency else ''}rollback"
+    return Trigger(
+        severity,
+        Scope.FLEET,
+        "Aborted" if emergency else "RollbackRequested",
+        f"{message}: {asked.message}" if asked.message else message,
+        everyone,
+        facts.now,
+        Strategy.EMERGENCY if emergency else Strategy.GRADUAL,
+    )
 
 
 def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
@@ -94,14 +110,16 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     else:
         scope = Scope.WORKLOAD
         breached = {f.uid: f.name for f in standing}
-    level = facts.spec.criterion(worst.signal).enter
+    criterion = facts.spec.criterion(worst.signal)
+    level = criterion.enter if worst.severity is criterion.severity or criterion.warn is None else criterion.warn
     return Trigger(
         severity=severity,
         scope=scope,
         reason=REASONS[worst.signal],
         message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}",
         workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
-        detected_at=min(f.since for f in standing),
+        detected_at=min(f.since for f in standing if f.severity is severity),
+        strategy=rollback.strategies[severity],
     )
 
 
@@ -113,4 +131,4 @@ def _no_data(facts: Facts) -> Trigger | None:
         return None
     everyone = tuple((m.name, m.uid) for m in facts.status.members)
     message = f"no believable metrics for {rules.no_data_limit_seconds:g} s, and onNoData is Rollback"
-    return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since)
+    return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since, Strategy.EMERGENCY)

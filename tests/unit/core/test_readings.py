@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion
+from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
 from precision_operator.core.assess import assess
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge, promotes
@@ -19,10 +19,11 @@ CRITERIA = {c.signal: c for c in DEFAULT_CRITERIA}
     ("signal", "value", "failing", "kind"),
     [
         (Signal.OVERFLOW, 0.0, False, Ok),
-        (Signal.OVERFLOW, 0.30, False, Ok),
+        (Signal.OVERFLOW, 0.10, False, Ok),
+        (Signal.OVERFLOW, 0.11, False, Breach),
         (Signal.OVERFLOW, 0.31, False, Breach),
         (Signal.OVERFLOW, 0.25, True, Breach),
-        (Signal.OVERFLOW, 0.20, True, Ok),
+        (Signal.OVERFLOW, 0.09, True, Ok),
         (Signal.DIVERGENCE, -5.0, False, Ok),
         (Signal.DIVERGENCE, 0.21, False, Breach),
         (Signal.DIVERGENCE, math.nan, False, Breach),
@@ -49,7 +50,7 @@ def test_sample_is_judged(signal: Signal, value: float, failing: bool, kind: typ
         (CRITERIA[Signal.OVERFLOW], Ok(0.04), True),
         (CRITERIA[Signal.OVERFLOW], Ok(0.05), False),
         (CRITERIA[Signal.OVERFLOW], Unknown("NoSamples"), False),
-        (CRITERIA[Signal.OVERFLOW], Breach(0.0), False),
+        (CRITERIA[Signal.OVERFLOW], Breach(0.0, Severity.P1), False),
         (CRITERIA[Signal.NON_FINITE], Ok(0.0), True),
     ],
 )
@@ -80,11 +81,11 @@ def sample(signal: Signal, value: float | None, *, age: float = 1.0, steps: floa
         (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, age=61.0)), Unknown("SamplesTooOld")),
         (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, steps=3.0)), Unknown("TooFewSteps")),
         (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.0, steps=None)), Unknown("TooFewSteps")),
-        (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 1.0, steps=3.0)), Breach(1.0)),
+        (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 1.0, steps=3.0)), Breach(1.0, Severity.P0)),
         (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 0.0, steps=3.0)), Unknown("TooFewSteps")),
         (one(Signal.FAILURES, sample(Signal.FAILURES, None)), Ok(0.0)),
         (one(Signal.FAILURES, sample(Signal.FAILURES, None, steps=3.0)), Unknown("TooFewSteps")),
-        (one(Signal.FAILURES, None, crashing=True), Breach(1.0)),
+        (one(Signal.FAILURES, None, crashing=True), Breach(1.0, Severity.P0)),
         (
             one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9), errors={"overflow": "DuplicateSeries: two"}),
             Unknown("DuplicateSeries"),
@@ -109,7 +110,7 @@ def test_worst_pod_speaks_for_the_workload() -> None:
     evaluation = Evaluation(at=1000.0, continuous_since=0.0, pods=table)
     workload = WorkloadView("ns", "w", "u", pods=pods)
     verdict = assess(workload, policy().spec, evaluation, mode=Mode.FP16, failing=frozenset())
-    assert verdict.readings[Signal.OVERFLOW] == Breach(0.9)
+    assert verdict.readings[Signal.OVERFLOW] == Breach(0.9, Severity.P1)
 
 
 def test_fp32_is_not_judged_by_what_only_reduced_precision_has() -> None:

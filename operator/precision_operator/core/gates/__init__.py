@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Stage
 from precision_operator.api.status import Status
 from precision_operator.core.assess import Verdict
 from precision_operator.core.model import Evaluation, WorkloadView
@@ -20,6 +21,8 @@ class GateInput:
 
     policy: Policy
     status: Status
+    stage: Stage
+    """The step that would be left."""
     evaluation: Evaluation | None
     progress: tuple[tuple[WorkloadView, Progress], ...]
     """Every member of the cohort and where it stands."""

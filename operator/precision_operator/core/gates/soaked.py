@@ -8,8 +8,7 @@ def soaked(given: GateInput) -> Closed | None:
     if given.evaluation is None or given.evidence_since is None:
         return Closed("AwaitingEvaluation", "the evidence has not begun to count")
     spec = given.policy.spec
-    stage = spec.stages[given.status.step_index]
-    needed = max(stage.soak_seconds, (spec.evaluation.min_samples - 1) * spec.evaluation.interval_seconds)
+    needed = max(given.stage.soak_seconds, (spec.evaluation.min_samples - 1) * spec.evaluation.interval_seconds)
     # What this process did not watch without a gap does not count.
     since = max(given.evidence_since, given.evaluation.continuous_since)
     if given.evaluation.at - since < needed:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from precision_operator.api.commands import answered
 from precision_operator.api.status import HeldWorkload, Phase, Scope, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
@@ -23,12 +24,12 @@ def guard(facts: Facts) -> Outcome:
         return begin_rollback(facts, trigger)
     if status.precision is not facts.spec.target:
         return target_changed(facts)
-    asked = facts.policy.annotations.get(RETRY) == str(status.transition_id) and facts.window_clear
+    asked = answered(facts.policy.annotations, RETRY, status.transition_id) is not None and facts.window_clear
     if status.held and asked:
         status = replace(status, held=(), phase=Phase.HEALTHY, reason="Retried", message="held workloads join again")
     status = _without_gone(facts, status)
     # What a rollback of another policy still holds joins when a person says so, not because it was found.
-    members = facts.in_cohort(len(facts.spec.stages) - 1, status.members, latched=asked)
+    members = facts.in_cohort(len(facts.stages) - 1, status.members, latched=asked)
     status = replace(status, members=members)
     facts = replace(facts, status=status)
     return _follow_held(facts)

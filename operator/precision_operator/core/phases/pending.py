@@ -43,7 +43,7 @@ def pending(facts: Facts) -> Outcome:
         status,
         phase=Phase.PROGRESSING,
         reason="RolloutStarted",
-        message=f"step 1 of {len(facts.spec.stages)}: {names([m.name for m in members])} to {facts.spec.target}",
+        message=f"step 1 of {len(facts.stages)}: {names([m.name for m in members])} to {facts.spec.target}",
         gate_closed=False,
         precision=facts.spec.target,
         fallback=facts.spec.fallback,

@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 
-from precision_operator.api.spec import Delivery
+from precision_operator.api.commands import answered
+from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.status import Incident, Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
+from precision_operator.core.batches import under_way
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import follow
+from precision_operator.core.followup import follow, hurry_from
+from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Desired
 from precision_operator.core.progress import accepted_modes, progress_of
-from precision_operator.core.triggers import Trigger
+from precision_operator.core.triggers import Trigger, find_trigger
 
 
 def new_incident(facts: Facts, trigger: Trigger) -> Incident:
@@ -26,8 +29,13 @@ def new_incident(facts: Facts, trigger: Trigger) -> Incident:
         workloads=tuple(name for name, _ in trigger.workloads),
         detected_at=round(trigger.detected_at, 3),
         decided_at=facts.now,
-        deadline_at=round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3),
+        deadline_at=_deadline(facts, trigger),
+        strategy=trigger.strategy,
     )
+
+
+def _deadline(facts: Facts, trigger: Trigger) -> float:
+    return round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3)
 
 
 def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
@@ -45,8 +53,44 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         evidence_since=None,
         step_since=facts.now,
         held=(),
+        attempts=_attempts(facts) + 1,
     )
-    return Outcome(status, everything_down(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
+    facts = replace(facts, status=status)
+    return Outcome(status, _next_down(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
+
+
+def _attempts(facts: Facts) -> int:
+    """Failed attempts that still count: a fleet that stayed Healthy for long enough has proved itself."""
+    status = facts.status
+    guarded = status.phase in (Phase.HEALTHY, Phase.DEGRADED) and status.step_since is not None
+    proved = guarded and facts.now - (status.step_since or 0.0) >= facts.spec.reenable.stable_seconds
+    return 0 if proved else status.attempts
+
+
+def _next_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
+    """Everything, or what a gradual rollback has come to."""
+    everything, incident = everything_down(facts, escalate=escalate), facts.status.incident
+    gradual = incident is not None and incident.strategy is Strategy.GRADUAL
+    if incident is None or not gradual or facts.now >= hurry_from(facts, incident):
+        return everything
+    return under_way(facts, incident, everything)
+
+
+def _raise(facts: Facts, incident: Incident) -> tuple[Incident, tuple[Notify, ...]]:
+    """Severity never falls within an incident, and what it rises to is carried out at once."""
+    trigger = find_trigger(facts)
+    if trigger is None or trigger.severity >= incident.severity:
+        return incident, ()
+    raised = replace(
+        incident,
+        severity=trigger.severity,
+        strategy=trigger.strategy,
+        reason=trigger.reason,
+        message=trigger.message,
+        workloads=tuple(sorted({*incident.workloads, *(name for name, _ in trigger.workloads)})),
+        deadline_at=min(incident.deadline_at, _deadline(facts, trigger)),
+    )
+    return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
 
 
 def everything_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
@@ -63,24 +107,30 @@ def rolling_back(facts: Facts) -> Outcome:
     status = _current(facts)
     if status.incident is None:
         return Outcome(replace(status, phase=Phase.HELD), everything_down(facts))
-    followed = follow(facts, status.incident, _concerned(facts))
+    incident, raised = _raise(facts, status.incident)
+    followed = follow(facts, incident, _concerned(facts))
     status = replace(status, incident=followed.incident)
+    if raised:
+        status = replace(status, reason=incident.reason, message=incident.message)
+    facts = replace(facts, status=status)
     if followed.waiting is None:
         text = f"all of the fleet trains in {facts.spec.fallback}; annotate retry={status.transition_id + 1} to start again"
         done = replace(status, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
         return Outcome(done, everything_down(facts), settle=True, notices=(Notify("RolledBack", text),))
     if followed.waiting.reason == "DeadlineExceeded":
         status = replace(status, reason="DeadlineExceeded")
-    desired = everything_down(facts, escalate=followed.escalate)
-    return Outcome(status, desired, waiting=followed.waiting, notices=followed.notices)
+    desired = _next_down(facts, escalate=followed.escalate)
+    return Outcome(status, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
 
 
 def held(facts: Facts) -> Outcome:
     """Make the rollback last; leave only when a person answers this very transition with retry."""
     status = _current(facts)
     incident = status.incident
-    if facts.policy.annotations.get(RETRY) == str(status.transition_id) and not facts.spec.suspend:
-        text = "a person asked for another attempt"
+    asked = answered(facts.policy.annotations, RETRY, status.transition_id)
+    closed = reenabled(facts)
+    if asked is not None and closed is None:
+        text = f"{asked.by or 'a person'} asked for another attempt"
         again = replace(
             status,
             phase=Phase.PENDING,
@@ -94,7 +144,7 @@ def held(facts: Facts) -> Outcome:
         return Outcome(again, notices=(Notify("Retried", text),))
     if incident is not None and incident.settled_at is None and incident.last_ack_at is not None and _settled(facts):
         status = replace(status, incident=replace(incident, settled_at=facts.now))
-    return Outcome(status, everything_down(facts), settle=True)
+    return Outcome(status, everything_down(facts), settle=True, waiting=closed)
 
 
 def _current(facts: Facts) -> Status:

@@ -23,7 +23,7 @@ def rollout(facts: Facts) -> Outcome:
     if facts.status.precision is not facts.spec.target:
         return target_changed(facts)
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
-    index = min(facts.status.step_index, len(facts.spec.stages) - 1)
+    index = min(facts.status.step_index, len(facts.stages) - 1)
     # A member that was deleted is replaced: a cohort without its canary has proved nothing.
     members = facts.in_cohort(index, facts.status.members)
     facts = replace(facts, status=replace(facts.status, step_index=index, members=members))
@@ -69,6 +69,7 @@ def _waiting(facts: Facts) -> Closed | None:
     given = GateInput(
         policy=facts.policy,
         status=facts.status,
+        stage=facts.stages[facts.status.step_index],
         evaluation=facts.evaluation,
         progress=tuple((w, progress_of(w, accepted, facts.evaluation, d)) for w, d in facts.members),
         fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
@@ -96,7 +97,7 @@ def _evidence_since(facts: Facts) -> float | None:
 
 
 def _promote(facts: Facts) -> Outcome:
-    status, stages = facts.status, facts.spec.stages
+    status, stages = facts.status, facts.stages
     if status.step_index + 1 >= len(stages):
         done: Status = replace(
             status,

@@ -1,0 +1,226 @@
+"""How rollbacks are carried out, and how a fleet starts again after one."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.commands import Prerequisite
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import RequestPod, WriteTemplate
+from tests.property.policies import FAST
+from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, deafen, until
+from tests.property.test_story import fleet, promoted
+from tests.property.world import World
+
+MILD = {Signal.OVERFLOW: 0.2}
+QUICK = {"gradual": {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34}}
+
+
+def incident_of(world: World) -> tuple[Severity, Strategy]:
+    assert world.status.incident is not None
+    return world.status.incident.severity, world.status.incident.strategy
+
+
+def gradually(**spec: object) -> World:
+    """A promoted fleet whose mild overflow has just begun a gradual rollback."""
+    world = promoted(rollback={**QUICK, **spec})
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    return world
+
+
+def annotate(world: World, *items: Prerequisite, retry: bool = True) -> None:
+    """Acknowledge, and ask for another attempt, in answer to the transition that stands now."""
+    number = str(world.status.transition_id)
+    given = {item.annotation: f"{number}: because" for item in items}
+    if retry:
+        given["precision.genesis.ai/retry"] = number
+    world.policy = replace(world.policy, annotations=given)
+
+
+def test_mild_overflow_is_rolled_back_gradually_once_it_has_lasted() -> None:
+    world = promoted(rollback=QUICK)
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    begun = world.now
+    world.step()
+    assert world.status.phase is Phase.HEALTHY
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert world.now - begun > 30.0
+    assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
+    assert world.status.gate_closed
+
+
+def test_a_gradual_rollback_moves_in_batches_each_after_the_last_acknowledged() -> None:
+    world = gradually()
+    left = [len(world.really_in(Mode.FP16))]
+    while world.status.phase is not Phase.HELD:
+        before = world.writes
+        told = [a for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate)]
+        assert len(told) <= 2
+        world.step()
+        left.append(len(world.really_in(Mode.FP16)))
+        assert left[-2] - left[-1] <= 2
+        assert len(left) < 20, (before, world.status.message)
+    assert left[-1] == 0
+    assert len(set(left)) >= 3
+
+
+def test_a_restart_waits_for_what_is_in_flight_but_not_for_ever() -> None:
+    world = gradually()
+    assert world.status.incident is not None
+    decided = world.status.incident.decided_at
+    until(world, lambda w: w.restarts.get("literal", 0) == 2, seconds=5.0)
+    assert 60.0 <= world.now - decided <= 70.0
+    until(world, lambda w: w.status.phase is Phase.HELD)
+
+
+@pytest.mark.parametrize("worse", [OVERFLOWS, NAN])
+def test_a_severe_breach_takes_over_a_gradual_rollback_at_once(worse: dict[Signal, float]) -> None:
+    world = gradually()
+    assert len(world.really_in(Mode.FP16)) >= 4
+    world.bad = dict.fromkeys(world.workloads, worse)
+    world.run(2, 1.0)
+    severity, strategy = incident_of(world)
+    assert severity < Severity.P2
+    assert strategy is Strategy.EMERGENCY
+    assert not {n for n in world.really_in(Mode.FP16) if n.startswith("hot")}
+    world.bad = {}
+    world.run(3)
+    assert incident_of(world)[0] is severity, "severity fell within an incident"
+
+
+def test_a_deaf_workload_does_not_make_a_gradual_rollback_miss_its_deadline() -> None:
+    world = gradually(deadlines={"P2": "10m"}, ackTimeout="30s")
+    deafen(world, "hot-0", "hot-1")
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=5.0, passes=300)
+    assert world.status.incident is not None
+    assert world.status.incident.last_ack_at is not None
+    assert world.status.incident.last_ack_at <= world.status.incident.deadline_at
+
+
+def test_hold_neither_promotes_nor_rolls_back() -> None:
+    world = fleet(rollback={"strategies": {"P1": "Hold", "P2": "Hold"}})
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    world.run(60)
+    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
+
+
+def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
+    world = promoted(evaluation={"interval": "15s", "failureLimit": 2, "minSamples": 1})
+    world.bad["hot-0"] = MILD
+    world.run(5)
+    world.bad["hot-0"] = OVERFLOWS
+    world.run(2)
+    assert world.status.phase is Phase.HEALTHY
+    world.step()
+    assert world.status.phase is Phase.DEGRADED
+
+
+def test_a_severe_breach_stays_severe_until_it_falls_below_its_leave_level() -> None:
+    world = promoted(evaluation={"interval": "15s", "failureLimit": 5, "minSamples": 1})
+    world.bad["hot-0"] = OVERFLOWS
+    world.step()
+    world.bad["hot-0"] = {Signal.OVERFLOW: 0.25}
+    world.step()
+    assert [f.severity for f in world.status.failing] == [Severity.P1]
+    world.bad["hot-0"] = {Signal.OVERFLOW: 0.15}
+    world.step()
+    assert [f.severity for f in world.status.failing] == [Severity.P2]
+
+
+def test_a_person_can_roll_back_gradually_and_then_at_once() -> None:
+    world = promoted(rollback=QUICK)
+    answer(world, "rollback")
+    world.step(1.0)
+    assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
+    assert len(world.really_in(Mode.FP16)) >= 4
+    answer(world, "abort")
+    world.step(1.0)
+    assert incident_of(world) == (Severity.P0, Strategy.EMERGENCY)
+    assert not {n for n in world.really_in(Mode.FP16) if n.startswith("hot")}
+
+
+def held(**reenable: object) -> World:
+    world = promoted(reenable=reenable)
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    world.bad = {}
+    return world
+
+
+def test_a_retry_waits_until_every_prerequisite_is_acknowledged() -> None:
+    world = held()
+    annotate(world, *list(Prerequisite)[:-1])
+    world.run(60)
+    assert world.status.phase is Phase.HELD
+    waiting = {c.type: c for c in world.status.conditions}["Progressing"]
+    assert (waiting.reason, "rollbackReady" in waiting.message) == ("AwaitingPrerequisites", True)
+    annotate(world, *Prerequisite)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+
+
+def test_acknowledgements_of_an_earlier_rollback_do_not_count() -> None:
+    world = held(prerequisites=["fix"])
+    annotate(world, Prerequisite.FIX)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    stale = dict(world.policy.annotations)
+    stale["precision.genesis.ai/retry"] = str(world.status.transition_id)
+    world.policy = replace(world.policy, annotations=stale)
+    world.bad = {}
+    world.run(100)
+    assert world.status.phase is Phase.HELD
+
+
+def test_another_attempt_tolerates_no_breached_evaluation() -> None:
+    world = held(prerequisites=[])
+    tolerant = replace(world.policy.spec.evaluation, failure_limit=5)
+    world.policy = replace(world.policy, spec=replace(world.policy.spec, evaluation=tolerant))
+    annotate(world)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    world.run(2, 1.0)
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    world.step()
+    assert world.status.phase in DOWN
+
+
+def test_back_off_grows_with_each_failed_attempt_and_the_first_retry_is_free() -> None:
+    world = held(prerequisites=[], backoff="1h", backoffLimit="3h")
+    waits = []
+    for _ in range(5):
+        assert world.status.incident is not None
+        decided = world.status.incident.decided_at
+        annotate(world)
+        until(world, lambda w: w.status.phase is not Phase.HELD, seconds=60.0, passes=2000)
+        waits.append(world.now - decided)
+        until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
+        world.run(2, 1.0)
+        world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+        until(world, lambda w: w.status.phase is Phase.HELD)
+        world.bad = {}
+    assert [round(wait / 3600) for wait in waits] == [0, 1, 2, 3, 3]
+
+
+def test_a_fleet_that_proved_itself_begins_its_count_of_attempts_anew() -> None:
+    world = held(prerequisites=[], stable="1h")
+    assert world.status.attempts == 1
+    annotate(world)
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    world.now += 3600.0
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    assert world.status.attempts == 1
+
+
+def test_another_attempt_goes_by_its_own_steps() -> None:
+    steps = [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]
+    world = held(prerequisites=[], steps=steps)
+    assert len(world.policy.spec.stages) == 3
+    annotate(world)
+    until(world, lambda w: w.status.phase is Phase.PAUSED, seconds=15.0)
+    assert world.status.step == "1/2 20%"
+    assert FAST["strategy"] != steps
