@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from precision_trainer import PrecisionAnalyzer, cli
-from precision_trainer.analyzer import gemm
+from precision_trainer.analyzer import fp8, gemm
 from precision_trainer.analyzer.alignment import misalignments
 from precision_trainer.analyzer.comparison import ModeRun, compare
 from precision_trainer.analyzer.figure import draw
@@ -244,6 +244,32 @@ def test_fp8_says_why_not() -> None:
     assert "this is a CPU" in str(fp8_missing(None))
     assert "this GPU has 8.0" in str(fp8_missing((8, 0)))
     assert "pip install torchao" in str(fp8_missing((9, 0)))
+
+
+def test_fp8_rounding_by_every_recipe_errs_as_its_mantissa_says_and_a_late_scale_cuts_off() -> None:
+    model, quiet = small(), torch.randn(16, 12)
+    found = {item.recipe: item for item in fp8.study(model, lambda _: quiet, mean_square, CPU)}
+    assert found.keys() == {"current", "delayed", "mx"}
+    for item in found.values():
+        assert item.layers == 2
+        assert 0.01 < item.forward_median < 2.0**-4  # half a step of 3 bits, at most
+        assert item.forward_median < item.backward_median < 2.0**-2
+    assert found["delayed"].forward_worst == found["current"].forward_worst  # nothing changed from batch to batch
+    grows = fp8.study(model, lambda step: quiet * (100.0 if step == fp8.HISTORY else 1.0), mean_square, CPU)
+    late = {item.recipe: item.forward_worst for item in grows}
+    assert late["delayed"] > 0.5 > 0.1 > late["current"]
+    assert fp8.study(nn.Embedding(4, 4), lambda _: torch.tensor([1, 2]), mean_square, CPU) == ()
+
+
+def test_a_block_of_32_with_an_outlier_spoils_only_itself() -> None:
+    values = torch.full((1, 70), 1e-3)
+    values[0, 0] = 1e5
+    blocks = fp8.rounded_to(values, torch.float8_e4m3fn, "mx", 1e5)
+    tensor = fp8.rounded_to(values, torch.float8_e4m3fn, "current", 1e5)
+    assert blocks.shape == values.shape
+    assert torch.allclose(blocks[0, 32:], values[0, 32:], rtol=0.07)
+    assert (tensor[0, 1:] == 0).all()
+    assert blocks[0, 0].item() == pytest.approx(1e5, rel=0.07)
 
 
 def test_the_machine_is_asked() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import ConfigError
 from ..models.task import Task, to_device
-from . import gemm
+from . import fp8, gemm
 from .alignment import misalignments
 from .comparison import ModeRun, compare
 from .formats import FORMATS, FormatAnalysis, analyze_format
@@ -89,6 +89,7 @@ class PrecisionAnalyzer:
             task.name,
             seen,
             runs,
+            fp8.study(task.model, batches, task.loss, self.device),
             misaligned,
             recommend(self.hardware, seen, runs, misaligned),
         )

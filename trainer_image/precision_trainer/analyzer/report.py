@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from .alignment import Misalignment
 from .comparison import ModeRun
 from .formats import FormatAnalysis
+from .fp8 import Fp8Error
 from .gemm import Gemm
 from .hardware import KNOWN, Hardware
 from .probe import Probe
@@ -26,6 +27,7 @@ class Report:
     """What was analyzed."""
     probe: Probe
     runs: tuple[ModeRun, ...]
+    fp8: tuple[Fp8Error, ...]
     misaligned: tuple[Misalignment, ...]
     recommendation: Recommendation
 
@@ -48,6 +50,7 @@ class Report:
             "modes": [asdict(item) for item in self.probe.modes],
             "modules": modules,
             "training": [asdict(item) | {"final_loss": item.final_loss} for item in self.runs],
+            "fp8": [asdict(item) for item in self.fp8],
             "misaligned": [asdict(item) for item in self.misaligned],
             "recommendation": asdict(self.recommendation),
             "known_hardware": [asdict(item) for item in KNOWN],
@@ -59,15 +62,8 @@ class Report:
 
     def markdown(self) -> str:
         """For a person."""
-        parts = (
-            self._recommendation(),
-            self._module(),
-            self._training(),
-            self._formats(),
-            self._hardware(),
-            _guidelines(),
-        )
-        return "\n\n".join(parts) + "\n"
+        findings = (self._recommendation(), self._module(), self._training(), self._fp8())
+        return "\n\n".join((*findings, self._formats(), self._hardware(), _guidelines())) + "\n"
 
     def _recommendation(self) -> str:
         advice = self.recommendation
@@ -124,6 +120,21 @@ class Report:
         rows = [_run_row(run) for run in self.runs]
         return (
             f"## Training\n\nThe same weights and batches, the modes taking turns step by step:\n\n{_table(head, rows)}"
+        )
+
+    def _fp8(self) -> str:
+        here = self.hardware.fp8_missing or "the hardware and torchao are there"
+        if not self.fp8:
+            return f"## FP8\n\nTraining in it: {here}. No linear layer to round."
+        rows = [
+            (item.recipe, _share(item.forward_median), f"{_share(item.forward_worst)} (`{item.worst_layer}`)",
+             _share(item.backward_median), _share(item.backward_worst))
+            for item in self.fp8
+        ]  # fmt: skip
+        head = ("scaling", "forward, E4M3: median", "worst layer", "backward, E5M2: median", "worst")
+        return (
+            f"## FP8\n\nTraining in it: {here}.\n\nErrors of the products of {self.fp8[0].layers} linear layers, rounded to "
+            f"FP8 and summed in FP32:\n\n{_table(head, rows)}"
         )
 
     def _formats(self) -> str:

@@ -35,6 +35,8 @@ def register(commands: Commands) -> None:
     parser.add_argument("--width", type=int, default=512, help="of the built-in models (default 512)")
     parser.add_argument("--layers", type=int, default=4, help="of the transformer (default 4)")
     parser.add_argument("--context", type=int, default=128, help="tokens or steps a sample (default 128)")
+    parser.add_argument("--vocabulary", type=int, default=1000, help="of the transformer, from 256 up (default 1000)")
+    parser.add_argument("--environment", default="CartPole-v1", help="of the world model (default CartPole-v1)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights (default 0)")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw six panels there (.png, .svg, .pdf)")
@@ -45,7 +47,8 @@ def register(commands: Commands) -> None:
 def _run(parsed: argparse.Namespace) -> int:
     options = TrainOptions(
         model=parsed.model, batch_size=parsed.batch_size, width=parsed.width, layers=parsed.layers, context=parsed.context,
-        seed=parsed.seed, threads=parsed.threads, steps=parsed.steps,
+        vocabulary=parsed.vocabulary, environment=parsed.environment, seed=parsed.seed,
+        threads=parsed.threads, steps=parsed.steps,
     )  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     import torch

@@ -31,6 +31,7 @@ class TrainOptions:
     width: int = _option(64, "features: of a token (a multiple of 4), or of the world model's layers", 4, 65536)  # type: ignore[assignment]
     layers: int = _option(2, "transformer: blocks", 1, 1024)  # type: ignore[assignment]
     context: int = _option(32, "tokens a sample, or steps a sequence of the world model", 1, 65536)  # type: ignore[assignment]
+    vocabulary: int = _option(256, "transformer: entries of the token table; bytes use the first 256", 256, 1 << 20)  # type: ignore[assignment]
     environment: str = _option("CartPole-v1", "world-model: the gymnasium environment it learns from")  # type: ignore[assignment]
     seed: int = _option(0, "of the initial weights and the random state", 0, 2**31)  # type: ignore[assignment]
     threads: int = _option(1, "CPU threads a rank", 1, 1024)  # type: ignore[assignment]

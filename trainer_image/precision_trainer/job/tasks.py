@@ -19,7 +19,9 @@ def build_task(options: TrainOptions) -> Task:
     """
     if options.model == "transformer":
         text = LibraryText(options.context)
-        sizes = TransformerConfig(width=options.width, layers=options.layers, context=options.context)
+        sizes = TransformerConfig(
+            width=options.width, layers=options.layers, context=options.context, vocabulary=options.vocabulary
+        )
         name = f"transformer-d{options.width}-l{options.layers}-t{options.context}"
         return make_task(name, ByteTransformer(sizes), text.batch, next_byte_loss, text.fingerprint)
     if options.model == "world-model":

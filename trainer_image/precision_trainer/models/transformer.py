@@ -22,6 +22,8 @@ class TransformerConfig:
     heads: int = 4
     context: int = 64
     """Tokens a sample, T."""
+    vocabulary: int = VOCABULARY
+    """Entries of the token table, V, at least 256; bytes use the first 256."""
 
 
 class _Block(nn.Module):
@@ -48,16 +50,16 @@ class _Block(nn.Module):
 
 
 class ByteTransformer(nn.Module):
-    """Predicts the next byte: tokens [B, T] int64 -> logits [B, T, 256]."""
+    """Predicts the next byte: tokens [B, T] int64 -> logits [B, T, V]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.token = nn.Embedding(VOCABULARY, config.width)
+        self.token = nn.Embedding(config.vocabulary, config.width)
         self.position = nn.Embedding(config.context, config.width)
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, VOCABULARY, bias=False)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.apply(_initialise)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
