@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import warnings
@@ -19,14 +20,15 @@ def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
     import torch
 
     from precision_trainer.gang.ddp import cleanup_distributed, init_distributed
-    from tests.trainer import scenarios
 
     torch.set_num_threads(1)
     init_distributed("gloo", timeout_seconds=60)
     try:
         while (name := pipe.recv()) is not None:
             try:
-                pipe.send(getattr(scenarios, name)(rank, world))
+                module, _, function = name.rpartition(".")
+                scenarios = importlib.import_module(f"tests.trainer.{module or 'scenarios'}")
+                pipe.send(getattr(scenarios, function)(rank, world))
             except Exception as error:  # noqa: BLE001  (the test decides what it means)
                 pipe.send(error)
     finally:
@@ -34,7 +36,7 @@ def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
 
 
 class Gang:
-    """Runs a function of scenarios.py on every rank."""
+    """Runs a function of scenarios.py, or of another module of this folder as ``module.function``, on every rank."""
 
     def __init__(self, world: int) -> None:
         from precision_trainer.gang.launch import free_port

@@ -1,0 +1,113 @@
+"""Going back to the last healthy checkpoint, in process: two real ranks, and the loop with a request file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer.job import train as train_module
+from tests.trainer.gang import Gang
+from tests.trainer.test_train import Session, _equal
+
+
+def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(gang: Gang) -> None:
+    first, second = gang.run("state_scenarios.rewind_after_poisoned_weights")
+    for result in (first, second):
+        assert result["step"] == 10
+        assert result["samples"] == 80
+        assert result["went_back"]
+        assert result["replayed"]
+        assert result["finite"]
+        assert result["generation"] == 1
+        assert result["sources"] == ["rewind: request"]
+        assert result["metrics"] == {"genesis_rewinds": 1.0, "genesis_rewind_failures": 0.0}
+    assert first["print"] == second["print"]
+    assert first["asked_at"] == second["asked_at"]
+    # What was saved after it may be poisoned: a resume must not find it, a person may.
+    assert first["files"][1:] == ["step-000000000010"]
+    assert first["files"][0].startswith("rejected-step-")
+
+
+def test_without_a_healthy_checkpoint_a_rewind_changes_nothing(gang: Gang) -> None:
+    for result in gang.run("state_scenarios.rewind_with_nothing_healthy"):
+        assert result == {"result": None, "unchanged": True, "step": 3}
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
+    return Session(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> list[torch.nn.Module]:
+    """The model of the session that runs, so that a test can poison it."""
+    made: list[torch.nn.Module] = []
+    build = train_module.build_task
+
+    def remember(options: object) -> object:
+        task = build(options)  # type: ignore[arg-type]
+        made[:] = [task.model]
+        return task
+
+    monkeypatch.setattr(train_module, "build_task", remember)
+    return made
+
+
+def test_poisoned_weights_are_gone_after_the_request_and_the_result_is_that_of_a_clean_run(
+    session: Session,
+    model: list[torch.nn.Module],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "clean").mkdir()
+    clean = Session(tmp_path / "clean", monkeypatch, capsys)
+    clean.run(steps=60, checkpoint_every=10, healthy_after=5)
+    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(session.request))
+
+    def poison() -> None:
+        if not session.request.exists():  # not again when the step comes again
+            with torch.no_grad():
+                next(model[0].parameters()).fill_(float("nan"))
+            session.write('{"generation":1,"mode":"fp32","rewind":true}')()
+
+    session.run({45: poison}, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.03)
+    rewound = session.events("rewound")
+    assert len(rewound) == 1
+    assert rewound[0]["step"] in (30, 40)
+    assert session.value("genesis_rewinds_total") == 1
+    assert session.value("genesis_training_step") == 60
+    assert session.value("genesis_precision_info{fp32,1}") == 1
+    assert session.value("genesis_last_healthy_checkpoint_step") >= 40
+    # The run in which it happened ended, not well.
+    assert session.value("genesis_training_total") - session.value("genesis_training_success_total") == 1
+    for key in ("model_state_dict", "optimizer_state_dict", "samples", "rng"):
+        assert _equal(clean.state(60)[key], session.state(60)[key]), key
+
+
+def test_a_request_to_rewind_that_waits_at_start_is_carried_out_once(session: Session) -> None:
+    session.run(steps=30, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    healthy = max(int(p.parent.name[5:]) for p in (session.directory / "checkpoints").glob("step-*/healthy.json"))
+    assert healthy < 30
+    session.request.write_text('{"generation":4,"mode":"fp32","rewind":true}')
+    session.run(steps=35, checkpoint_every=10)
+    assert [line["step"] for line in session.events("resumed")] == [healthy]
+    session.run(steps=36)
+    # The checkpoint of step 35 was made under generation 4.
+    assert [line["step"] for line in session.events("resumed")] == [35]
+
+
+def test_weights_that_are_not_finite_are_not_saved(session: Session, model: list[torch.nn.Module]) -> None:
+    from precision_trainer.errors import CheckpointError
+
+    def poison() -> None:
+        with torch.no_grad():
+            next(model[0].parameters())[0] = float("inf")
+
+    with pytest.raises(CheckpointError, match="poisoned"):
+        session.run({12: poison}, steps=15, checkpoint_every=10)
+    assert session.value("genesis_checkpoint_failures_total") == 1
+    session.run(steps=10)
+    assert [line["step"] for line in session.events("resumed")] == [10]
