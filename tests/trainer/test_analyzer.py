@@ -292,6 +292,13 @@ def test_products_are_measured_or_it_is_said_why_not() -> None:
     }
 
 
+def test_a_mode_that_the_device_only_emulates_is_not_trained_for_minutes_and_it_is_said() -> None:
+    found = [gemm.Gemm(name, speed, speed, None) for name, speed in (("fp32", 100.0), ("bf16", 11.0), ("fp16", 9.0))]
+    assert gemm.emulated([*found, gemm.Gemm("tf32", None, None, "none")], ("fp32", "bf16", "fp16")) == {
+        "fp16": "its matrix products run at 9.0 GFLOP/s here, FP32's at 100.0"
+    }
+
+
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
@@ -299,7 +306,7 @@ def test_the_report_is_valid_json_markdown_and_six_panels(tmp_path: Path) -> Non
     report = PrecisionAnalyzer().analyze(small(), torch.randn(8, 12), mean_square, steps=3, name="mine")
     wire = json.loads(json.dumps(report.to_wire(), allow_nan=False))
     assert wire["subject"] == "mine"
-    assert {item["mode"] for item in wire["training"]} == {"fp32", "bf16", "fp16"}
+    assert {item["mode"] for item in wire["training"]} | wire["not_trained"].keys() == {"fp32", "bf16", "fp16"}
     text = report.markdown()
     for part in (
         "# Precision of mine",

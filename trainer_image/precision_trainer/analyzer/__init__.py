@@ -76,19 +76,28 @@ class PrecisionAnalyzer:
                 f"one pass in FP32 gave the loss {reference.loss} and a largest gradient of {seen.gradient_max}: expected "
                 "finite numbers and a gradient; this is no question of precision, look at the loss and the data"
             )
+        products = gemm.measure(self.device, tf32=self.hardware.tf32)
+        emulated = gemm.emulated(products, tuple(MODES))
         runs: tuple[ModeRun, ...] = ()
         if steps > 0:
             runs = compare(
-                task.model, batches, task.loss, self.device, modes=tuple(MODES), steps=steps, loss_scale=seen.loss_scale
+                task.model,
+                batches,
+                task.loss,
+                self.device,
+                modes=[mode for mode in MODES if mode not in emulated],
+                steps=steps,
+                loss_scale=seen.loss_scale,
             )
         misaligned = misalignments(task.model, seen.modules)
         return Report(
             self.hardware,
             self.formats(),
-            gemm.measure(self.device, tf32=self.hardware.tf32),
+            products,
             task.name,
             seen,
             runs,
+            emulated,
             fp8.study(task.model, batches, task.loss, self.device),
             misaligned,
             recommend(self.hardware, seen, runs, misaligned),

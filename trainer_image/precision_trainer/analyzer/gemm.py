@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from .formats import FORMATS
 
 _ROUNDS = 5
+_EMULATED = 10.0
+"""A format slower than FP32 by this factor has no hardware here."""
 _SECONDS_EACH = 0.02
 """A round repeats the product for about this long."""
 
@@ -50,6 +53,17 @@ def measure(device: torch.device, *, tf32: bool, size: int | None = None) -> tup
         else Gemm(item.name, max(found[item.name, size]), max(found[item.name, size - 3]), None)
         for item in FORMATS
     )
+
+
+def emulated(found: Sequence[Gemm], modes: Sequence[str]) -> dict[str, str]:
+    """Of ``modes``, those whose products are so slow here that the device can only be emulating them, and why."""
+    speed = {item.format: item.gflops for item in found if item.gflops is not None}
+    reference = speed["fp32"]
+    return {
+        mode: f"its matrix products run at {speed[mode]:.1f} GFLOP/s here, FP32's at {reference:.1f}"
+        for mode in modes
+        if mode in speed and speed[mode] * _EMULATED < reference
+    }
 
 
 def _gflops(device: torch.device, dtype: torch.dtype, size: int, *, tf32: bool) -> float:

@@ -27,6 +27,8 @@ class Report:
     """What was analyzed."""
     probe: Probe
     runs: tuple[ModeRun, ...]
+    not_trained: dict[str, str]
+    """Modes left out of the training, and why."""
     fp8: tuple[Fp8Error, ...]
     misaligned: tuple[Misalignment, ...]
     recommendation: Recommendation
@@ -50,6 +52,7 @@ class Report:
             "modes": [asdict(item) for item in self.probe.modes],
             "modules": modules,
             "training": [asdict(item) | {"final_loss": item.final_loss} for item in self.runs],
+            "not_trained": self.not_trained,
             "fp8": [asdict(item) for item in self.fp8],
             "misaligned": [asdict(item) for item in self.misaligned],
             "recommendation": asdict(self.recommendation),
@@ -120,6 +123,7 @@ class Report:
         rows = [_run_row(run) for run in self.runs]
         return (
             f"## Training\n\nThe same weights and batches, the modes taking turns step by step:\n\n{_table(head, rows)}"
+            + "".join(f"\n\n{mode}: not trained, {why}." for mode, why in self.not_trained.items())
         )
 
     def _fp8(self) -> str:
