@@ -175,7 +175,8 @@ class World:
             if pod.uid == action.pod.uid and pod.request == action.pod.request:
                 pod = replace(pod, request=Request(action.generation, action.mode))
                 self.writes += 1
-                self.log.append((workload.name, f"request {action.mode} {action.generation}"))
+                flag = " rewind" if action.rewind else ""
+                self.log.append((workload.name, f"request {action.mode} {action.generation}{flag}"))
             pods.append(pod)
         self.workloads[workload.name] = replace(workload, pods=tuple(pods))
 

@@ -224,3 +224,24 @@ def test_another_attempt_goes_by_its_own_steps() -> None:
     until(world, lambda w: w.status.phase is Phase.PAUSED, seconds=15.0)
     assert world.status.step == "1/2 20%"
     assert FAST["strategy"] != steps
+
+
+@pytest.mark.parametrize(
+    ("values", "rewound"),
+    [(NAN, {"hot-1", "hot-3"}), ({Signal.DIVERGENCE: 0.5}, {"hot-1", "hot-3"}), (OVERFLOWS, set())],
+)
+def test_poisoned_weights_are_taken_back_and_skipped_steps_are_not(
+    values: dict[Signal, float], rewound: set[str]
+) -> None:
+    world = promoted()
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), values)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    assert {name for name, what in world.log if what.endswith("rewind")} == rewound
+    assert {name for name, what in world.log if what.startswith("request fp32")} == {f"hot-{i}" for i in range(5)}
+
+
+def test_a_single_poisoned_workload_is_taken_back_by_itself() -> None:
+    world = promoted()
+    world.bad["hot-2"] = NAN
+    world.run(3)
+    assert [name for name, what in world.log if what.endswith("rewind")] == ["hot-2"]

@@ -82,6 +82,8 @@ class Incident:
     settled_at: float | None = None
     escalated: bool = False
     strategy: Strategy = Strategy.EMERGENCY
+    poisoned: tuple[str, ...] = ()
+    """Names of workloads whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,9 @@ def _incident_to_wire(incident: Incident) -> dict[str, object]:
         value = getattr(incident, spec.name)
         if spec.name.endswith("_at"):
             value = format_time(value)
-        elif spec.name == "workloads":
-            value = list(value[:100])
-        if value is not None:
+        elif isinstance(value, tuple):
+            value = list(value[:100]) if spec.name == "workloads" else list(value)
+        if value not in (None, []):
             wire[_camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
     return wire
 
@@ -160,6 +162,7 @@ def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
         settled_at=parse_time(raw.get("settledAt")),
         escalated=boolean(raw.get("escalated"), False),
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
+        poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
     )
 
 

@@ -23,6 +23,8 @@ class RequestPod:
     pod: PodView
     mode: Mode
     generation: int
+    rewind: bool = False
+    """Go back to the newest checkpoint that was proven healthy: the weights themselves are poisoned."""
 
 
 @dataclass(frozen=True, slots=True)

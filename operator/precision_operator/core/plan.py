@@ -23,6 +23,8 @@ class Desired:
     """On the way down a workload that is already as safe needs no write; on the way up it must match."""
     latch: bool = False
     """It was moved and rolled back: that must stand on the workload itself."""
+    rewind: bool = False
+    """Its weights are poisoned: another precision alone would not mend them."""
     escalate: bool = False
     """It did not acknowledge in time: its pods are restarted."""
 
@@ -95,7 +97,7 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
     if desired.delivery is not Delivery.HOT:
         return []
     return [
-        RequestPod(desired.workload, pod, desired.mode, generation)
+        RequestPod(desired.workload, pod, desired.mode, generation, desired.rewind)
         for pod in live_pods(desired.workload)
         if pod.effective_mode not in desired.accepted
     ]

@@ -12,6 +12,7 @@ from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
+from precision_operator.core.readings import LOSSES
 
 REASONS = {
     Signal.OVERFLOW: "OverflowRateHigh",
@@ -34,6 +35,8 @@ class Trigger:
     """(name, uid) of the breached ones."""
     detected_at: float
     strategy: Strategy
+    poisoned: tuple[str, ...] = ()
+    """Names of those whose weights are to be taken back to a healthy checkpoint."""
 
 
 def find_trigger(facts: Facts) -> Trigger | None:
@@ -120,6 +123,7 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
         workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
         detected_at=min(f.since for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],
+        poisoned=tuple(sorted({f.name for f in standing if f.signal in LOSSES})),
     )
 
 

@@ -63,6 +63,17 @@ def test_request_of_a_pod_without_annotations() -> None:
     ]
 
 
+def test_request_that_takes_poisoned_weights_back() -> None:
+    pod = read_pod(b.pod(b.hot_spec())).view
+    view = view_of(b.deployment(b.hot_spec()))
+    (request,) = [
+        o.value
+        for o in patches.request_pod(RequestPod(view, pod, Mode.FP32, 1, rewind=True))
+        if "request" in o.path and o.op == "add"
+    ]
+    assert request == '{"generation":1,"mode":"fp32","rewind":true}'
+
+
 def test_a_literal_is_written_in_place() -> None:
     env = [{"name": "A", "value": "1"}, *b.LITERAL]
     view = view_of(b.deployment(b.pod_spec(b.container(env=env)), annotations={GENERATION: "8", LATCH: "fp32"}))

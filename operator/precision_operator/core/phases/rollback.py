@@ -31,6 +31,7 @@ def new_incident(facts: Facts, trigger: Trigger) -> Incident:
         decided_at=facts.now,
         deadline_at=_deadline(facts, trigger),
         strategy=trigger.strategy,
+        poisoned=trigger.poisoned,
     )
 
 
@@ -88,6 +89,7 @@ def _raise(facts: Facts, incident: Incident) -> tuple[Incident, tuple[Notify, ..
         reason=trigger.reason,
         message=trigger.message,
         workloads=tuple(sorted({*incident.workloads, *(name for name, _ in trigger.workloads)})),
+        poisoned=tuple(sorted({*incident.poisoned, *trigger.poisoned})),
         deadline_at=min(incident.deadline_at, _deadline(facts, trigger)),
     )
     return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
@@ -97,8 +99,16 @@ def everything_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, .
     """Every selected workload, moved or not: a fleet in FP32 means all of it."""
     moved = {m.uid for m in facts.status.members}
     return tuple(
-        Desired(w, facts.spec.fallback, d, rollback=True, latch=w.uid in moved, escalate=escalate)
-        for w, d in (*facts.movable, *facts.rescuable)
+        down(facts, w, d, latch=w.uid in moved, escalate=escalate) for w, d in (*facts.movable, *facts.rescuable)
+    )
+
+
+def down(facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: bool, escalate: bool) -> Desired:
+    """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned."""
+    incident = facts.status.incident
+    rewind = incident is not None and workload.name in incident.poisoned
+    return Desired(
+        workload, facts.spec.fallback, delivery, rollback=True, latch=latch, rewind=rewind, escalate=escalate
     )
 
 

@@ -8,7 +8,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, GateInput
 from precision_operator.core.gates.chain import first_closed
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.phases.rollback import begin_rollback
+from precision_operator.core.phases.rollback import begin_rollback, down
 from precision_operator.core.plan import Desired
 from precision_operator.core.progress import accepted_modes, progress_of
 from precision_operator.core.readings import promotes
@@ -50,12 +50,10 @@ def move_members(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]
     """Members in the target; those rolled back by themselves in the fallback, restarted where they do not listen."""
     held = {h.uid for h in facts.status.held}
     up = tuple(Desired(w, facts.spec.target, d) for w, d in facts.members)
-    down = tuple(
-        Desired(w, facts.spec.fallback, d, rollback=True, latch=True, escalate=escalate)
-        for w, d in (*facts.movable, *facts.rescuable)
-        if w.uid in held
+    back = tuple(
+        down(facts, w, d, latch=True, escalate=escalate) for w, d in (*facts.movable, *facts.rescuable) if w.uid in held
     )
-    return up + down
+    return up + back
 
 
 def _waiting(facts: Facts) -> Closed | None:

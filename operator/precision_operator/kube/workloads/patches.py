@@ -42,10 +42,11 @@ def pointer(base: str, key: str) -> str:
     return f"{base}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-def carried(mode: Mode, generation: int) -> dict[str, str]:
+def carried(mode: Mode, generation: int, *, rewind: bool = False) -> dict[str, str]:
     """The three annotations that tell a pod its mode."""
+    request: JsonObject = {"generation": generation, "mode": mode.value}
     return {
-        REQUEST: compact({"generation": generation, "mode": mode.value}),
+        REQUEST: compact({**request, "rewind": True} if rewind else request),
         ENABLE: "false" if mode is Mode.FP32 else "true",
         MODE: mode.value,
     }
@@ -85,7 +86,7 @@ def request_pod(action: RequestPod) -> list[Operation]:
     operations = [Operation("test", "/metadata/uid", pod.uid), *ensure_map(OWN, pod.has_annotations)]
     if pod.has_annotations:
         operations.append(Operation("test", pointer(OWN, REQUEST), pod.request_raw))
-    values = carried(action.mode, action.generation)
+    values = carried(action.mode, action.generation, rewind=action.rewind)
     if pod.request_raw == values[REQUEST]:
         return []
     return operations + changes(OWN, {}, values)
