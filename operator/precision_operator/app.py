@@ -23,6 +23,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
@@ -89,6 +90,7 @@ class App:
             sources=self._sources,
             catalogue=settings.queries,
             settings=settings.incidents,
+            notifier=Notifier(settings.notifications, metrics=metrics, clock=clock),
             metrics=metrics,
             clock=clock,
             leading=lambda: self._elector.is_leader,

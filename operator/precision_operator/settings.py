@@ -70,6 +70,30 @@ class IncidentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NotificationChannel:
+    """Somewhere messages about rollbacks go. Policies cannot name one."""
+
+    kind: str
+    """``webhook`` (JSON), ``slack`` (a Slack-compatible webhook) or ``smtp``."""
+    url: str
+    """``https://…`` or, for mail, ``smtp://host:25`` or ``smtps://host:465``; ``$(NAME)`` takes an environment variable."""
+    role: str = "on-call"
+    """``on-call``: every message; ``ml-lead``: from 15 minutes without all trainers down; ``executive``: from 30 minutes."""
+    sender: str = ""
+    """Mail: the From address."""
+    recipients: str = ""
+    """Mail: the To addresses, separated by commas."""
+    user: str = ""
+    """Mail: who logs in, where there is a password."""
+    password_file: str = ""
+    """Mail: file with the password; needs smtps or STARTTLS."""
+    bearer_token_file: str = ""
+    """Webhook: file whose content is sent as bearer token."""
+    timeout_seconds: float = 5.0
+    """Deadline of one delivery."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the operator process."""
 
@@ -83,6 +107,8 @@ class Settings:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     incidents: IncidentSettings = field(default_factory=IncidentSettings)
     """What is kept of rollbacks."""
+    notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
+    """Who is told of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
     """How many workloads may be restarting at once, in the whole cluster, emergencies included."""
     settle_budget: int = 10
@@ -158,6 +184,10 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
             f"incidents: expected 0 < immediateSeconds < shortSeconds < longSeconds, found {incidents.immediate_seconds}, "
             f"{incidents.short_seconds}, {incidents.long_seconds}"
         )
+    notifications = {
+        name: _channel(_expand(value, environment), where=f"notifications.{name}")
+        for name, value in (flat.pop("notifications", None) or {}).items()
+    }
     queries = flat.pop("queries", None) or {}
     namespaces = tuple(flat.pop("watchNamespaces", None) or ())
     if not all(isinstance(q, str) for q in queries.values()):
@@ -169,11 +199,30 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         "watch_namespaces": namespaces,
         "lease": lease,
         "incidents": incidents,
+        "notifications": notifications,
         "namespace": environment.get("POD_NAMESPACE", plain.namespace),
         "identity": environment.get("POD_NAME", plain.identity),
     }
     kept = {f.name: getattr(plain, f.name) for f in fields(Settings)}
     return Settings(**{**kept, **overrides})
+
+
+_SCHEMES = {"webhook": ("http://", "https://"), "slack": ("http://", "https://"), "smtp": ("smtp://", "smtps://")}
+_ROLES = ("on-call", "ml-lead", "executive")
+
+
+def _channel(raw: object, *, where: str) -> NotificationChannel:
+    channel = _build(NotificationChannel, raw, where=where)
+    if channel.kind not in _SCHEMES:
+        raise ConfigurationError(f"{where}.kind: expected one of {', '.join(_SCHEMES)}, found {channel.kind!r}")
+    schemes = _SCHEMES[channel.kind]
+    if not channel.url.startswith(schemes):
+        raise ConfigurationError(f"{where}.url: expected it to begin with {' or '.join(schemes)}")
+    if channel.role not in _ROLES:
+        raise ConfigurationError(f"{where}.role: expected one of {', '.join(_ROLES)}, found {channel.role!r}")
+    if channel.kind == "smtp" and not (channel.sender and channel.recipients):
+        raise ConfigurationError(f"{where}: expected sender and recipients, for a channel of kind smtp; found none")
+    return channel
 
 
 def _expand(raw: object, environment: Mapping[str, str]) -> object:

@@ -80,6 +80,7 @@ def test_one_bad_workload_is_held_by_itself() -> None:
 def test_a_gap_in_the_data_is_unknown_and_no_rollback() -> None:
     result = backtest(past(2, silent=(0.5, 1.0)))
     assert result.incidents == ()
+    assert 0.5 * HOUR - 60 <= result.unknown_seconds <= 0.5 * HOUR + 60
 
 
 def test_a_rollout_is_not_promoted_on_metrics_of_another_precision() -> None:

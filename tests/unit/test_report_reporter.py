@@ -1,7 +1,7 @@
 """The reporter over an API server in memory: one incident a rollback, whatever fails, and nothing once it is closed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -15,6 +15,7 @@ from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.fake import FakeKube, Key
 from precision_operator.kube.port import INCIDENTS, JsonObject
 from precision_operator.observability.metrics import Metrics
+from precision_operator.report.channels import NotDelivered
 from precision_operator.report.codec import camel
 from precision_operator.report.document import from_body, name_of, to_body
 from precision_operator.report.incident import (
@@ -32,8 +33,9 @@ from precision_operator.report.incident import (
 )
 from precision_operator.report.recording import unpack
 from precision_operator.report.replay import first_difference
-from precision_operator.settings import IncidentSettings
+from precision_operator.settings import IncidentSettings, NotificationChannel
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.shell.notifier import TRIES, Notifier
 from precision_operator.shell.reporter import Reporter
 from precision_operator.signals.port import Series
 from tests.unit.test_layout import ROOT
@@ -82,6 +84,18 @@ class Stage:
     kube: FakeKube
     past: Past
     settings: IncidentSettings = field(default_factory=IncidentSettings)
+    channels: dict[str, NotificationChannel] = field(default_factory=dict)
+    refused: int = 0
+    """How many deliveries are still to be refused."""
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """(role, kind) of each delivery."""
+
+    async def send(self, channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> None:
+        """A channel below the port; the real ones are in test_report_channels.py."""
+        if self.refused > 0:
+            self.refused -= 1
+            raise NotDelivered("busy")
+        self.told.append((channel.role, message.kind))
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -94,6 +108,7 @@ class Stage:
             sources={"default": self.past},
             catalogue={},
             settings=self.settings,
+            notifier=Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send),
             metrics=self.metrics,
             clock=WorldClock(self.world),
             leading=lambda: True,
@@ -116,12 +131,18 @@ class Stage:
         return found
 
 
+CHANNELS = {
+    role: NotificationChannel(kind="webhook", url="https://chat.invalid/x", role=role)
+    for role in ("on-call", "ml-lead", "executive")
+}
+
+
 async def promoted(settings: IncidentSettings | None = None) -> Stage:
     """A fleet in FP16, with a reporter that has seen it come there."""
     world = World(policy(**FAST))
     for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
         world.add(name)
-    stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings())
+    stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
     for _ in range(40):
         before, observation, now = world.status, world.observe(), world.now
         stage.reporter.observe(Pass(world.policy, before, observation, world.step(15.0), now))
@@ -256,6 +277,30 @@ async def test_an_incident_from_before_is_not_invented() -> None:
     assert stage.reports() == []
 
 
+async def test_messages_go_to_who_is_on_call_once() -> None:
+    stage = await rolled_back()
+    stage.reporter = stage.hired()
+    await stage.passes(130, 60.0)
+    assert stage.told == [("on-call", "Notice"), ("on-call", "AllClear")]
+    assert [m.delivered for m in stage.report.messages] == [("on-call",), ("on-call",)]
+
+
+async def test_a_channel_that_refuses_is_tried_again_then_given_up() -> None:
+    stage = await promoted()
+    stage.refused = 3
+    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    await stage.passes(8)
+    assert stage.told == [("on-call", "Notice")]
+    assert b'precision_report_errors_total{reason="NotDelivered"} 3.0' in stage.metrics.exposition()
+    deaf = await promoted()
+    deaf.refused = 1000
+    deaf.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    await deaf.passes(8)
+    await deaf.passes(150, 60.0)
+    assert deaf.refused == 1000 - 2 * TRIES
+    assert deaf.report.phase is IncidentPhase.CLOSED
+
+
 async def test_a_retry_ends_the_verification() -> None:
     stage = await rolled_back()
     stage.world.bad = {}
@@ -315,6 +360,11 @@ async def test_a_rollback_that_hangs_is_escalated_twice() -> None:
         await stage.reporter.turn()
     assert stage.report.phase is IncidentPhase.ACTIVE
     assert [m.kind for m in stage.report.messages] == ["Notice", "Escalation", "Escalation"]
+    assert stage.told == [
+        ("on-call", "Notice"),
+        *(("ml-lead", "Escalation"), ("on-call", "Escalation")),
+        *(("executive", "Escalation"), ("ml-lead", "Escalation"), ("on-call", "Escalation")),
+    ]
     assert [m.subject.rpartition(" after ")[2] for m in stage.report.messages[1:]] == ["15.0 min", "30.0 min"]
 
 

@@ -21,6 +21,8 @@ from precision_operator.core.model import Evaluation, Observation, PodSignals, P
 from precision_operator.core.readings import Breach, judge
 
 _POD = re.compile(r"(-[a-z0-9]{5,10}-[a-z0-9]{5}|-[0-9]+)$")
+_GONE_SECONDS = 86400.0
+"""A workload without data stays in the fleet for this long, Unknown; then it counts as deleted."""
 _GENERATED = 1
 """Generation that the simulated orders begin above."""
 
@@ -72,6 +74,8 @@ class Simulation:
         self._incidents: list[Incident] = []
         self._seconds_in: dict[Phase, float] = {}
         self._names: dict[str, None] = {}
+        self._seen: dict[str, tuple[float, list[str]]] = {}
+        """Workload → when its pods were last seen, and which."""
 
     @property
     def decisions(self) -> int:
@@ -135,9 +139,15 @@ class Simulation:
         for pod in sorted(reading.pods):
             fleet.setdefault(workload_of(pod), []).append(pod)
         self._names.update(dict.fromkeys(fleet))
+        self._seen.update({name: (reading.at, pods) for name, pods in fleet.items()})
+        for name, (at, pods) in list(self._seen.items()):
+            if reading.at - at > _GONE_SECONDS:
+                del self._seen[name]
+            else:
+                fleet.setdefault(name, pods)
         workloads = tuple(self._workload(name, pods) for name, pods in sorted(fleet.items()))
-        pods = {name: self._signals(name, signals) for name, signals in reading.pods.items()}
-        evaluation = replace(reading, pods=pods, continuous_since=0.0)
+        signals = {name: self._signals(name, real) for name, real in reading.pods.items()}
+        evaluation = replace(reading, pods=signals, continuous_since=0.0)
         return Observation(workloads, evaluation, restart_slots=len(workloads), settle_slots=0, writer="backtest")
 
     def _workload(self, name: str, pods: Sequence[str]) -> WorkloadView:

@@ -28,6 +28,8 @@ class View:
     workloads: tuple[WorkloadView, ...]
     evaluation: Evaluation | None
     report: Report
+    window_clear: bool
+    """The metrics' window no longer reaches back to before all were down: until then rates speak of the fault itself."""
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -53,6 +55,8 @@ def _in_fallback(view: View) -> Outcome:
 
 def _no_reduced_steps(view: View) -> Outcome:
     """The built-in ratio exists only while low-precision steps are made."""
+    if not view.window_clear:
+        return Result.PENDING, ""
     return _judged(view, "overflow", lambda _, s: not s.values.get(Signal.OVERFLOW), "no low-precision step overflows")
 
 
@@ -69,7 +73,12 @@ def _value(
             return absent if signals.steps else None
         return good(value)
 
-    return lambda view: _judged(view, signal.value, probe, said)
+    def line(view: View) -> Outcome:
+        if signal is not Signal.DIVERGENCE and not view.window_clear:
+            return Result.PENDING, ""
+        return _judged(view, signal.value, probe, said)
+
+    return line
 
 
 def _not_measured(why: str) -> Callable[[View], Outcome]:
@@ -121,7 +130,10 @@ def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple
         "Short": (windows.immediate_seconds, windows.short_seconds),
         "Long": (windows.short_seconds, windows.long_seconds),
     }
-    view = View(concerned(report, seen), seen.observation.evaluation, report)
+    evaluation = seen.observation.evaluation
+    read_at = evaluation.at if evaluation is not None else now
+    clear = read_at - (report.down_at or read_at) >= seen.policy.spec.evaluation.window_seconds
+    view = View(concerned(report, seen), evaluation, report, window_clear=clear)
     checks: list[Check] = []
     for check in report.checklist or blank():
         begin, end = spans[check.window]

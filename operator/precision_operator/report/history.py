@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
-from precision_operator.errors import SignalError
+from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.signals.grouping import group
 from precision_operator.signals.port import MetricHistory, Sample
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
@@ -52,7 +52,11 @@ def queries_for(policy: Policy, catalogue: Mapping[str, str]) -> dict[str, str]:
 
 
 async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span) -> AsyncIterator[Evaluation]:
-    """The readings of a span, in the order of time. A query that fails is an error of the readings it is missing in."""
+    """The readings of a span, in the order of time. A query that fails is an error of the readings it is missing in.
+
+    Raises:
+        SourceUnavailable: nothing was answered at all.
+    """
     at, points = span.start, CHUNK_POINTS
     while at <= span.end:
         last = min(span.end, at + (points - 1) * span.step_seconds)
@@ -60,6 +64,8 @@ async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span
         if errors and points > SMALLEST_CHUNK:
             points //= 2  # too large an answer, or too slow: ask for less
             continue
+        if errors.keys() == queries.keys():
+            raise SourceUnavailable(f"no query was answered; the first: {next(iter(errors.values()))}")
         for moment in range(at, last + 1, span.step_seconds):
             vectors = {name: answers[name].get(moment, ()) for name in queries if name in answers}
             signals = {name: Signal(name) for name in vectors if name in set(Signal)}

@@ -103,6 +103,8 @@ class Message:
     at: str
     subject: str
     body: str
+    delivered: tuple[str, ...] = ()
+    """Names of the channels that took it."""
 
 
 @dataclass(frozen=True, slots=True)

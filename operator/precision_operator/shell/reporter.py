@@ -35,6 +35,7 @@ from precision_operator.runtime.clock import Clock, wait_event
 from precision_operator.settings import IncidentSettings
 from precision_operator.shell.gather import plan_of
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import MetricHistory, Series
 
@@ -93,6 +94,7 @@ class Reporter:
         sources: Mapping[str, MetricHistory],
         catalogue: Mapping[str, str],
         settings: IncidentSettings,
+        notifier: Notifier,
         metrics: Metrics,
         clock: Clock,
         leading: Callable[[], bool],
@@ -101,6 +103,7 @@ class Reporter:
         self._sources = sources
         self._catalogue = catalogue
         self._settings = settings
+        self._notifier = notifier
         self._metrics = metrics
         self._clock = clock
         self._leading = leading
@@ -153,11 +156,13 @@ class Reporter:
     def _pause_seconds(self) -> float:
         now = self._clock.time()
         moments = [now + IDLE_SECONDS]
-        for track in self._tracks.values():
+        for key, track in self._tracks.items():
             if track.retry_at > now:
                 moments.append(track.retry_at)
             elif track.case is not None:
-                moments.append(next_due(track.case.report, self._pace, now=now) or now + IDLE_SECONDS)
+                report = track.case.report
+                due = (next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace))
+                moments += [moment for moment in due if moment is not None]
         return max(0.05, min(moments) - now)
 
     async def _guarded(self, key: PolicyKey, track: _Track) -> None:
@@ -193,7 +198,9 @@ class Reporter:
             if track.gone:
                 case.report = close(case.report, "PolicyDeleted", "the rest is not verified", now=self._clock.time())
             await self._advance(key, case, track.last)
-            if case.report.phase is IncidentPhase.CLOSED:
+            owed = self._notifier.due_at(case.report, key.namespace) is not None
+            if case.report.phase is IncidentPhase.CLOSED and not owed:
+                self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._retention.prune(key.namespace, key.name, now=self._clock.time())
         if track.gone and track.case is None:
@@ -203,8 +210,10 @@ class Reporter:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
         incident = seen.decision.status.incident
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
-            track.case.report = carry_on(track.case.report, seen)
+            report = carry_on(track.case.report, seen)
+            track.case.report = await self._notifier.deliver(report, key.namespace)
             await self._save(key, track.case)
+            self._notifier.forget(report, key.namespace)
             track.finished, track.case = track.case.report.id, None
         if incident is None or incident.id == track.finished:
             return
@@ -254,6 +263,9 @@ class Reporter:
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
+        await self._save(key, case)
+        # Kept first, told then: whoever takes over may tell it twice, and never not at all.
+        case.report = await self._notifier.deliver(case.report, key.namespace)
         await self._save(key, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
             case.asked = case.report.phase
