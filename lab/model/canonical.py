@@ -34,6 +34,8 @@ _IGNORED = frozenset(
 
 _TIMES = ("_at", "since", "until")
 _LIMIT = int(AWAY_SECONDS / TICK_SECONDS) + 1
+_ATTEMPTS = 3
+"""From so many failed attempts on, the back-off of the explored policies does not grow any more."""
 
 _SHAPES_KEPT = 100_000
 
@@ -124,6 +126,8 @@ class _Encoder:
             return self._ranks[value]
         if isinstance(value, float) and name.endswith(_TIMES):
             return self._ago(value)
+        if name == "attempts" and isinstance(value, int):
+            return min(value, _ATTEMPTS)
         return self.encode(value)
 
     def _ago(self, then: float) -> int:

@@ -21,6 +21,9 @@ from precision_operator.core.model import Observation
 _REPEATS = 6
 """So many passes may follow one another at once, each after an edge."""
 
+_BAD = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
+"""One breach of each severity."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
@@ -77,7 +80,7 @@ def _environment(fleet: Fleet, event: Event) -> None:
     match event.kind:
         case "breach":
             signal = Signal(event.choice)
-            fleet.bad[name] = {signal: 0.6 if signal is Signal.OVERFLOW else 2.0}
+            fleet.bad[name] = {signal: _BAD[signal]}
         case "poison":
             fleet.poisoned.add(name)
         case "blind":
@@ -226,7 +229,7 @@ def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
     workload = fleet.workloads[name]
     faulty = name in fleet.bad or name in fleet.blind | fleet.deaf | fleet.crashing | fleet.poisoned
     if name not in fleet.bad:
-        yield from (Event("breach", name, signal) for signal in (Signal.OVERFLOW, Signal.NON_FINITE))
+        yield from (Event("breach", name, signal) for signal in _BAD)
     yield Event("scale", name, "0" if workload.replicas else "1")
     possible = {
         "poison": name not in fleet.poisoned,

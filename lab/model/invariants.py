@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lab.model.fleet import Fleet, asked_mode, less_safe, restarts
+from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import at_least_as_safe, is_safer
 from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
 from precision_operator.contract import RETRY
@@ -82,6 +83,9 @@ class Checker:
             answer = fleet.policy.annotations.get(RETRY)
             if answer is None or int(answer) > before.transition_id:
                 self.report("S1", "the gate opened without a person's word", before)
+            given = acknowledged(fleet.policy.annotations, transition_id=before.transition_id)
+            if set(spec.reenable.prerequisites) - given:
+                self.report("S1", "the gate opened with a prerequisite missing", before)
 
     def _promotion(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """S2: promoted is on fresh, good data of every member, watched by this process for as long as the step asks."""

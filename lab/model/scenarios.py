@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from lab.model.events import Edit, Event
 from lab.model.fleet import Fleet
 from lab.model.policies import policy
+from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Stage
 
@@ -21,7 +22,12 @@ _RULES: dict[str, object] = {
         "minSamples": 1,
         "noDataLimit": "20s",
     },
-    "rollback": {"ackTimeout": "20s", "deadlines": {"P0": "30s", "P1": "60s"}},
+    "rollback": {
+        "ackTimeout": "20s",
+        "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
+        "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
+    },
+    "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s"},
     "progressDeadlineSeconds": 40,
 }
 _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
@@ -77,6 +83,9 @@ def scenarios() -> tuple[Scenario, ...]:
             frozenset({"breach", "heal", "promote", "retry", "abort", "edit", "recreate-policy", "crash"}),
             {"fresh": (), "paused": _times(6)},
             {
+                "prerequisite": lambda spec: replace(
+                    spec, reenable=replace(spec.reenable, prerequisites=(Prerequisite.FIX,))
+                ),
                 "suspend": lambda spec: replace(spec, suspend=True),
                 "target bf16": lambda spec: replace(spec, target=Mode.BF16),
                 "one step": lambda spec: replace(spec, stages=(Stage(100),)),
