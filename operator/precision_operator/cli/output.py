@@ -10,8 +10,8 @@ from rich.text import Text
 
 from precision_operator.api.status import Phase
 
-PIPE_WIDTH = 200
-"""Columns where there is no terminal to ask."""
+PIPE_WIDTH = 100_000
+"""Columns where there is no terminal: who reads a pipe wants whole lines."""
 
 PHASE_STYLES: Mapping[Phase, str] = {
     Phase.PENDING: "cyan",
@@ -25,7 +25,7 @@ PHASE_STYLES: Mapping[Phase, str] = {
 
 
 def console() -> Console:
-    """The terminal, or a pipe that is wide enough."""
+    """The terminal, or a pipe, in which no line is broken."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 

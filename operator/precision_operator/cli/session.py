@@ -145,5 +145,8 @@ def _namespace(kubeconfig: Path | None, context: str | None) -> str:
         contexts, current = kube_config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
     except kube_config.ConfigException as error:
         raise ConfigurationError(f"{kubeconfig}: {error}; choose one with `kubectl config use-context`") from error
-    chosen = next((entry for entry in contexts if context in (None, entry["name"])), None) if context else current
+    chosen = next((entry for entry in contexts if entry["name"] == context), None) if context else current
+    if chosen is None:
+        known = ", ".join(sorted(entry["name"] for entry in contexts))
+        raise ConfigurationError(f"{kubeconfig} has no context {context}; it has {known}")
     return text(mapping(mapping(chosen).get("context")).get("namespace")) or "default"
