@@ -5,7 +5,7 @@ REGISTRY ?=
 export CONTEXT REGISTRY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check model test test-all bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-all: setup ## test, and the tests that take long (faults, benchmarks)
 
 bench-operator: setup ## The operator at scale against its budgets (about ten minutes); build/bench/operator.json
 	@$(PYTHON) -m lab.bench
+
+bench-trainer: setup ## Measure the trainer: build/bench/trainer.json, about 6 minutes on 2 quiet cores
+	@$(PYTHON) -m precision_trainer bench figures --output build/bench/trainer.json
 
 cluster-up: setup ## Bring up the local cluster: Kubernetes, images, Prometheus
 	@$(PYTHON) -m lab up

@@ -1,0 +1,138 @@
+"""The benchmarks: what they compute with is right, and one command measures everything."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.progress import Progress
+
+from precision_trainer.bench import figures, hardware, report, scenarios, speed, switching
+from precision_trainer.bench.rounds import interleave, median_interval, paired
+from precision_trainer.bench.workloads import transformer
+from precision_trainer.precision.modes import PrecisionMode
+
+TINY = figures.Effort(
+    overhead_rounds=6, speed_rounds=1, seeds=1, parity_steps=2, flips=2, saves=1, width=32, layers=1, context=16
+)
+
+
+def test_the_interval_of_a_median_is_that_of_the_binomial_table() -> None:
+    """Order statistics 2 and 9 of 10, and 22 and 39 of 60 (Conover, Practical Nonparametric Statistics, table A3)."""
+    ten = median_interval([float(value) for value in range(1, 11)])
+    assert (ten.lower, ten.median, ten.upper) == (2.0, 5.5, 9.0)
+    sixty = median_interval([float(value) for value in range(1, 61)])
+    assert (sixty.lower, sixty.upper) == (22.0, 39.0)
+    with pytest.raises(ValueError, match="at least 6"):
+        median_interval([1.0] * 5)
+
+
+def test_the_interval_holds_the_true_median_as_often_as_it_says() -> None:
+    draw = random.Random(7)
+    hits = 0
+    for _ in range(2000):
+        interval = median_interval([draw.expovariate(1.0) for _ in range(40)])
+        hits += interval.lower <= 0.6931 <= interval.upper
+    assert hits / 2000 >= 0.95
+
+
+def test_rounds_are_interleaved_and_paired() -> None:
+    calls: list[str] = []
+    ticks: list[int] = []
+    timed = interleave(
+        {name: lambda name=name: calls.append(name) for name in "abc"},  # type: ignore[misc]
+        rounds=4,
+        steps=2,
+        warm_up=1,
+        tick=lambda: ticks.append(len(calls)),
+    )
+    assert calls[:3] == ["a", "b", "c"]
+    assert ticks == [9, 15, 21, 27]
+    turns = [calls[start : start + 6 : 2] for start in range(3, 27, 6)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert all(len(values) == 4 for values in (*timed.wall.values(), *timed.cpu.values()))
+    assert paired({"x": [3.0, 5.0], "y": [1.0, 2.0]}, "x", "y") == [2.0, 3.0]
+
+
+def test_kept_activations_are_counted_once_and_without_parameters() -> None:
+    """At this size the 16-bit copies of the weights, which BF16 keeps too, are fewer bytes than the activations."""
+    load = transformer(width=64, layers=1, context=32, batch_size=4)
+    fp32 = speed.activation_bytes(load, PrecisionMode.FP32)
+    bf16 = speed.activation_bytes(load, PrecisionMode.MIXED_BF16)
+    assert 0 < bf16 < fp32
+    deeper = transformer(width=64, layers=2, context=32, batch_size=4)
+    assert speed.activation_bytes(deeper, PrecisionMode.FP32) > fp32
+    assert speed.state_bytes(load) == 16 * sum(p.numel() for p in load.make(0).model.parameters())
+
+
+def test_the_counter_of_host_waits_sees_one() -> None:
+    with switching.HostWaits() as waits:
+        torch.zeros(()).item()
+        torch.zeros(2).add_(1)
+    assert waits.count == 1
+
+
+def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    path = tmp_path / "build" / "trainer.json"
+    with Progress(disable=True) as progress:
+        figures.run(path, TINY, progress)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    cost = found["overhead_us"]
+    assert {"ours", "ours_upper", "fabric", "accelerate"} <= set(cost)
+    assert len(cost["rounds_us"]["bare"]) == len(cost["rounds_us"]["ours"]) == TINY.overhead_rounds
+    assert cost["ours"] == pytest.approx(
+        statistics.median(a - b for a, b in zip(cost["rounds_us"]["ours"], cost["rounds_us"]["bare"], strict=True)),
+        abs=0.2,
+    )
+    assert set(found["bf16_speedup"]) == {"transformer", "world_model"}
+    for mode in ("fp16", "bf16"):
+        assert {"delta", "fp32_seed_spread", "seeds"} <= set(found["parity"][mode])
+    assert found["host_syncs_per_step"] == 0
+    assert found["switch"]["steps"] <= 2
+    assert found["switch"]["steps_lost"] == 0
+    assert found["rewind_seconds"] > 0
+    assert found["checkpoint"]["seconds"] >= found["checkpoint"]["step_added_seconds"] > 0
+    assert min(found["activation_bytes"][mode] for mode in ("fp32", "bf16")) > 0
+    assert found["hardware"]["torch"] == torch.__version__
+    assert torch.cuda.is_available() or found["gpu"].startswith("not measured")
+    assert torch.get_num_threads() == threads
+
+
+def test_synthetic_trajectories_are_the_same_for_the_same_seed_only() -> None:
+    first, again, other = (scenarios.buffer(4, seed) for seed in (3, 3, 4))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_a_scenario_is_reported_in_every_form_with_the_mode_that_really_ran(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ticks: list[None] = []
+    rows = scenarios.measure((scenarios.Scenario("tiny", 8, 2),), lambda: ticks.append(None))
+    torch.set_num_threads(threads)
+    assert [(row.asked, row.ran) for row in rows] == [("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16")]
+    assert len(ticks) == 6
+    assert all(len(row.losses) == 2 * scenarios.Scenario("tiny", 8, 2).steps_per_epoch for row in rows)
+    assert (rows[0].speedup, rows[0].degradation_percent) == (1.0, 0.0)
+
+    machine = {**hardware.describe(), "gpu": None}
+    fell_back = [replace(row, ran="fp32") if row.asked == "fp16" else row for row in rows]
+    paths = {path.suffix: path for path in report.write(tmp_path, "tiny", fell_back, machine)}
+    lines = paths[".csv"].read_text(encoding="utf-8").splitlines()
+    assert f"# torch: {json.dumps(torch.__version__)}" in lines
+    table = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [(row["asked"], row["ran"]) for row in table] == [("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "bf16")]
+    found = json.loads(paths[".json"].read_text(encoding="utf-8"))
+    assert found["hardware"]["cpu"] == machine["cpu"]
+    assert set(found["gpu"].values()) == {"not measured"}
+    assert len(found["rows"][1]["losses"]) == len(rows[1].losses)
+    text = paths[".md"].read_text(encoding="utf-8")
+    assert "| fp16 | fp32 ⚠ |" in text
+    assert "| A100 | 2.5–3.5× | 40–50 % | not measured |" in text
+    assert paths[".png"].read_bytes().startswith(b"\x89PNG")
