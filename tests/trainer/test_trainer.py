@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.errors import ConfigError
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
+from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
@@ -251,3 +251,108 @@ def test_loss_must_be_reduced() -> None:
     trainer = make(FP32)
     with pytest.raises(ConfigError, match="0-dim"):
         trainer.training_step(torch.zeros(2, CONTEXT, dtype=torch.int64), lambda model, batch: model(batch))
+
+
+# --- cold modes, the basic trainer, one file ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])
+def test_cold_modes_learn_with_16_bit_weights_and_fp32_masters(mode: PrecisionMode, text: LibraryText) -> None:
+    trainer = make(mode, loss_scale=1024.0)
+    losses = [step(trainer, text) for _ in range(25)]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.4
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float16 if mode.uses_scaler else torch.bfloat16}
+    masters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    assert {p.dtype for p in masters} == {torch.float32}
+    for half, master in zip(trainer.model.parameters(), masters, strict=True):
+        assert torch.equal(half, master.to(half.dtype))
+
+
+def test_no_request_reaches_or_changes_a_cold_mode(text: LibraryText) -> None:
+    trainer = make(PrecisionMode.BF16)
+    trainer.request_source = lambda applied: PrecisionRequest(1, FP32)
+    with pytest.raises(ConfigError, match="cold mode: no request can change it"):
+        step(trainer, text)
+    assert PrecisionMode.from_wire("bf16") is BF16
+
+
+def test_cold_modes_are_refused_under_ddp_and_after_the_first_step(text: LibraryText) -> None:
+    with pytest.raises(ConfigError, match="MIXED_BF16"):
+        make(PrecisionMode.BF16, use_ddp=True)
+    used = make(FP32)
+    step(used, text)
+    with pytest.raises(ConfigError, match="already has state"):
+        ExtendedFP16Trainer(
+            used.model, used.optimizer, ExtendedFP16Config(precision_mode=PrecisionMode.BF16), allow_cpu=True
+        )
+
+
+@pytest.mark.parametrize("saved", [FP32, FP16, PrecisionMode.BF16])
+@pytest.mark.parametrize("loaded", [FP32, BF16, PrecisionMode.FP16])
+def test_one_file_goes_from_any_mode_to_any_without_changing_a_weight(
+    saved: PrecisionMode, loaded: PrecisionMode, text: LibraryText, tmp_path: Path
+) -> None:
+    first, second = make(saved, loss_scale=64.0), make(loaded)
+    for _ in range(3):
+        step(first, text)
+    first.save_checkpoint(tmp_path / "one.pt")
+    second.load_checkpoint(tmp_path / "one.pt")
+    assert second.step == 3
+
+    def masters(trainer: ExtendedFP16Trainer) -> list[torch.Tensor]:
+        return [p.detach() for group in trainer.optimizer.param_groups for p in group["params"]]
+
+    assert all(torch.equal(a, b) for a, b in zip(masters(first), masters(second), strict=True))
+    assert float(second.scaler.scale_value) == 64.0
+    step(second, text)
+
+
+def test_a_file_of_another_model_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
+    torch.save({"model_state_dict": {"x": torch.zeros(2)}}, tmp_path / "other.pt")
+    for mode in (FP32, PrecisionMode.BF16):
+        trainer = make(mode)
+        before = weights(trainer)
+        with pytest.raises(CheckpointError):
+            trainer.load_checkpoint(tmp_path / "other.pt")
+        assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+def test_the_basic_trainer_trains_in_fp16_counts_overflows_and_keeps_its_state(
+    text: LibraryText, tmp_path: Path
+) -> None:
+    def basic() -> FP16Trainer:
+        model = ByteTransformer(TransformerConfig(width=32, layers=2, context=CONTEXT))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        return FP16Trainer(model, optimizer, loss_scale=1024.0, allow_cpu=True)
+
+    trainer = basic()
+    assert trainer.fp16_enabled
+    assert trainer.backward_and_step(trainer.training_step(text.batch(0, BATCH), next_byte_loss))
+    trainer.backward_and_step(trainer.training_step(text.batch(0, BATCH), next_byte_loss) * float("inf"))
+    stats = trainer.get_stats()
+    assert (stats["training_steps"], stats["overflow_steps"], stats["current_scale"]) == (2, 1, 512.0)
+    assert stats["scale_history"] == [(0, 1024.0), (1, 512.0)]
+    trainer.save_checkpoint(tmp_path / "basic.pt")
+    other = basic()
+    other.load_checkpoint(tmp_path / "basic.pt")
+    assert other.get_stats()["current_scale"] == 512.0
+
+
+def test_layer_norms_are_those_of_the_gradients(text: LibraryText) -> None:
+    trainer = make(FP32)
+    assert trainer.layer_norms() == {}
+    step(trainer, text)
+    (record,) = trainer.drain().records
+    total = sum(norm**2 for norm in trainer.layer_norms().values()) ** 0.5
+    assert total == pytest.approx(record.grad_norm, rel=1e-5)
+
+
+def test_scale_history_is_capped(text: LibraryText) -> None:
+    from precision_trainer.precision.stats import SCALE_HISTORY, Totals
+    from precision_trainer.precision.steps import StepRecord
+
+    totals = Totals()
+    for number in range(SCALE_HISTORY + 50):
+        totals.observe(StepRecord(number, FP16, 0, 1.0, skipped=False, loss_scale=float(number + 1), grad_norm=1.0))
+    assert len(totals.scale_history) == SCALE_HISTORY
+    assert totals.scale_history[-1] == (SCALE_HISTORY + 49, float(SCALE_HISTORY + 50))

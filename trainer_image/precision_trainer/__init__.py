@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .analyzer import PrecisionAnalyzer
     from .gang.ddp import cleanup_distributed, init_distributed
     from .models.world_model import WorldModel
+    from .precision.basic import FP16Trainer
     from .precision.config import ExtendedFP16Config
     from .precision.modes import PrecisionMode
     from .precision.trainer import ExtendedFP16Trainer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ExtendedFP16Config",
     "ExtendedFP16Trainer",
+    "FP16Trainer",
     "PrecisionAnalyzer",
     "PrecisionMode",
     "WorldModel",
@@ -32,6 +34,7 @@ __all__ = [
 _HOME = {
     "ExtendedFP16Config": ".precision.config",
     "ExtendedFP16Trainer": ".precision.trainer",
+    "FP16Trainer": ".precision.basic",
     "PrecisionAnalyzer": ".analyzer",
     "PrecisionMode": ".precision.modes",
     "WorldModel": ".models.world_model",

@@ -17,6 +17,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -28,6 +29,7 @@ from ..sentinel.diagnose import AUTOCAST, Replay
 from ..sentinel.levels import Level
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
+from . import single_file
 from .channel import Channel
 from .cold import ColdWeights
 from .config import ExtendedFP16Config
@@ -111,6 +113,7 @@ class ExtendedFP16Trainer:
         self._replays: list[Replay] = []
         self._probing = False
         self._totals = Totals()
+        self._last_norms: torch.Tensor | None = None
 
     def _make_sentinel(self, log: JsonLog) -> Sentinel | None:
         settings = self.config.sentinel
@@ -199,6 +202,7 @@ class ExtendedFP16Trainer:
         for sent, agreed, record in self._channel.read(keep):
             self._totals.observe(record)
             records.append(record)
+            self._last_norms = sent.norms
             stop = stop or agreed.stop
             if sentinel is not None:
                 sentinel.observe(record, sent)
@@ -319,6 +323,23 @@ class ExtendedFP16Trainer:
         self._channel.put(sent, (mean, tail))
 
     # --- what it came to ----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, path: str | Path) -> None:
+        """One file with everything this object knows, FP32 in every mode; see single_file.save."""
+        single_file.save(self, Path(path))
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """The inverse, in whatever mode; see single_file.load."""
+        single_file.load(self, Path(path))
+
+    def layer_norms(self) -> dict[str, float]:
+        """Gradient norm by layer in the last step read, unscaled, before clipping; empty before one, or without a sentinel.
+
+        Waits for the device: a tool for a person, not for every step.
+        """
+        if self._last_norms is None or self.sentinel is None:
+            return {}
+        return self.sentinel.layers.norms(self._last_norms.tolist()) or {}
 
     def get_stats(self) -> TrainingStats:
         """Totals of this process up to the last step tried; waits for the device."""

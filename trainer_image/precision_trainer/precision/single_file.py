@@ -1,0 +1,85 @@
+"""A trainer's state in one file, for scripts of one's own.
+
+``precision-trainer train`` uses state/keeper.py, which also keeps the position in the data, random state and several
+generations of checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import CheckpointError
+from ..state import files, plain
+from ..state.format import check_model, check_optimizer
+
+if TYPE_CHECKING:
+    from .trainer import ExtendedFP16Trainer
+
+
+def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
+    """Write FP32 weights, optimizer, scaler and step, whatever the mode. Rank 0 writes; complete, or not there at all.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    if trainer.rank:
+        return
+    weights = trainer.cold.state_dict() if trainer.cold is not None else trainer.model.state_dict()
+    state = {
+        plain.MODEL: weights,
+        plain.OPTIMIZER: trainer.optimizer.state_dict(),
+        "scaler": trainer.scaler.state_dict(),
+        "step": trainer.step,
+        "mode": trainer.mode.value,
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} not written ({error}); check that the directory exists and is not full"
+        ) from error
+
+
+def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
+    """Read such a file, or any with ``model_state_dict`` and perhaps ``optimizer_state_dict``, in whatever mode. Every rank.
+
+    Raises:
+        CheckpointError: it is missing, damaged, of another model, or holds more than tensors and plain values. Then
+            nothing has changed.
+    """
+    weights, moments = plain.content(path)
+    raw = files.read_plain(path)
+    if moments is not None:
+        check_optimizer(moments, path, trainer.optimizer)
+    if trainer.cold is not None:
+        _load_cold(trainer, weights, path)
+    else:
+        check_model({**weights}, path, trainer.model)
+        trainer.model.load_state_dict(weights)
+    if moments is not None:
+        trainer.optimizer.load_state_dict(moments)
+    scaler: object = raw.get("scaler") if isinstance(raw, dict) else None
+    step: object = raw.get("step") if isinstance(raw, dict) else None
+    if isinstance(scaler, dict):
+        trainer.scaler.load_state_dict(scaler)
+    trainer.step = step if isinstance(step, int) else 0
+
+
+def _load_cold(trainer: ExtendedFP16Trainer, weights: dict[str, torch.Tensor], path: Path) -> None:
+    assert trainer.cold is not None
+    try:
+        trainer.cold.load_state_dict(weights)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} is of another model: {str(error).splitlines()[0]}; build the model it was made of"
+        ) from error
