@@ -1,0 +1,166 @@
+"""What counts as a reading of a workload: fresh, of enough steps, of every pod; and how long a breach stands."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.core.assess import Verdict, assess, cohort_breached, trains_in, update_failing
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
+from precision_operator.core.readings import Breach, Ok, Reading, Unknown
+from tests.property.policies import policy
+from tests.property.world import GOOD
+
+SPEC = policy(uid="u", annotations={}, evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
+AT = 1000.0
+FINE = PodSignals(Mode.FP16, 7, AT, 20.0, GOOD)
+POD = PodView("p", "uid-p")
+VIEW = WorkloadView("ns", "w", "uid-w", pods=(POD,))
+
+
+def evaluation(*, errors: dict[str, str] | None = None, at: float = AT, **pods: PodSignals) -> Evaluation:
+    return Evaluation(at, 0.0, pods, errors or {})
+
+
+def readings(said: Evaluation, *, view: WorkloadView = VIEW, mode: Mode = Mode.FP16) -> Verdict:
+    return assess(view, SPEC, said, mode=mode, failing=frozenset())
+
+
+def reading(signals: PodSignals, signal: Signal = Signal.OVERFLOW) -> Reading:
+    return readings(evaluation(p=signals)).readings[signal]
+
+
+def valued(value: float | None, signal: Signal = Signal.OVERFLOW, steps: float | None = 20.0) -> PodSignals:
+    values = {s: v for s, v in GOOD.items() if s is not signal}
+    return replace(FINE, steps=steps, values=values if value is None else {**values, signal: value})
+
+
+def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
+    assert isinstance(reading(replace(FINE, sampled_at=AT - 60.0)), Ok)
+    assert reading(replace(FINE, sampled_at=AT - 60.5)) == Unknown("SamplesTooOld")
+    assert reading(replace(FINE, sampled_at=None)) == Unknown("NoSamples")
+
+
+def test_a_pod_that_is_not_seen_is_unknown_not_fine() -> None:
+    verdict = readings(evaluation(other=FINE))
+    assert verdict.breaches == ()
+    assert set(verdict.unknown) == {(criterion.signal, "NoSamples") for criterion in SPEC.criteria if criterion.enabled}
+
+
+@pytest.mark.parametrize("query", ["ack", "steps", "overflow"])
+def test_a_query_that_failed_leaves_its_signals_unknown_with_its_reason(query: str) -> None:
+    verdict = readings(evaluation(p=FINE, errors={query: "MetricsUnavailable: refused"}))
+    assert verdict.readings[Signal.OVERFLOW] == Unknown("MetricsUnavailable")
+    assert isinstance(verdict.readings[Signal.DIVERGENCE], Ok) is (query == "overflow")
+
+
+def test_few_steps_say_nothing_but_a_nan_or_a_failed_run_says_it_at_once() -> None:
+    assert isinstance(reading(valued(0.9, steps=20.0)), Breach)
+    assert reading(valued(0.9, steps=19.9)) == Unknown("TooFewSteps")
+    assert reading(valued(0.9, steps=None)) == Unknown("TooFewSteps")
+    assert isinstance(reading(valued(1.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE), Breach)
+    assert isinstance(reading(valued(0.9, Signal.FAILURES, steps=0.0), Signal.FAILURES), Breach)
+    assert reading(valued(0.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE) == Unknown("TooFewSteps")
+
+
+def test_an_absent_value_is_unknown_except_for_failures_of_a_process_that_steps() -> None:
+    assert reading(valued(None)) == Unknown("NoSamples")
+    assert reading(valued(None, steps=3.0)) == Unknown("TooFewSteps")
+    assert reading(valued(None, Signal.FAILURES), Signal.FAILURES) == Ok(0.0)
+    assert reading(valued(None, Signal.FAILURES, steps=3.0), Signal.FAILURES) == Unknown("TooFewSteps")
+
+
+def test_metrics_gone_because_the_pod_crashes_are_a_failure() -> None:
+    crashing = replace(VIEW, pods=(replace(POD, crashing=True),))
+    verdict = readings(evaluation(errors={"ack": "MetricsUnavailable: refused"}), view=crashing)
+    assert verdict.breaches == (Signal.FAILURES,)
+
+
+@pytest.mark.parametrize(
+    ("signal", "first", "second", "worst"),
+    [
+        (Signal.OVERFLOW, 0.01, 0.02, 0.02),
+        (Signal.OVERFLOW, 0.02, 0.01, 0.02),
+        (Signal.SPEED, 1.1, 0.9, 0.9),
+        (Signal.OVERFLOW, 0.9, 0.6, 0.9),
+        (Signal.SPEED, 0.1, 0.2, 0.1),
+    ],
+)
+def test_the_worst_pod_speaks_for_its_workload(signal: Signal, first: float, second: float, worst: float) -> None:
+    two = replace(VIEW, pods=(POD, replace(POD, name="q")))
+    found = readings(evaluation(p=valued(first, signal), q=valued(second, signal)), view=two).readings[signal]
+    assert not isinstance(found, Unknown)
+    assert found.value == worst
+
+
+def test_a_breach_beats_silence_and_silence_beats_what_is_fine() -> None:
+    two = replace(VIEW, pods=(POD, replace(POD, name="q")))
+    assert isinstance(readings(evaluation(p=FINE), view=two).readings[Signal.OVERFLOW], Unknown)
+    assert isinstance(readings(evaluation(q=valued(0.9)), view=two).readings[Signal.OVERFLOW], Breach)
+    nan = readings(evaluation(p=valued(5.0, Signal.DIVERGENCE), q=valued(math.nan, Signal.DIVERGENCE)), view=two)
+    found = nan.readings[Signal.DIVERGENCE]
+    assert isinstance(found, Breach)
+    assert math.isnan(found.value)
+
+
+def test_pods_on_their_way_out_are_not_asked_and_without_pods_nothing_is_known() -> None:
+    leaving = replace(VIEW, pods=(POD, replace(POD, name="q", terminating=True)))
+    assert readings(evaluation(p=FINE), view=leaving).unknown == ()
+    assert readings(evaluation(p=FINE), view=replace(VIEW, pods=())).readings[Signal.OVERFLOW] == Unknown("NoPods")
+
+
+def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> None:
+    assert set(readings(evaluation(p=FINE), mode=Mode.FP32).readings) == {Signal.NON_FINITE, Signal.FAILURES}
+    off = policy(uid="u", annotations={}, criteria={"overflow": {"enabled": False}}).spec
+    found = assess(VIEW, off, evaluation(p=FINE), mode=Mode.FP16, failing=frozenset()).readings
+    assert Signal.OVERFLOW not in found
+    assert Signal.DIVERGENCE in found
+
+
+def test_a_breach_that_was_failing_ends_below_its_lower_threshold_only() -> None:
+    between = evaluation(p=valued(0.25))
+    failing = assess(VIEW, SPEC, between, mode=Mode.FP16, failing=frozenset({Signal.OVERFLOW}))
+    assert isinstance(failing.readings[Signal.OVERFLOW], Breach)
+    other = assess(VIEW, SPEC, evaluation(p=valued(0.07)), mode=Mode.FP16, failing=frozenset({Signal.DIVERGENCE}))
+    assert isinstance(other.readings[Signal.OVERFLOW], Ok)
+
+
+def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Verdict:
+    return Verdict(VIEW, {signal: value})
+
+
+def breach() -> Reading:
+    found = reading(valued(0.9))
+    assert isinstance(found, Breach)
+    return found
+
+
+def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_by_a_good_one() -> None:
+    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
+    assert (first.name, first.uid, first.signal, first.since, first.count) == ("w", "uid-w", Signal.OVERFLOW, AT, 1)
+    assert update_failing((first,), [verdict(breach())], SPEC, at=AT) == (first,)
+    (second,) = update_failing((first,), [verdict(breach())], SPEC, at=AT + 15)
+    assert (second.since, second.count) == (AT, 2)
+    (third,) = update_failing((second,), [verdict(breach())], SPEC, at=AT + 30)
+    assert third.count == 2  # no more than confirms it: a breach that goes on costs no writes
+    assert update_failing((second,), [verdict(Unknown("NoSamples"))], SPEC, at=AT + 30) == (second,)
+    assert update_failing((second,), [verdict(Ok(0.0))], SPEC, at=AT + 30) == ()
+    assert update_failing((), [verdict(Unknown("NoSamples"))], SPEC, at=AT) == ()
+    assert update_failing((second,), [], SPEC, at=AT + 30) == ()
+
+
+def test_fp32_cohort_counts_what_is_known_and_what_is_in_breach() -> None:
+    views = [replace(VIEW, name=n, uid=n, pods=(replace(POD, name=n),)) for n in ("good", "bad", "silent")]
+    said = evaluation(good=FINE, bad=valued(3.0, Signal.NON_FINITE))
+    assert cohort_breached(views, SPEC, said, Signal.NON_FINITE) == (1, 2)
+    assert cohort_breached(views, SPEC, said, Signal.OVERFLOW) == (0, 0)
+
+
+def test_a_workload_trains_in_a_mode_when_every_pod_says_so() -> None:
+    two = replace(VIEW, pods=(POD, replace(POD, name="q")))
+    assert trains_in(VIEW, {"p": FINE}, Mode.FP16)
+    assert not trains_in(VIEW, {"p": FINE}, Mode.FP32)
+    assert not trains_in(two, {"p": FINE}, Mode.FP16)
+    assert not trains_in(replace(VIEW, pods=()), {"p": FINE}, Mode.FP16)
