@@ -183,33 +183,6 @@ def test_the_api_cannot_be_written_to(exporter: Exporter) -> None:
         assert answer.code == 501
 
 
-def test_the_api_tells_the_same_as_the_page_and_nothing_that_is_not_there(metrics: Metrics, exporter: Exporter) -> None:
-    before = json.loads(_page(exporter, "/api/training/status"))
-    assert (before["training"], before["step"], before["precision"]) == (True, None, None)
-    assert json.loads(_page(exporter, "/api/training/stats"))["overflow_rate"] is None
-    _fill(metrics)
-    metrics.add({"genesis_fp16_training_steps": 8.0, "genesis_fp16_overflow_steps": 2.0})
-    metrics.set({"genesis_grad_norm": float("inf")})
-    status = json.loads(_page(exporter, "/api/training/status"))
-    assert status["step"] == 1.0
-    assert status["precision"] == {"mode": "fp16", "generation": "4"}
-    assert status["run"]["world_size"] == "2"
-    stats = json.loads(_page(exporter, "/api/training/stats"))
-    assert (stats["overflow_rate"], stats["success_rate"], stats["genesis_grad_norm"]) == (0.25, None, None)
-    exported = {family["name"]: family for family in json.loads(_page(exporter, "/api/metrics/export"))["metrics"]}
-    shown = {family.name for family in text_string_to_metric_families(_page(exporter))}
-    assert set(exported) == shown
-    assert exported["genesis_loss_scale"]["samples"] == [{"name": "genesis_loss_scale", "labels": {}, "value": 1.0}]
-
-
-def test_the_api_cannot_be_written_to(exporter: Exporter) -> None:
-    request = urllib.request.Request(f"http://127.0.0.1:{exporter.port}/api/training/status", data=b"{}", method="POST")
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=5)
-    with caught.value as answer:
-        assert answer.code == 501
-
-
 def test_a_taken_port_is_a_clear_error(metrics: Metrics, exporter: Exporter) -> None:
     with pytest.raises(ConfigError, match="--metrics-port"):
         Exporter(metrics, exporter.port, "127.0.0.1")

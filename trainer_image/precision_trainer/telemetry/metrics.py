@@ -114,11 +114,6 @@ class Metrics(Collector):
         with self._lock:
             return self._gauges.get(name)
 
-    def gauge(self, name: str) -> float | None:
-        """A gauge's value; None where it is absent from the page."""
-        with self._lock:
-            return self._gauges.get(name)
-
     def acknowledge(self, mode: str, generation: int) -> None:
         """All ranks train in ``mode``. Replaces the old label set in one assignment: never two, never none."""
         self._precision = (mode, str(generation))
