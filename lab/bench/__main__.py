@@ -24,6 +24,8 @@ from lab.bench.operators import SYSTEM, Operators
 from lab.bench.report import show, summary
 from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
+from lab.bench.with_pods import PODS, kubelets, populate, settled
+from lab.bench.with_pods import roll_back as roll_back_pods
 from lab.bench.zero_pods import BARE, FLEET, WITNESSES, Bare, kill_leader, make, rest, roll_back
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product
@@ -81,18 +83,53 @@ async def zero_pods(plane: ControlPlane, api: Api, *, n: int, rounds: int, kills
     return {"n": n, "rounds": [asdict(m) for m in measured], "steady": asdict(steady), "takeover_seconds": takeovers}
 
 
+async def with_pods(plane: ControlPlane, api: Api, *, n: int, rounds: int) -> Json:
+    """The part with running pods; the controllers work again."""
+    with step("controllers, and kwok"):
+        for namespace in (FLEET, BARE):
+            await api.delete(f"/apis/apps/v1/namespaces/{namespace}/deployments")
+        plane.start()
+    audit = Audit(plane.audit_log)
+    with kubelets(plane):
+        async with scene(plane, api, PODS, strangers=0, fleet_minimum=2) as stage:
+            operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[PODS])
+            try:
+                with step(f"{n} Deployments with a pod each"):
+                    await populate(api, stage, n)
+                measured = []
+                for number in range(rounds):
+                    with step("promote and settle them all"):
+                        if number == 0:
+                            await operators.start()
+                            await api.create(stage.policies_path, [policy(fleet_minimum=2)])
+                            await stage.wait_phase("Healthy")
+                        else:
+                            await stage.retry()
+                        await settled(stage)
+                    with step(f"hot rollback {number + 1} of {rounds}"):
+                        measured.append(await roll_back_pods(stage, operators, audit))
+                        say(str(measured[-1]))
+                pods = stage.trainers.count
+            finally:
+                operators.stop()
+    return {"n": n, "pods": pods, "rounds": [asdict(m) for m in measured]}
+
+
 async def run(arguments: argparse.Namespace, directory: Path) -> Json:
     """All parts on one control plane."""
     with ControlPlane(directory) as plane:
         with step("the product's CRDs and admission policies"):
             apply_product(plane.kubectl)
-            for namespace in (SYSTEM, FLEET, BARE):
+            for namespace in (SYSTEM, FLEET, BARE, PODS):
                 plane.kubectl("create", "namespace", namespace)
                 plane.kubectl.wait_for_namespace(namespace)
         async with Api(plane) as api:
-            return {
+            raw = {
                 "zero_pods": await zero_pods(plane, api, n=arguments.n, rounds=arguments.rounds, kills=arguments.kills)
             }
+            if arguments.pod_rounds:
+                raw["with_pods"] = await with_pods(plane, api, n=arguments.pods, rounds=arguments.pod_rounds)
+            return raw
 
 
 def main() -> int:
@@ -101,6 +138,8 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=1000, help="Deployments of 0 replicas (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="rollbacks, over as many phases of the interval")
     parser.add_argument("--kills", type=int, default=5, help="leaders killed")
+    parser.add_argument("--pods", type=int, default=200, help="Deployments with a pod each (default %(default)s)")
+    parser.add_argument("--pod-rounds", type=int, default=1, help="rollbacks of those; 0 leaves them out")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="bench-operator-"))

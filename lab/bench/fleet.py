@@ -58,6 +58,17 @@ def pod_of(workload: str) -> Json:
     }
 
 
+def node(name: str, *, pods: int) -> Json:
+    """A node with room for so many pods."""
+    room = {"cpu": "64", "memory": "256Gi", "pods": str(pods)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"allocatable": room, "capacity": room},
+    }
+
+
 def policy(*, fleet_minimum: int) -> Json:
     """One step to everything, and a rollback of everything as soon as ``fleet_minimum`` workloads breach."""
     return {
@@ -75,6 +86,7 @@ def policy(*, fleet_minimum: int) -> Json:
             },
             "strategy": {"steps": [{"setWeight": 100}]},
             "rollback": {"fleetShare": 0.0001, "fleetMinimum": fleet_minimum},
+            "reenable": {"prerequisites": [], "backoff": "0s"},
         },
     }
 

@@ -57,14 +57,15 @@ class Operator:
         config.write_text(yaml.safe_dump(settings))
         kubeconfig = plane.user_kubeconfig(name, groups=["system:masters"])
         command: list[str | Path] = [
+            "setpriv",
+            "--pdeathsig",
+            "SIGKILL",
+            "--",
             sys.executable,
             "-m",
             "precision_operator",
-            "--config",
-            config,
-            "--kubeconfig",
-            kubeconfig,
         ]
+        command += ["--config", config, "--kubeconfig", kubeconfig]
         environment = {
             **os.environ,
             "PYTHONPATH": str(paths.ROOT / "operator"),
@@ -82,7 +83,7 @@ class Operator:
         """SIGKILL; returns when, in seconds since the epoch."""
         at = time.time()
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
         return at
 
     @property

@@ -18,7 +18,7 @@ def summary(raw: Json) -> Json:
     rounds, steady = part["rounds"], part["steady"]
     bare = {n: median(r["bare_seconds"][n] for r in rounds) for n in rounds[0]["bare_seconds"]}
     best = min(bare, key=lambda n: bare[n])
-    return {
+    figures = {
         "n": part["n"],
         "evaluation_interval_seconds": INTERVAL_SECONDS,
         "bare_seconds": round(bare[best], 3),
@@ -33,6 +33,17 @@ def summary(raw: Json) -> Json:
         "steady_writes": steady["writes"],
         "takeover_seconds": [round(seconds, 2) for seconds in part["takeover_seconds"]],
     }
+    if "with_pods" in raw:
+        hot = raw["with_pods"]
+        figures["with_pods"] = {
+            "n": hot["n"],
+            "pods": hot["pods"],
+            "decided_to_last_patch_seconds": round(
+                median(r["decided_to_last_patch_seconds"] for r in hot["rounds"]), 3
+            ),
+            "api_writes": median(r["api_writes"] for r in hot["rounds"]),
+        }
+    return figures
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ def budgets(figures: Json) -> list[Budget]:
     """The budgets of the design, over these figures."""
     n, interval, takeovers = figures["n"], figures["evaluation_interval_seconds"], figures["takeover_seconds"]
     patched, bare = figures["decided_to_last_patch_seconds"], figures["bare_seconds"]
-    return [
+    found = [
         Budget("breach visible → decided", interval + 0.5, figures["breach_to_decided_seconds"], "s"),
         Budget(f"decided → last of {n} told, against bare {bare:g} s", 1.3, round(patched / bare, 2), "×"),
         Budget("API writes of the rollback", n + 20, figures["api_writes"]),
@@ -65,6 +76,10 @@ def budgets(figures: Json) -> list[Budget]:
         Budget("at rest: writes", 0, figures["steady_writes"], exactly=True),
         *([Budget(f"leader killed, slowest of {len(takeovers)}", 8.0, max(takeovers), "s")] if takeovers else []),
     ]
+    if "with_pods" in figures:
+        hot = figures["with_pods"]
+        found.append(Budget("with pods: API writes, settle included", 4 * hot["n"] + 20, hot["api_writes"]))
+    return found
 
 
 def _queries_a_metric(figures: Json) -> float:

@@ -1,6 +1,7 @@
 """The composition root: every part is made here, and here alone they meet."""
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Mapping
@@ -144,7 +145,13 @@ class App:
                 source.close()
 
     async def _tick(self) -> None:
+        frozen = False
         while True:
+            if self._inventory.ready and not frozen:
+                # The caches are what lives long: the collector need not look through them for every thousand samples.
+                gc.collect()
+                gc.freeze()
+                frozen = True
             if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)

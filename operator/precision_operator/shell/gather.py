@@ -54,7 +54,8 @@ class Gatherer:
             evaluation = await self._read(key, plan)
         # The caches are read after the metrics: they are the fresher of the two.
         selected = self._inventory.selected(policy.namespace, policy.spec.selector)
-        owners = {workload.name: self._owner(key, workload.name) for workload in selected}
+        alone = self._inventory.policies_in(key.namespace) <= {key}
+        owners = {workload.name: key if alone else self._owner(key, workload.name) for workload in selected}
         workloads = tuple(workload for workload in selected if owners[workload.name] == key)
         restarting = self._inventory.restarting() | self._expectations.restarting()
         settling = sum(1 for workload in workloads if workload.settle is not None)

@@ -158,6 +158,11 @@ class Inventory:
         """All policies, sorted."""
         return tuple(sorted(PolicyKey(ns, name) for ns, space in self._namespaces.items() for name in space.policies))
 
+    def policies_in(self, namespace: str) -> frozenset[PolicyKey]:
+        """All policies of a namespace."""
+        space = self._namespaces.get(namespace, _Namespace())
+        return frozenset(PolicyKey(namespace, name) for name in space.policies)
+
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by name, each with its pods."""
         space = self._namespaces.get(namespace)
