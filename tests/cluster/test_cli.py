@@ -121,7 +121,7 @@ def test_a_command_is_written_stamped_and_shown_with_who_and_when(alice: Person,
     fleet.status("Held", transitionId=6, reason="LossDiverged")
     alice.precision("ack", "root-cause", "fix", "-m", "rebuilt", *where)
     assert fleet.annotations()["ack-fix"] == "6: rebuilt"
-    assert alice.json("ack", *where)["fix"] == {"given": True, "by": "alice", "message": "rebuilt"}
+    assert alice.json("ack", *where)["fix"] == {"needed": True, "given": True, "by": "alice", "message": "rebuilt"}
 
 
 def test_pausing_and_resuming_is_stamped(alice: Person, fleet: Policy) -> None:

@@ -148,7 +148,8 @@ PARTLY = status(Phase.DEGRADED, held=(HeldWorkload("a", "uid-a", "OverflowRateHi
         (status(Phase.HEALTHY), ["rollback"], {"rollback": "4"}),
         (status(Phase.PROGRESSING), ["rollback", "--emergency"], {"abort": "4"}),
         (PARTLY, ["rollback", "--emergency"], {"abort": "4"}),
-        (HELD, ["retry"], {"retry": "4"}),
+        (HELD, ["retry", "-m", "rebuilt"], {"retry": "4: rebuilt"}),
+        (status(Phase.ROLLING_BACK, incident=INCIDENT), ["rollback", "--emergency"], {"abort": "4"}),
         (PARTLY, ["retry"], {"retry": "4"}),
         (HELD, ["ack", "root-cause", "FIX"], {"ack-rootCause": "4", "ack-fix": "4"}),
         (HELD, ["ack", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
@@ -195,7 +196,7 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
             "a pause would leave it half moved. Where that is meant: `kubectl -n",
         ),
         (WAITING, False, ["resume"], "waits for approval: `kubectl precision promote fleet -n default`"),
-        (status(Phase.HEALTHY), False, ["ack", "fix"], "no rollback waits for acknowledgements"),
+        (status(Phase.HEALTHY), False, ["ack", "fix"], "only a fleet that is Held waits for acknowledgements"),
     ],
 )
 def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
@@ -241,7 +242,7 @@ def test_a_retry_without_acknowledgements_says_which_are_missing(cli: Cli) -> No
     given = {f"{PREFIX}ack-rootCause": "4: scale", f"{PREFIX}ack-fix": "3"}
     cli.policy(HELD, annotations=given)
     said = cli("retry")
-    assert "not acknowledged since this rollback: fix, stagingTested, monitoring, teamNotified, rollbackReady" in said
+    assert "it starts once these are acknowledged: fix, stagingTested, monitoring, teamNotified, rollbackReady" in said
     assert cli.stored()[0]["retry"] == "4"
 
 
@@ -260,7 +261,7 @@ def test_acknowledgements_are_shown_with_who_gave_them(cli: Cli) -> None:
     assert "by unknown" in lines["monitoring"]
     assert "missing" in lines["stagingTested"]
     shown = cli.json("ack")
-    assert shown["rootCause"] == {"given": True, "by": "bob", "message": "scale"}
+    assert shown["rootCause"] == {"needed": True, "given": True, "by": "bob", "message": "scale"}
     assert shown["fix"]["given"] is False
 
 
@@ -352,7 +353,7 @@ def test_the_exit_code_of_status_says_whether_something_is_rolled_back(cli: Cli,
 def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> None:
     cli.policy(HELD)
     text = cli("status", code=3)
-    assert "fleet-5 P1 Fleet OverflowRateHigh: overflow beyond 0.3 in a" in text
+    assert "fleet-5 P1 Fleet Emergency OverflowRateHigh: overflow beyond 0.3 in a" in text
     assert "lastAck    +3.0 s" in text
     assert "settled    not yet" in text
     assert "deadline   +900 s, 897 s to spare" in text

@@ -80,6 +80,8 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         ({"criteria": {"overflow": {"enter": 0.9}}}, "90% of all steps may be thrown away"),
         ({"target": "bf16"}, "no loss scaler that could overflow"),
         (GOOD["every criterion off"], "nothing would ever roll this fleet back"),
+        ({"rollback": {"strategies": {"P0": "Hold"}}}, "would roll nothing back"),
+        ({"reenable": {"prerequisites": []}}, "nobody vouches for it"),
         ({"evaluation": {"failureLimit": 100}}, "to be believed, which is the whole deadline of 300 s"),
         ({"rollback": {"ackTimeout": "10m"}}, "past the P0 deadline of 300 s: shorten ackTimeout"),
         (

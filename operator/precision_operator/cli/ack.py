@@ -10,7 +10,7 @@ from precision_operator.api.commands import Prerequisite, answer
 from precision_operator.api.status import Phase
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON
-from precision_operator.cli.write import Write, carry_out, dry_run_flag
+from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag
 
 if TYPE_CHECKING:
     from precision_operator.api.commands import Answer
@@ -40,7 +40,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("items", nargs="*", metavar="ITEM", type=item_of, help=", ".join(Prerequisite))
     verb.add_argument("--policy", help="default: the only one of the namespace")
-    verb.add_argument("-m", "--message", default="", help="why: kept beside the acknowledgement")
+    message_flag(verb)
     dry_run_flag(verb)
     verb.set_defaults(run=run)
 
@@ -67,25 +67,24 @@ async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     if not arguments.items:
         return _show(target, arguments)
-    status = target.status
-    if status.phase is not Phase.HELD and not status.held:
-        raise Refused(f"{target.where} is {status.phase}: no rollback waits for acknowledgements")
-    message = " ".join(arguments.message.split())
-    value = f"{status.transition_id}: {message}" if message else str(status.transition_id)
-    write = Write({item.annotation: value for item in arguments.items})
+    if target.status.phase is not Phase.HELD:
+        raise Refused(f"{target.where} is {target.status.phase}: only a fleet that is Held waits for acknowledgements")
+    write = Write({item.annotation: answering(target, arguments) for item in arguments.items})
     done = f"acknowledged {', '.join(arguments.items)}"
     return await carry_out(session, target, write, arguments=arguments, done=done)
 
 
 def _show(target: "Target", arguments: argparse.Namespace) -> int:
-    now = target.status.transition_id
+    now, asked = target.status.transition_id, target.policy.spec.reenable.prerequisites
     given = {item: answer(target.policy.annotations, item.annotation) for item in Prerequisite}
     if arguments.output == "json":
-        write_json({item: _json(found, now) for item, found in given.items()})
+        write_json({item: {"needed": item in asked, **_json(found, now)} for item, found in given.items()})
         return 0
     rows = Table.grid(padding=(0, 2))
     for item, found in given.items():
-        rows.add_row(item, MEANINGS[item], _state(found, now))
+        rows.add_row(
+            item, MEANINGS[item] + ("" if item in asked else " (this policy does not ask)"), _state(found, now)
+        )
     console().print(rows)
     return 0
 

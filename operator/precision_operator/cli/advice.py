@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity
+from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy
 from precision_operator.cli.schema import Fault
 
 SOURCE_OVERFLOW_LIMIT = 0.30
@@ -70,6 +70,12 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
             )
     if not any(spec.criterion(signal).enabled for signal in Signal):
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
+    if spec.rollback.strategies[Severity.P0] is Strategy.HOLD:
+        yield Fault("spec.rollback.strategies.P0", "Hold: dying jobs and NaN losses would roll nothing back")
+    if not spec.reenable.prerequisites:
+        yield Fault(
+            "spec.reenable.prerequisites", "empty: a fleet starts again after a rollback and nobody vouches for it"
+        )
     overflow = spec.criterion(Signal.OVERFLOW)
     if overflow.enabled and overflow.enter > SOURCE_OVERFLOW_LIMIT:
         yield Fault(

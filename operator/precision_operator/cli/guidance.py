@@ -30,8 +30,8 @@ _CHECK_SCRAPE = (
     "check that Prometheus scrapes the trainers' port 9400 and attaches the labels namespace and pod (docs/contract.md)"
 )
 _AFTER_BREACH = (
-    "find the cause: `!history {name}`, `!get {name}`, the trainers' logs and dashboards",
-    "acknowledge what has been done about it: `!ack --policy {name} rootCause fix`",
+    "find the cause: `!history {name}`, `!get {name}`, `!incident list {name}`, the trainers' logs and dashboards",
+    "see what must be acknowledged before another attempt: `!ack --policy {name}`",
     "then start again: `!retry {name}`",
 )
 
@@ -124,6 +124,23 @@ REASONS: Mapping[str, Guidance] = {
     "Aborted": Guidance("a person asked for an emergency rollback", _AFTER_BREACH[1:]),
     "RollbackRequested": Guidance("a person asked for a rollback", _AFTER_BREACH[1:]),
     "RolledBack": Guidance("the rollback is over", _AFTER_BREACH),
+    "AwaitingPrerequisites": Guidance(
+        "another attempt needs spec.reenable.prerequisites acknowledged since this rollback",
+        ("see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",),
+    ),
+    "BackingOff": Guidance("repeated failures: another attempt must wait for spec.reenable.backoff"),
+    "AwaitingRetry": Guidance(
+        "another attempt waits for nothing but a person's word", ("start again: `!retry {name}`",)
+    ),
+    "NotANumber": Guidance(
+        "a ratio could not be worked out, for one because there is no FP32 baseline", (_CHECK_SCRAPE,)
+    ),
+    "DuplicateSeries": Guidance(
+        "Prometheus holds several series of one pod, and which is true is not known",
+        ("look for a pod that is scraped twice, or for a query without `by (pod)`",),
+    ),
+    "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (_LOOK_AT_PODS,)),
+    "RestoreIncomplete": Guidance("the policy is being deleted; not every workload has its original values back yet"),
 }
 
 

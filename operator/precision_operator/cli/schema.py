@@ -69,6 +69,8 @@ def _structure(schema: Mapping[str, object], value: object, path: str) -> Iterat
         yield from _fields(schema, value, path)
     elif isinstance(value, list):
         yield from _bounds(schema, len(value), path, names=("minItems", "maxItems"), what="items")
+        if schema.get("x-kubernetes-list-type") == "set" and any(value.count(item) > 1 for item in value):
+            yield Fault(path, f"expected each item once, found {value}")
         for index, item in enumerate(value):
             yield from _structure(mapping(schema.get("items")), item, f"{path}[{index}]")
     elif isinstance(value, str):

@@ -132,7 +132,10 @@ def render(target: "Target") -> RenderableType:
 
 def _incident(incident: "Incident") -> Text:
     text = Text.assemble(
-        f"{incident.id} {incident.severity} {incident.scope} ", (incident.reason, "bold"), ": ", said(incident.message)
+        f"{incident.id} {incident.severity} {incident.scope} {incident.strategy} ",
+        (incident.reason, "bold"),
+        ": ",
+        said(incident.message),
     )
     begin = incident.detected_at
     for name, at in stages(incident)[1:]:

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from precision_operator.api.commands import Prerequisite, acknowledged
+from precision_operator.api.commands import acknowledged
+from precision_operator.api.spec import Severity
 from precision_operator.api.status import Phase
-from precision_operator.cli.write import Write, carry_out, dry_run_flag, nothing_to_do
+from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
 from precision_operator.contract import ABORT, PROMOTE, RETRY, ROLLBACK
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class Verb:
     help: str
     description: str
     act: Act
+    says_why: bool = True
+    """It is an annotation, which can carry a reason."""
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -33,10 +36,10 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         added = commands.add_parser(name, parents=[common], help=verb.help, description=verb.description)
         added.add_argument("policy", nargs="?", help="default: the only one of the namespace")
         dry_run_flag(added)
+        if verb.says_why:
+            message_flag(added)
         if name == "rollback":
-            added.add_argument(
-                "--emergency", action="store_true", help="as a P0: before everything else, shortest deadline"
-            )
+            added.add_argument("--emergency", action="store_true", help="everything at once, before everything else")
         added.set_defaults(run=_runner(verb.act))
 
 
@@ -72,7 +75,7 @@ async def _promote(session: "Session", target: "Target", arguments: argparse.Nam
         raise _refused(
             target, f"waits for no approval ({waits}); see `{session.plugin('explain', target.policy.name)}`"
         )
-    write = Write({PROMOTE: str(status.transition_id)})
+    write = Write({PROMOTE: answering(target, arguments)})
     return await carry_out(session, target, write, arguments=arguments, done=f"step {status.step} approved")
 
 
@@ -99,17 +102,17 @@ async def _resume(session: "Session", target: "Target", arguments: argparse.Name
 
 
 async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
-    status = target.status
-    if status.phase in (Phase.ROLLING_BACK, Phase.HELD):
+    status, emergency = target.status, bool(arguments.emergency)
+    expedites = emergency and status.incident is not None and status.incident.severity is not Severity.P0
+    if status.phase is Phase.HELD or (status.phase is Phase.ROLLING_BACK and not expedites):
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
     if status.phase is Phase.PENDING:
         line = session.plugin("pause", target.policy.name)
         raise _refused(target, f"has moved nothing yet, so there is nothing to roll back; to keep it so: `{line}`")
-    emergency = bool(arguments.emergency)
     # A pause must not stand in the way of safety: both in one write, so that nothing moves forward in between.
     resumed = False if target.policy.spec.suspend else None
-    write = Write({ABORT if emergency else ROLLBACK: str(status.transition_id)}, suspend=resumed)
-    how = "emergency rollback" if emergency else "rollback"
+    write = Write({ABORT if emergency else ROLLBACK: answering(target, arguments)}, suspend=resumed)
+    how = "emergency rollback" if emergency else "gradual rollback"
     done = f"{how} of {status.total} workloads to {target.policy.spec.fallback} asked for"
     done += ", and its pause ended" if resumed is not None else ""
     return await carry_out(session, target, write, arguments=arguments, done=done)
@@ -121,11 +124,11 @@ async def _retry(session: "Session", target: "Target", arguments: argparse.Names
     if status.phase is not Phase.HELD and not status.held:
         raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
-    missing = [str(p) for p in Prerequisite if p not in given]
-    if missing:
+    missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
+    if missing and status.phase is Phase.HELD:
         line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
-        sys.stderr.write(f"note: not acknowledged since this rollback: {', '.join(missing)}. To do so: `{line}`\n")
-    write = Write({RETRY: str(status.transition_id)})
+        sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
+    write = Write({RETRY: answering(target, arguments)})
     return await carry_out(session, target, write, arguments=arguments, done="another attempt asked for")
 
 
@@ -136,18 +139,22 @@ VERBS: Mapping[str, Verb] = {
         _promote,
     ),
     "pause": Verb(
-        "stop moving the fleet, forward or back", "Set spec.suspend: nothing is moved, judged or guarded.", _pause
+        "stop moving the fleet, forward or back",
+        "Set spec.suspend: nothing is moved, judged or guarded.",
+        _pause,
+        says_why=False,
     ),
-    "resume": Verb("end a pause", "Unset spec.suspend.", _resume),
+    "resume": Verb("end a pause", "Unset spec.suspend.", _resume, says_why=False),
     "rollback": Verb(
         "take the fleet back to its fallback",
-        "Ask for a rollback of the whole fleet: as a P2, or with --emergency as a P0, which goes before everything else "
-        "and has the shortest deadline. Ends a pause, which would stand in its way.",
+        "Ask for a rollback of the whole fleet: gradual, in batches, or with --emergency everything at once, as a P0. "
+        "An emergency also hurries on a rollback that is under way. Ends a pause, which would stand in its way.",
         _rollback,
     ),
     "retry": Verb(
         "start again after a rollback",
-        "Leave Held, or let workloads that were rolled back by themselves join again.",
+        "Leave Held, once what spec.reenable asks for is met, or let workloads that were rolled back by themselves join "
+        "again.",
         _retry,
     ),
 }

@@ -41,6 +41,17 @@ def dry_run_flag(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dry-run", action="store_true", help="write nothing; print the kubectl line that does the same")
 
 
+def message_flag(verb: argparse.ArgumentParser) -> None:
+    """The flag of commands that can carry a reason."""
+    verb.add_argument("-m", "--message", default="", help="why: kept beside the command")
+
+
+def answering(target: Target, arguments: argparse.Namespace) -> str:
+    """What a command's annotation says: the transition that it answers, and why."""
+    why = " ".join(str(arguments.message).split())
+    return f"{target.status.transition_id}: {why}" if why else str(target.status.transition_id)
+
+
 async def carry_out(session: Session, target: Target, write: Write, *, arguments: argparse.Namespace, done: str) -> int:
     """Write, or only say how; ``done`` tells a person what happens now."""
     name = target.policy.name
