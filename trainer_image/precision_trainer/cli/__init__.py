@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
     Run: TypeAlias = "Callable[[argparse.Namespace], int]"
 
-COMMANDS = ("train", "launch", "verify-fp32", "analyze", "env", "bench")
+COMMANDS = ("train", "launch", "verify-fp32", "analyze", "env", "bench", "checkpoint")
 """Modules of this package, in the order of ``--help``."""
 
 
