@@ -1,0 +1,169 @@
+"""A rollback from its decision to its end: what is dated, who is waited for, when it is hurried, what it leaves."""
+
+from dataclasses import replace
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.status import Incident, Phase, Scope
+from precision_operator.contract import RETRY
+from precision_operator.core.actions import Notify, RequestPod, Settle, WriteTemplate
+from tests.property.test_story import fleet, promoted
+from tests.property.world import World
+
+
+def incident(world: World) -> Incident:
+    assert world.status.incident is not None
+    return world.status.incident
+
+
+def broken(**spec: object) -> World:
+    """A promoted fleet in the pass in which its rollback is decided; its trainers have not taken the request yet."""
+    world = promoted(**spec)
+    world.deaf = set(world.workloads)
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.step(1.0)
+    assert world.status.phase is Phase.ROLLING_BACK
+    return world
+
+
+def events(world: World, seconds: float) -> list[str]:
+    return [action.reason for action in world.step(seconds).actions if isinstance(action, Notify)]
+
+
+def test_an_incident_says_what_was_decided_when_and_until_when() -> None:
+    world = broken()
+    found = incident(world)
+    began = world.now - 1.0
+    assert (found.severity, found.scope, found.reason) == (Severity.P0, Scope.FLEET, "LossNotFinite")
+    assert found.workloads == ("hot-1", "hot-3")
+    assert (found.detected_at, found.decided_at, found.deadline_at) == (began, began, began + 300.0)
+    assert found.id == f"fleet-{world.status.transition_id}"
+    assert (found.last_patch_at, found.last_ack_at, found.settled_at, found.escalated) == (None, None, None, False)
+
+
+def test_stages_are_dated_when_they_happen_and_not_again() -> None:
+    world = broken()
+    world.step(1.0)
+    patched = incident(world).last_patch_at
+    assert patched == world.now - 1.0
+    world.step(1.0)
+    assert (incident(world).last_patch_at, incident(world).last_ack_at) == (patched, None)
+    world.deaf = set()
+    world.step(1.0)  # the request stands: they take it now
+    world.step(1.0)
+    assert world.status.phase is Phase.HELD
+    acknowledged = incident(world).last_ack_at
+    assert acknowledged == world.now - 1.0
+    world.run(10, 1.0)
+    done = incident(world)
+    assert (done.last_patch_at, done.last_ack_at) == (patched, acknowledged)
+    settled = done.settled_at
+    assert settled is not None
+    assert settled > acknowledged
+    world.run(3, 1.0)
+    assert incident(world).settled_at == settled
+
+
+def test_nobody_is_restarted_before_the_timeout_and_the_deaf_ones_once_after_it() -> None:
+    world = broken()
+    restarts = dict(world.restarts)
+    world.run(3, 29.0)
+    assert (world.restarts, incident(world).escalated) == ({**restarts, "literal": 2}, False)
+    world.step(4.0)
+    assert not incident(world).escalated
+    assert events(world, 1.0) == ["RollbackEscalated"]
+    assert incident(world).escalated
+    assert events(world, 1.0) == ["RolledBack"]
+    world.run(5, 1.0)
+    assert world.restarts == {**{f"hot-{index}": 1 for index in range(5)}, "literal": 2}
+    assert world.status.phase is Phase.HELD
+
+
+def test_past_its_deadline_it_says_so_and_goes_on() -> None:
+    world = broken()
+    world.restart_slots = 0
+    world.run(10, 29.0)
+    assert world.status.reason == "LossNotFinite"
+    world.run(2, 29.0)
+    assert (world.status.phase, world.status.reason) == (Phase.ROLLING_BACK, "DeadlineExceeded")
+
+
+def test_silence_of_prometheus_restarts_nobody_until_the_deadline() -> None:
+    world = broken()
+    world.down = True
+    world.run(9, 29.0)
+    assert not incident(world).escalated
+    assert {name for name in world.restarts if name.startswith("hot")} == set()
+    world.run(3, 29.0)
+    assert incident(world).escalated
+
+
+def test_a_cohort_is_rolled_back_without_touching_the_rest() -> None:
+    world = fleet()
+    while world.status.step_index < 1 or world.really_in(Mode.FP16) < {m.name for m in world.status.members}:
+        world.step()
+    members = {m.name for m in world.status.members}
+    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in sorted(members)[:1]}
+    before = len(world.log)
+    world.step(1.0)
+    assert incident(world).scope is Scope.COHORT
+    world.run(10, 1.0)
+    assert world.status.phase is Phase.HELD
+    assert {name for name, _ in world.log[before:]} <= members
+    assert {w.name for w in world.workloads.values() if w.latch} == members
+
+
+def test_held_workloads_are_settled_and_latched_while_the_rest_goes_on() -> None:
+    world = promoted()
+    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.step(1.0)
+    (held,) = world.status.held
+    assert (held.name, held.reason, held.since) == ("hot-2", "OverflowRateHigh", world.now - 1.0)
+    assert incident(world).scope is Scope.WORKLOAD
+    world.run(8, 1.0)
+    assert (world.workloads["hot-2"].template_mode, world.workloads["hot-2"].latch) == (Mode.FP32, Mode.FP32)
+    assert incident(world).last_ack_at is not None
+    assert not [w for w in world.workloads.values() if w.name != "hot-2" and w.latch]
+    world.bad["hot-4"] = {Signal.OVERFLOW: 0.6}
+    world.step(1.0)
+    assert incident(world).scope is Scope.FLEET  # with the one that is held already it is a share of the fleet
+
+
+def test_a_held_workload_joins_again_when_a_person_retries_and_its_window_is_clear() -> None:
+    world = promoted()
+    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.run(3, 1.0)
+    world.bad = {}
+    world.policy = replace(world.policy, annotations={RETRY: str(world.status.transition_id)})
+    world.run(5, 1.0)
+    assert [h.name for h in world.status.held] == ["hot-2"]
+    world.run(30, 30.0)
+    assert (world.status.phase, world.status.held) == (Phase.HEALTHY, ())
+    assert "hot-2" in world.really_in(Mode.FP16)
+    assert world.workloads["hot-2"].latch is None
+
+
+def test_in_an_emergency_running_pods_are_asked_in_the_same_pass_and_settles_wait() -> None:
+    world = promoted()
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    decision = world.decide()
+    asked = {action.workload.name for action in decision.actions if isinstance(action, RequestPod)}
+    assert asked == {f"hot-{index}" for index in range(5)}
+    assert [a.workload.name for a in decision.actions if isinstance(a, WriteTemplate)] == ["literal"]
+    assert not [action for action in decision.actions if isinstance(action, Settle)]
+    assert decision.status.gate_closed
+    assert (decision.status.precision, decision.status.fallback) == (Mode.FP32, Mode.FP32)
+
+
+def test_a_rollback_to_bf16_asks_for_bf16_and_leaves_what_is_safer() -> None:
+    world = promoted(fallback="bf16")
+    world.add("safe")
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.run(1, 1.0)
+    assert {what for who, what in world.log if who == "hot-0"} == {"request fp16 1", "request bf16 2"}
+    world.bad = {}
+    world.run(12, 1.0)
+    assert world.status.phase is Phase.HELD
+    assert "safe" in world.really_in(Mode.FP32)
+    assert world.workloads["hot-0"].latch is Mode.BF16
