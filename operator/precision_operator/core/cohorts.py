@@ -6,7 +6,7 @@ so that 10 % is part of 25 %; and dealt out over node pools, so that a canary se
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from precision_operator.api.status import Member
 from precision_operator.core.model import WorkloadView
@@ -38,12 +38,21 @@ def canary_order(policy_uid: str, workloads: Iterable[WorkloadView]) -> list[Wor
 
 
 def extend_cohort(
-    policy_uid: str, members: Sequence[Member], workloads: Sequence[WorkloadView], *, size: int
+    policy_uid: str,
+    members: Sequence[Member],
+    workloads: Sequence[WorkloadView],
+    *,
+    size: int,
+    first: Container[str] = (),
 ) -> tuple[Member, ...]:
-    """The cohort of ``size``: who is in it stays in it, the next in order join. Gone workloads leave."""
+    """The cohort of ``size``: who is in it stays in it, the next in order join. Gone workloads leave.
+
+    ``first``: uids of workloads that join before all others.
+    """
     alive = {w.uid: w for w in workloads}
     kept = [m for m in members if m.uid in alive]
     inside = {m.uid for m in kept}
     joining = [w for w in canary_order(policy_uid, workloads) if w.uid not in inside]
+    joining.sort(key=lambda w: w.uid not in first)
     kept.extend(Member(w.name, w.uid) for w in joining[: max(0, size - len(kept))])
     return tuple(sorted(kept))

@@ -67,6 +67,14 @@ class Facts:
             and any(p.effective_mode not in safe for p in live_pods(w))
         )
 
+    def reduced(self, workload: WorkloadView) -> bool:
+        """A pod of it is told to train in less than the fallback, or says that it does."""
+        safe = accepted_modes(self.spec.fallback, rollback=True)
+        seen = self.evaluation.pods if self.evaluation is not None else {}
+        said = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
+        told = {pod.effective_mode for pod in workload.pods}
+        return bool((told | said) - safe - {None})
+
     @property
     def moved_count(self) -> int:
         """How many workloads a fleet's share is taken of: all that were moved, held ones included."""
@@ -94,7 +102,9 @@ class Facts:
         """
         kept = {m.uid for m in members}
         joinable = [w for w, _ in self.movable if latched or w.latch is None or w.uid in kept]
-        return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index))
+        # What an earlier policy of the same target left moved is its canary already.
+        moved = {w.uid for w, _ in self.residual if live_pods(w)[0].effective_mode is self.spec.target}
+        return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index), first=moved)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -12,6 +12,7 @@ from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.readings import LOSSES
 
 REASONS = {
@@ -79,6 +80,13 @@ def _whole_fleet(facts: Facts, asked: Answer, severity: Severity) -> Trigger:
         facts.now,
         Strategy.EMERGENCY if emergency else Strategy.GRADUAL,
     )
+
+
+def unfinished_rollback(facts: Facts, left: list[WorkloadView]) -> Trigger:
+    """A policy before this one was deleted in the middle of its rollback: it is finished before anything else."""
+    text = f"an earlier rollback has not reached {names([w.name for w in left])}"
+    concerned = tuple((w.name, w.uid) for w in left)
+    return Trigger(Severity.P1, Scope.FLEET, "LatchedWorkloads", text, concerned, facts.now, Strategy.EMERGENCY)
 
 
 def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+from precision_operator.api.spec import Delivery
 from precision_operator.api.status import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback
 from precision_operator.core.progress import live_pods
-from precision_operator.core.triggers import find_trigger
+from precision_operator.core.triggers import find_trigger, unfinished_rollback
 
 
 def pending(facts: Facts) -> Outcome:
@@ -22,6 +24,9 @@ def pending(facts: Facts) -> Outcome:
     if closed is not None:
         return Outcome(status, settle=True, waiting=closed)
     latched = [w.name for w, _ in facts.movable if w.latch is not None]
+    left = _left_up(facts) if latched and status.transition_id == 0 else []
+    if left:
+        return begin_rollback(facts, unfinished_rollback(facts, left))
     if latched and status.transition_id == 0:
         held = replace(
             status,
@@ -55,6 +60,11 @@ def pending(facts: Facts) -> Outcome:
         failing=(),
     )
     return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
+
+
+def _left_up(facts: Facts) -> list[WorkloadView]:
+    """Workloads that we moved, and that are told, or say themselves, that they train in less than the fallback."""
+    return [w for w, d in facts.movable if w.has_original and d is not Delivery.NEW_ONLY and facts.reduced(w)]
 
 
 def _unseen(facts: Facts, members: set[str]) -> list[str]:

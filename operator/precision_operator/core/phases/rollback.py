@@ -165,13 +165,8 @@ def _current(facts: Facts) -> Status:
 
 def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
     """Workloads that were moved, or are less safe than the fallback."""
-    accepted = accepted_modes(facts.spec.fallback, rollback=True)
     moved = {m.uid for m in facts.status.members}
-    return [
-        (workload, delivery)
-        for workload, delivery in (*facts.movable, *facts.rescuable)
-        if workload.uid in moved or any(pod.effective_mode not in accepted for pod in workload.pods)
-    ]
+    return [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in moved or facts.reduced(w)]
 
 
 def _settled(facts: Facts) -> bool:
