@@ -211,6 +211,10 @@ def _needless(fleet: Fleet, action: Action) -> bool:
     """Whether all processes of a hot workload had done already what its restart is for."""
     if not isinstance(action, WriteTemplate) or not action.workload.hot or action.workload.name in fleet.deaf:
         return False
+    incident = fleet.status.incident
+    unseen = fleet.down or action.workload.name in fleet.blind
+    if unseen and incident is not None and fleet.now > incident.deadline_at:
+        return False  # past the deadline, who cannot be seen to have taken it is restarted
     return all(
         pod.request is not None and fleet.modes.get(pod.name) == (action.mode, pod.request.generation)
         for pod in action.workload.pods
