@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from precision_operator.api.status import Incident
-from precision_operator.errors import Conflict, NotFound, OperatorError, SignalError
+from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import INCIDENTS, KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.document import from_body, name_of, to_body
-from precision_operator.report.evidence import Question, keep, queries_of, questions
 from precision_operator.report.incident import (
-    Evidence,
     IncidentPhase,
     Pass,
     Recorded,
@@ -33,18 +31,18 @@ from precision_operator.report.questions import answer
 from precision_operator.report.recording import Recording, bounded, record, unpack
 from precision_operator.runtime.clock import Clock, wait_event
 from precision_operator.settings import IncidentSettings
-from precision_operator.shell.gather import plan_of
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.retention import Retention
-from precision_operator.signals.port import MetricHistory, Series
+from precision_operator.shell.witness import Witness
+from precision_operator.signals.port import MetricHistory
 
 _LOG = logging.getLogger(__name__)
 
 LEAD_UP = 2
 """Passes before the decision that are kept too."""
 BACKLOG = 64
-"""Passes that may wait for the reporter; then the oldest goes, and is counted as dropped."""
+"""Passes that may wait for the reporter; then those in the middle go, and are counted as dropped."""
 FLUSH_EVERY = 16
 """Recordings after which the object is written even where nothing else changed: a new leader goes on from there."""
 KEPT_READINGS = 20_000
@@ -100,8 +98,7 @@ class Reporter:
         leading: Callable[[], bool],
     ) -> None:
         self._api = api
-        self._sources = sources
-        self._catalogue = catalogue
+        self._witness = Witness(sources, catalogue, failed=metrics.report_error)
         self._settings = settings
         self._notifier = notifier
         self._metrics = metrics
@@ -123,8 +120,11 @@ class Reporter:
             return
         track.pending.append(seen)
         if len(track.pending) > BACKLOG:
-            track.pending.popleft()
-            track.dropped += 1
+            del track.pending[BACKLOG // 2]
+            if track.case is None:
+                track.dropped += 1
+            else:
+                track.case.dropped += 1
         self._wake.set()
 
     def gone(self, key: PolicyKey) -> None:
@@ -269,34 +269,10 @@ class Reporter:
         await self._save(key, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
             case.asked = case.report.phase
-            evidence = await self._gather(case.report, seen)
-            case.report = replace(case.report, evidence=evidence)
+            found = await self._witness.gather(case.report, seen, now=self._clock.time())
+            case.report = replace(case.report, evidence=found)
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
             await self._save(key, case)
-
-    async def _gather(self, report: Report, seen: Pass) -> tuple[Evidence, ...]:
-        policy, plan = seen.policy, plan_of(seen.policy)
-        source = self._sources.get(plan.endpoint)
-        queries = queries_of(
-            plan.queries,
-            self._catalogue,
-            namespace=policy.namespace,
-            window_seconds=plan.window_seconds,
-            min_steps=plan.min_steps,
-        )
-        incident = seen.decision.status.incident
-        detected_at = incident.detected_at if incident is not None else report.decided_at
-        wanted = questions(namespace=policy.namespace, queries=queries, detected_at=detected_at, now=self._clock.time())
-        return tuple([keep(q, await self._ask(source, q), first=report.workloads) for q in wanted])
-
-    async def _ask(self, source: MetricHistory | None, question: Question) -> "list[Series] | str":
-        if source is None:
-            return "UnknownEndpoint"
-        try:
-            return list(await source.history(question.query, question.start, question.end, question.step_seconds))
-        except SignalError as error:
-            self._metrics.report_error(error.reason)
-            return error.reason
 
     async def _save(self, key: PolicyKey, case: _Case) -> None:
         """Write what changed: created once under a name that follows from the incident, later a compare-and-swap."""
