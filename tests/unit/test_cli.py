@@ -315,7 +315,7 @@ def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:
     assert (b["latch"], b["wanted"]) == ("fp32", None)
     assert c["pods"][0]["problems"] == ["crashing", "still told fp32, wanted fp16"]
     text = cli("get", "fleet")
-    assert re.search(r"P1 overflow for 3\ds", text)
+    assert re.search(r"P1 overflow for \d+", text)
     assert "latched fp32" in text
     assert "c-abc-1  told fp32, generation 6, on node-1  ! crashing  ! still told fp32, wanted fp16" in text
 

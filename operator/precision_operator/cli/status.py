@@ -5,9 +5,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -115,8 +114,7 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
     if status.step:
         rows.add_row("step", Text(f"{status.step}, for {age(status.step_since)}"))
-    bar = ProgressBar(total=max(1, status.total), completed=status.moved, width=BAR_COLUMNS)
-    rows.add_row("moved", Group(Text(f"{status.moved} of {status.total}"), bar))
+    rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
     rows.add_row("in trouble", Text(f"{status.breached} breached, {status.unknown} without believable data"))
     if status.evidence_since is not None:
         rows.add_row("evidence", Text(f"good for {age(status.evidence_since)}"))
@@ -128,6 +126,11 @@ def render(target: "Target") -> RenderableType:
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
     return rows
+
+
+def _bar(done: int, total: int) -> str:
+    full = round(BAR_COLUMNS * done / total) if total else 0
+    return "━" * full + "─" * (BAR_COLUMNS - full)
 
 
 def _incident(incident: "Incident") -> Text:
