@@ -97,34 +97,28 @@ def _equal(first: object, second: object) -> bool:
     return first == second
 
 
+@pytest.mark.parametrize("accumulation", [1, 3])
 def test_resume_in_fp32_is_bit_exact(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    accumulation: int,
+    session: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "other").mkdir()
     whole = Session(tmp_path / "other", monkeypatch, capsys)
-    whole.run(steps=20)
+    whole.run(steps=20, accumulation=accumulation)
     monkeypatch.setenv("PRECISION_REQUEST_FILE", str(session.request))
-    session.run({11: STOP}, steps=20)
+    session.run({11: STOP}, steps=20, accumulation=accumulation)
     # Asked during step 11: seen at the boundary before 12, carried by step 12, agreed on at the boundary before 13.
     assert [line["step"] for line in session.events("stopping")] == [13]
     assert [line["step"] for line in session.events("checkpoint")] == [13]
-    session.run(steps=20)
+    session.run(steps=20, accumulation=accumulation)
     assert [line["step"] for line in session.events("resumed")] == [13]
     assert session.events("complete")[0]["message"] == "training complete"
     first, second = whole.state(20), session.state(20)
     for key in ("model_state_dict", "optimizer_state_dict", "samples", "step", "scaler", "rng"):
         assert _equal(first[key], second[key]), key
-
-
-def test_loading_in_another_mode_changes_no_weight(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    session.run(steps=6)
-    before = session.state(6)["model_state_dict"]
-    for mode in ("fp16", "bf16", "fp32"):
-        session.request.write_text(json.dumps({"generation": 1, "mode": mode}))
-        # Nothing to do: step 6 is the end already; saved anew under the mode.
-        session.run(steps=6, checkpoint_every=0)
-        assert session.events("resumed")[0]["mode"] == mode
-        assert _equal(before, session.state(6)["model_state_dict"])
 
 
 def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None:
@@ -221,6 +215,18 @@ def test_fp32_baseline_appears_after_the_stretch(session: Session) -> None:
     session.run({15: session.write('{"generation":1,"mode":"bf16"}')}, steps=40)
     assert session.value("genesis_fp32_baseline_loss") > 0
     assert session.value("genesis_fp32_baseline_samples_per_second") > 0
+
+
+def test_fp32_baseline_outlives_the_process_but_not_its_training(session: Session) -> None:
+    session.run({15: session.write('{"generation":1,"mode":"bf16"}')}, steps=40)
+    seconds = session.value("genesis_fp32_baseline_step_p95_seconds")
+    assert session.value("genesis_fp32_baseline_step") == 16 + 1
+    session.run(steps=41)
+    assert session.value("genesis_fp32_baseline_step_p95_seconds") == seconds
+    session.run(steps=42, learning_rate=0.5)
+    for name in ("genesis_fp32_baseline_step_p95_seconds", "genesis_fp32_baseline_loss"):
+        with pytest.raises(KeyError):
+            session.value(name)
 
 
 def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(
