@@ -35,6 +35,7 @@ from lab.prometheus import Prometheus
 
 OUT = paths.BUILD / "bench"
 SCRAPE = "1s"
+STEADY_SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -49,7 +50,9 @@ async def scene(
             yield Scene(api, namespace, trainers, prometheus, fleet_minimum)
 
 
-async def zero_pods(plane: ControlPlane, api: Api, *, n: int, rounds: int, kills: int) -> Json:
+async def zero_pods(
+    plane: ControlPlane, api: Api, *, n: int, rounds: int, kills: int, steady_seconds: float = STEADY_SECONDS
+) -> Json:
     """The part without pods."""
     plane.stop_controllers()
     audit, bare = Audit(plane.audit_log), Bare(plane)
@@ -69,7 +72,7 @@ async def zero_pods(plane: ControlPlane, api: Api, *, n: int, rounds: int, kills
                     say(str(measured[-1]))
                     await stage.retry()
             with step("at rest"):
-                steady = await rest(operators, audit)
+                steady = await rest(operators, audit, seconds=steady_seconds)
                 say(str(steady))
             takeovers = []
             for number in range(kills):

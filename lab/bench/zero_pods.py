@@ -24,7 +24,6 @@ from precision_operator.api.wire import parse_time
 FLEET, BARE = "bench-fleet", "bench-bare"
 WITNESSES = 4
 IN_FLIGHT = (16, 32, 64)
-STEADY_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,11 @@ async def kill_leader(scene: Scene, operators: Operators, audit: Audit) -> float
     return min(moves(audit.writes(mark, operators.users)).values()) - killed
 
 
-async def rest(operators: Operators, audit: Audit) -> Steady:
+async def rest(operators: Operators, audit: Audit, *, seconds: float) -> Steady:
     """What the leader uses while nothing happens."""
     leader = await operators.leader()
     mark, before = audit.mark(), leader.usage()
-    await asyncio.sleep(STEADY_SECONDS)
+    await asyncio.sleep(seconds)
     after = leader.usage()
     seconds = after.at - before.at
     return Steady(
