@@ -43,10 +43,16 @@ class Question:
         return max(1.0, (self.end - self.start) / POINTS)
 
 
-def questions(*, namespace: str, queries: Mapping[str, str], detected_at: float, now: float) -> list[Question]:
-    """What to ask: each signal around the breach, and a day of the run infos."""
+def questions(
+    *, namespace: str, queries: Mapping[str, str], window_seconds: float, detected_at: float, now: float
+) -> list[Question]:
+    """What to ask: each signal around the breach, and a day of the run infos.
+
+    Two points lie at most about half a metrics window apart, so that a short breach falls on some.
+    """
+    before = min(AROUND_SECONDS, POINTS * window_seconds / 2)
     found = [
-        Question(name, query, detected_at - AROUND_SECONDS, now)
+        Question(name, query, detected_at - before, now)
         for name, query in queries.items()
         if name not in ("ack", "steps")
     ]

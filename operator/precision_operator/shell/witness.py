@@ -32,7 +32,13 @@ class Witness:
         )
         incident = seen.decision.status.incident
         detected_at = incident.detected_at if incident is not None else report.decided_at
-        wanted = questions(namespace=policy.namespace, queries=queries, detected_at=detected_at, now=now)
+        wanted = questions(
+            namespace=policy.namespace,
+            queries=queries,
+            window_seconds=plan.window_seconds,
+            detected_at=detected_at,
+            now=now,
+        )
         source = self._sources.get(plan.endpoint)
         return tuple([keep(q, await self._ask(source, q), first=report.workloads) for q in wanted])
 
