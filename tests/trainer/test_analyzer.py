@@ -130,6 +130,47 @@ def test_lost_gradients_are_those_that_fp16_turns_to_zero(scale: float) -> None:
     assert seen.loss_scale * seen.gradient_max * 8 <= 65504 < seen.loss_scale * seen.gradient_max * 16
 
 
+def test_the_scale_leaves_room_for_weights_whose_gradients_sum_over_many_rows() -> None:
+    def mean(module: nn.Module, batch: object) -> torch.Tensor:
+        output: torch.Tensor = module(batch)
+        return output.float().mean()
+
+    seen = probe(nn.Sequential(nn.Linear(4, 4, bias=False)), torch.full((8192, 4), 10.0), mean, CPU)
+    assert seen.modules[0].gradient_max < 1e-4
+    assert seen.gradient_max == pytest.approx(2.5)
+    assert seen.loss_scale == 2048
+    assert seen.modes[-1].finite
+
+
+class Detour(torch.autograd.Function):
+    """The identity; its backward pass goes through numbers that no module's output shows."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient * 4096.0 / 4096.0
+
+
+def test_a_scale_that_overflows_between_modules_is_lowered_until_a_pass_is_finite() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.second(Detour.apply(10 * self.first(x)))
+            return output
+
+    torch.manual_seed(0)
+    seen = probe(Hidden(), torch.randn(4, 8), mean_square, CPU)
+    expected = 2.0 ** math.floor(math.log2(65504 / (8 * seen.gradient_max)))
+    assert seen.modes[-1].finite
+    assert seen.loss_scale in (expected / 4, expected / 16)
+
+
 def test_a_pass_in_each_mode_is_measured_against_fp32() -> None:
     seen = {item.mode: item for item in probe(small(), torch.randn(16, 12), mean_square, CPU).modes}
     assert seen["fp32"].gradient_error == 0

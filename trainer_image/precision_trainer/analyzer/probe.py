@@ -21,6 +21,7 @@ from .formats import BY_NAME
 Loss = Callable[[nn.Module, object], torch.Tensor]
 MODES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 """Modes and what autocast computes in."""
+_TRIES = 4
 _EXPONENTS = 320
 _OFFSET = 160
 """Histogram slot ``e + _OFFSET`` counts the numbers with 2^(e-1) <= |x| < 2^e."""
@@ -72,8 +73,10 @@ class Probe:
     modules: tuple[ModuleProbe, ...]
     modes: tuple[ModeProbe, ...]
     gradient_max: float
+    """Largest gradient of any module's output or parameter: autocast computes both in 16 bits."""
     loss_scale: float
-    """Recommended for FP16: the power of two that leaves a factor of 8 above the largest gradient seen."""
+    """Recommended for FP16: the power of two that leaves a factor of 8 above the largest gradient, less where a pass with
+    it still overflowed."""
 
 
 def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> Probe:
@@ -83,16 +86,22 @@ def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> 
         watched: dict[str, ModuleProbe] = {}
         with _watch(model, watched):
             _pass(model, batch, loss, device, mode="fp32")
+        value, exact, kept = _pass(model, batch, loss, device, mode="fp32")
+        reference = value, exact
+        # A weight's gradient sums over all rows, in 16 bits: it can be far above the outputs' gradients.
         gradient_max = max((item.gradient_max for item in watched.values()), default=0.0)
+        gradient_max = max(gradient_max, exact.abs().max().item())
+        modes = [_compare("fp32", reference, reference, kept)]
+        value, gradients, kept = _pass(model, batch, loss, device, mode="bf16")
+        modes.append(_compare("bf16", (value, gradients), reference, kept))
         scale = _scale(gradient_max)
-        reference = None
-        modes = []
-        for mode in MODES:
-            value, gradients, kept = _pass(
-                model, batch, loss, device, mode=mode, scale=scale if mode == "fp16" else 1.0
-            )
-            reference = reference or (value, gradients)
-            modes.append(_compare(mode, (value, gradients), reference, kept))
+        for _ in range(_TRIES):
+            value, gradients, kept = _pass(model, batch, loss, device, mode="fp16", scale=scale)
+            # What functions compute between modules was not seen: lower the scale, but only where backward is to blame.
+            if bool(gradients.isfinite().all()) or not math.isfinite(value) or scale == 1.0:
+                break
+            scale = max(1.0, scale / 4)
+        modes.append(_compare("fp16", (value, gradients), reference, kept))
     return Probe(tuple(watched.values()), tuple(modes), gradient_max, scale)
 
 
