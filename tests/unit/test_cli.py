@@ -495,6 +495,10 @@ def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[s
         (["status", ""], ["a", "b"]),
         (["status", "b"], ["b"]),
         (["ack", "fix", "r"], ["rootCause", "rollbackReady"]),
+        (["ack", "fix", "--policy", ""], ["a", "b"]),
+        (["status", "-n", "elsewhere", ""], []),
+        (["status", "-n", ""], []),
+        (["lint", ""], []),
     ],
 )
 def test_words_are_completed(cli: Cli, words: list[str], expected: list[str]) -> None:

@@ -10,10 +10,10 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TypeAlias
 
 from precision_operator import __version__
+from precision_operator.cli.flags import connection_flags
 from precision_operator.errors import OperatorError
 
 PROGRAM = "kubectl precision"
@@ -23,19 +23,6 @@ MODULES = ("get", "status", "explain", "history", "steer", "ack", "incident", "r
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run = Callable[[argparse.Namespace], int]
-
-
-def connection_flags() -> argparse.ArgumentParser:
-    """The flags that kubectl has for where to go; they may stand before or after the verb."""
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    where = common.add_argument_group("connection, as in kubectl")
-    where.add_argument("-n", "--namespace", help="default: the context's")
-    where.add_argument("--context", help="default: the current one")
-    where.add_argument(
-        "--kubeconfig", type=Path, help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
-    )
-    where.add_argument("-o", "--output", choices=("text", "json"), help="json: for programs (default text)")
-    return common
 
 
 def parser() -> argparse.ArgumentParser:

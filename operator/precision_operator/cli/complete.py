@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Prerequisite
+from precision_operator.cli.flags import connection_flags
 from precision_operator.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
 
-_WITHOUT_POLICY = ("ack", "lint", "__complete")
+_NAME_A_POLICY = frozenset(
+    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "--policy")
+)
+_TAKE_A_VALUE = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output", "-m", "--message"))
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -29,15 +33,17 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
     """One candidate a line, then the directive."""
     *before, last = arguments.words or [""]
+    asked = before[-1] if before else ""
     verb = next((word for word in before if word in verbs), None)
-    if verb is None:
+    found: list[str] = []
+    if asked in _TAKE_A_VALUE or last.startswith("-"):
+        pass
+    elif verb is None:
         found = list(verbs)
+    elif verb in _NAME_A_POLICY or asked in _NAME_A_POLICY:
+        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
     elif verb == "ack":
         found = [item for item in Prerequisite if item not in before]
-    elif verb in _WITHOUT_POLICY:
-        return 0
-    else:
-        found = _policies(arguments)
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
 
