@@ -21,6 +21,7 @@ from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
 from precision_operator.shell.act import Actor
+from precision_operator.shell.alerts import Alerts
 from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
@@ -30,6 +31,7 @@ from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
 from precision_operator.shell.sink import InventorySink
 from precision_operator.shell.worker import Worker
+from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 
@@ -105,7 +107,10 @@ class App:
             metrics=metrics,
             clock=clock,
         )
-        self._http = HttpServer(metrics, Health(self._watchdog, lambda: self._inventory.ready))
+        self._gatherer = gatherer
+        self._alerts = Alerts(self._inventory, leading=lambda: self._elector.is_leader, wake=self._wake)
+        health = Health(self._watchdog, lambda: self._inventory.ready)
+        self._http = HttpServer(metrics, health, lambda body: self._alerts.receive(parse_webhook(body)))
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
@@ -155,6 +160,10 @@ class App:
             if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)
+
+    def _wake(self, key: PolicyKey) -> None:
+        self._gatherer.wake(key)
+        self._queue.add(key)
 
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})

@@ -273,6 +273,15 @@ def test_a_generation_that_nobody_counted_to_is_overwritten(raw: str) -> None:
     assert world.workloads["hot-0"].template_mode is Mode.FP32
 
 
+def test_evaluations_out_of_turn_do_not_shorten_the_row_that_a_rollback_needs() -> None:
+    world = promoted(evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
+    world.run(10, 1.0)
+    assert world.status.phase is Phase.HEALTHY
+    world.run(2, 5.0)
+    assert world.status.phase in DOWN
+
+
 def test_a_leader_whose_clock_is_behind_counts_on() -> None:
     world = promoted(evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)

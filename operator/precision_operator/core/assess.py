@@ -15,6 +15,9 @@ from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
 
+TURN_SHARE = 0.8
+"""Evaluations closer than this share of an interval count as one."""
+
 REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED})
 """Signals that compare with FP32, or need a loss scale: they say nothing of a workload that trains in FP32."""
 
@@ -109,6 +112,8 @@ def update_failing(
     before = {(f.uid, f.signal, f.severity): f for f in old}
     unanswered = {(f.uid, f.signal): f for f in old}
     enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
+    # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
+    apart = TURN_SHARE * spec.evaluation.interval_seconds
     standing: list[Failing] = []
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
@@ -118,7 +123,7 @@ def update_failing(
                 # Another severity is another breach: five mild evaluations are not one severe one.
                 found = before.get((uid, signal, reading.severity))
                 found = found or Failing(name, uid, signal, reading.severity, at, count=0)
-                if found.count < enough and found.evaluated_at != at:
+                if found.count < enough and not 0 <= at - found.evaluated_at < apart:
                     found = replace(found, count=found.count + 1, evaluated_at=at)
                 standing.append(found)
             elif isinstance(reading, Unknown) and known:

@@ -15,6 +15,9 @@ from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 JITTER_SHARE = 0.05
 """A reading is due this share of an interval early: a wake-up that comes a little early must not wait a whole one."""
 
+WAKE_SECONDS = 0.5
+"""However many alerts come in: no policy is read more often than this for them."""
+
 
 @dataclass(slots=True)
 class _Reading:
@@ -44,6 +47,7 @@ class Gatherer:
         self._settings = settings
         self._clock = clock
         self._readings: dict[PolicyKey, _Reading] = {}
+        self._woken: set[PolicyKey] = set()
 
     async def gather(self, key: PolicyKey, policy: Policy) -> Observation:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
@@ -77,17 +81,24 @@ class Gatherer:
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan) -> Evaluation:
         known = self._readings.get(key)
-        due = plan.interval_seconds * (1.0 - JITTER_SHARE)
+        woken = key in self._woken
+        due = WAKE_SECONDS if woken else plan.interval_seconds * (1.0 - JITTER_SHARE)
         now = self._clock.monotonic()
         if known is not None and known.plan == plan and now - known.began < due:
             return known.evaluation
-        evaluation = await self._evaluator.evaluate(plan)
+        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=WAKE_SECONDS if woken else None)
         self._readings[key] = _Reading(plan, evaluation, now)
+        self._woken.discard(key)
         return evaluation
+
+    def wake(self, key: PolicyKey) -> None:
+        """Read anew at the next pass, though the interval has not passed."""
+        self._woken.add(key)
 
     def forget(self, key: PolicyKey) -> None:
         """The policy is gone."""
         self._readings.pop(key, None)
+        self._woken.discard(key)
 
 
 def plan_of(policy: Policy) -> EvaluationPlan:

@@ -208,6 +208,11 @@ class Inventory:
         workload = space.workloads.get(name)
         return self.policies_for_labels(namespace, workload.record.template_labels) if workload else frozenset()
 
+    def workload_of_pod(self, namespace: str, pod: str) -> str:
+        """The name of the workload that owns the pod; empty where it is none of ours."""
+        space = self._namespaces.get(namespace, _Namespace())
+        return next((owner for owner, pods in space.pods.items() if pod in pods), "")
+
     def _namespace(self, name: str) -> _Namespace:
         return self._namespaces.setdefault(intern(name), _Namespace())
 

@@ -113,8 +113,11 @@ class Evaluator:
                 )
         return None
 
-    async def evaluate(self, plan: EvaluationPlan) -> Evaluation:
-        """One reading for ``plan``; never raises. What could not be read stands in ``errors``."""
+    async def evaluate(self, plan: EvaluationPlan, *, no_older_seconds: float | None = None) -> Evaluation:
+        """One reading for ``plan``; never raises. What could not be read stands in ``errors``.
+
+        An answer is shared with others who ask the same for half an interval, or for ``no_older_seconds`` where given.
+        """
         began = self._clock.monotonic()
         wanted = dict.fromkeys((ACK, STEPS, *(signal for signal, _ in plan.queries)), "")
         wanted.update({signal: name for signal, name in plan.queries if name})
@@ -130,7 +133,7 @@ class Evaluator:
             except QueryInvalid as error:
                 errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
             else:
-                requests[signal] = self._request(signal, plan, query)
+                requests[signal] = self._request(signal, plan, query, no_older_seconds)
         if requests:
             await asyncio.wait({request.task for request in requests.values()})
         answers: dict[str, Sequence[Sample]] = {}
@@ -155,7 +158,7 @@ class Evaluator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _request(self, name: str, plan: EvaluationPlan, query: str) -> _Request:
+    def _request(self, name: str, plan: EvaluationPlan, query: str, no_older_seconds: float | None) -> _Request:
         """The request under way or still fresh for the same query, else a new one."""
         now = self._clock.monotonic()
         half = plan.interval_seconds / 2
@@ -163,7 +166,8 @@ class Evaluator:
             del self._requests[key]
         key = (plan.endpoint, query)
         known = self._requests.get(key)
-        if known is not None and (not known.task.done() or now - known.began < half):
+        shared = half if no_older_seconds is None else min(half, no_older_seconds)
+        if known is not None and (not known.task.done() or now - known.began < shared):
             known.fresh_until = max(known.fresh_until, known.began + half)
             return known
         task = asyncio.get_running_loop().create_task(self._ask(name, self._sources[plan.endpoint], query))

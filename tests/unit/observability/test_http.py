@@ -1,10 +1,12 @@
 """The probes and /metrics over a real socket."""
 
+import io
+
 import aiohttp
 import pytest
 
 from precision_operator.observability.health import Health
-from precision_operator.observability.http import HttpServer
+from precision_operator.observability.http import MAX_BODY_BYTES, HttpServer
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.watchdog import Watchdog
 from tests.unit.runtime.manual_clock import ManualClock
@@ -47,3 +49,29 @@ async def test_a_taken_port_is_an_error() -> None:
             await two.start(port, "127.0.0.1")
     finally:
         await one.stop()
+
+
+async def test_alertmanager_is_told_whether_it_was_heard() -> None:
+    answers: list[int | None] = [2, None]
+
+    def receive(body: object) -> int | None:
+        if body != {"version": "4"}:
+            raise ValueError("expected a webhook")
+        return answers.pop(0)
+
+    server = HttpServer(Metrics(), Health(Watchdog()), receive)
+    port = await server.start(0, "127.0.0.1")
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+
+            async def post(body: str) -> tuple[int, str]:
+                async with http.post("/api/v1/alerts", data=io.BytesIO(body.encode())) as answer:
+                    return answer.status, await answer.text()
+
+            assert await post('{"version": "4"}') == (200, '{"woken": 2}')
+            assert (await post('{"version": "4"}'))[0] == 503
+            assert await post("{}") == (400, "expected a webhook\n")
+            assert (await post("not json"))[0] == 400
+            assert (await post("x" * (MAX_BODY_BYTES + 1)))[0] == 413
+    finally:
+        await server.stop()
