@@ -7,13 +7,16 @@ import re
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_trainer.errors import ConfigError
+from precision_trainer.telemetry.baseline import POINTS, BaselineRecorder, fingerprint
 from precision_trainer.telemetry.exporter import Exporter
+from precision_trainer.telemetry.memory import headroom_bytes
 from precision_trainer.telemetry.metrics import Metrics
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
@@ -22,6 +25,12 @@ ABSENT_AT_START = {
     "genesis_training_loss",
     "genesis_fp32_baseline_loss",
     "genesis_fp32_baseline_samples_per_second",
+    "genesis_fp32_baseline_step",
+    "genesis_fp32_baseline_step_p95_seconds",
+    "genesis_fp32_baseline_peak_bytes",
+    "genesis_fp32_baseline_success_ratio",
+    "genesis_fp32_baseline_timestamp_seconds",
+    "genesis_memory_headroom_bytes",
     "genesis_grad_norm",
     "genesis_checkpoint_last_success_timestamp_seconds",
     "genesis_checkpoint_step",
@@ -191,3 +200,86 @@ def test_a_taken_port_is_a_clear_error(metrics: Metrics, exporter: Exporter) -> 
 def test_unknown_gauge_is_a_mistake(metrics: Metrics) -> None:
     with pytest.raises(KeyError):
         metrics.set({"genesis_no_such": 1.0})
+
+
+# --- the FP32 baseline -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Step:
+    loss: float
+    nonfinite: bool = False
+
+
+def _stretch(recorder: BaselineRecorder, steps: int, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        recorder.observe(_Step(float(step)), step, samples=8, seconds=0.2 if step % 10 == 0 else 0.1)
+
+
+def test_the_baseline_is_what_the_fp32_stretch_came_to() -> None:
+    recorder = BaselineRecorder("abc")
+    _stretch(recorder, 100, first=40)
+    recorder.run_ended(True)
+    recorder.run_ended(False)
+    record = recorder.end(1000.0, None)
+    assert record is not None
+    assert (record.first_step, record.steps, record.stride) == (40, 100, 1)
+    assert record.losses == tuple(float(step) for step in range(40, 140))
+    assert record.p95_seconds == 0.2
+    assert record.samples_per_second == pytest.approx(800 / 11.0)
+    assert record.success_ratio == 0.5
+    gauges = record.gauges()
+    assert gauges["genesis_fp32_baseline_step"] == 140.0
+    assert "genesis_fp32_baseline_peak_bytes" not in gauges, "not known on a CPU: absent, not 0"
+
+
+def test_the_loss_curve_stays_bounded_and_keeps_its_mean() -> None:
+    recorder = BaselineRecorder("abc")
+    _stretch(recorder, 5 * POINTS)
+    record = recorder.end(0.0, None)
+    assert record is not None
+    assert POINTS / 2 <= len(record.losses) <= POINTS
+    assert record.stride * len(record.losses) == pytest.approx(record.steps, abs=record.stride)
+    assert record.losses[0] == (record.stride - 1) / 2
+
+
+def test_a_short_stretch_leaves_the_old_baseline_and_a_gap_is_null() -> None:
+    recorder = BaselineRecorder("abc")
+    recorder.observe(_Step(float("nan")), 0, samples=8, seconds=0.1)
+    _stretch(recorder, 20, first=1)
+    first = recorder.end(1.0, 7)
+    _stretch(recorder, 5)
+    assert recorder.end(2.0, 7) is None
+    assert recorder.record is first is not None
+    wire = first.to_wire()
+    assert json.loads(json.dumps(wire, allow_nan=False))["losses"][:2] == [None, 1.0]
+
+
+def test_a_baseline_comes_back_for_its_own_training_only() -> None:
+    facts = {"model": "m", "data": "d", "device_name": "x"}
+    assert fingerprint(facts) != fingerprint({**facts, "device_name": "y"})
+    recorder = BaselineRecorder(fingerprint(facts))
+    _stretch(recorder, 20)
+    recorder.end(1.0, 7)
+    state = recorder.state_dict()
+    same, other = BaselineRecorder(fingerprint(facts)), BaselineRecorder("other")
+    same.load_state_dict(state)
+    other.load_state_dict(state)
+    assert same.record == recorder.record
+    assert (other.record, other.stale, same.stale) == (None, True, False)
+    assert BaselineRecorder("x").state_dict() == {}
+    newer = BaselineRecorder(fingerprint(facts))
+    newer.load_state_dict({**state, "field_of_tomorrow": 1})
+    assert (newer.record, newer.stale) == (None, True)
+
+
+def test_headroom_is_what_the_limit_leaves_and_unknown_without_one(tmp_path: Path) -> None:
+    import torch
+
+    cpu = torch.device("cpu")
+    assert headroom_bytes(cpu, tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert headroom_bytes(cpu, tmp_path) is None
+    (tmp_path / "memory.max").write_text("4096\n")
+    assert headroom_bytes(cpu, tmp_path) == 3096

@@ -12,9 +12,13 @@ from ..sentinel.shell import Sentinel
 from ..state.checkpoint import ModeEntry
 from ..state.keeper import Keeper
 from ..state.runs import Runs
+from ..telemetry import memory
+from ..telemetry.baseline import Baseline, BaselineRecorder
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
 from .boot import Start
+
+_MEMORY_EVERY_STEPS = 50
 
 
 class Reporter:
@@ -28,9 +32,11 @@ class Reporter:
         runs: Runs | None,
         samples_per_step: int,
         log: JsonLog,
+        baseline: BaselineRecorder | None = None,
     ) -> None:
         self._trainer, self._keeper, self._metrics, self._runs, self._log = trainer, keeper, metrics, runs, log
         self._samples_per_step = samples_per_step
+        self._baseline = baseline or BaselineRecorder("")
         self._bad_fp32_steps = 0
         self._last_record_at = time.monotonic()
 
@@ -51,6 +57,9 @@ class Reporter:
             }
         )
         metrics.acknowledge(mode.wire, start.generation)
+        if self._baseline.stale:
+            self._keeper.progress.forget_baseline()
+        self._show_baseline(self._baseline.record)
         if self._trainer.sentinel is not None:
             self._trainer.sentinel.observer = self._moved
             self._sentinel_gauges(self._trainer.sentinel)
@@ -106,10 +115,17 @@ class Reporter:
         fp32 = record.mode is PrecisionMode.FP32
         self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and record.nonfinite else 0
         progress = self._keeper.progress
-        progress.observe(record, fp32=fp32, samples=self._samples_per_step, seconds=now - self._last_record_at)
+        seconds = now - self._last_record_at
+        progress.observe(record, fp32=fp32, samples=self._samples_per_step, seconds=seconds)
         self._last_record_at = now
         if self._runs is None:
             return
+        if fp32:
+            self._baseline.observe(record, record.step, samples=self._samples_per_step, seconds=seconds)
+        elif self._baseline.recording:
+            self._show_baseline(self._baseline.end(time.time(), memory.peak_bytes(self._trainer.device)))
+        if record.step % _MEMORY_EVERY_STEPS == 0:
+            self._show_memory(record.mode)
         counters = {"genesis_training_steps": 1.0, "genesis_training_samples": float(self._samples_per_step)}
         counters["genesis_fp16_training_steps"] = float(not fp32)
         counters["genesis_fp16_overflow_steps"] = float(record.overflow)
@@ -127,6 +143,19 @@ class Reporter:
         self._metrics.add(counters, gauges)
         # The record proves it: every rank ran this step in this mode (agreement.decode checks the sum).
         self._metrics.acknowledge(record.mode.wire, record.generation)
+
+    def _show_baseline(self, baseline: Baseline | None) -> None:
+        if baseline is not None:
+            self._metrics.set(baseline.gauges())
+            self._metrics.fp32_baseline = baseline.to_wire()
+
+    def _show_memory(self, mode: PrecisionMode) -> None:
+        device = self._trainer.device
+        headroom, allocated = memory.headroom_bytes(device), memory.allocated_bytes(device)
+        if headroom is not None:
+            self._metrics.set({"genesis_memory_headroom_bytes": float(headroom)})
+        if allocated is not None:
+            self._metrics.memory(mode.wire, float(allocated))
 
     def _changed_at(self, record: StepRecord) -> float:
         history = self._keeper.history
@@ -146,6 +175,8 @@ class Reporter:
             well, seconds = ended
             counters["genesis_training"] = counters.get("genesis_training", 0.0) + 1.0
             counters["genesis_training_success"] = float(well)
+            if record.mode is PrecisionMode.FP32:
+                self._baseline.run_ended(well)
             self._metrics.run_seconds(seconds)
         return counters
 

@@ -6,6 +6,7 @@ One turn: enter the boundary (agreement), report what was read, save or stop if 
 from __future__ import annotations
 
 import os
+import platform
 import time
 from dataclasses import asdict, replace
 
@@ -24,6 +25,7 @@ from ..precision.trainer import ExtendedFP16Trainer
 from ..state.checkpoint import CheckpointStore
 from ..state.keeper import Keeper
 from ..state.runs import Runs
+from ..telemetry.baseline import BaselineRecorder, fingerprint
 from ..telemetry.exporter import Exporter
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
@@ -120,13 +122,16 @@ class _Session:
         if sentinel is not None:
             sentinel.can_rewind = store is not None
             self._keeper.attach("sentinel", sentinel)
+        run_info = _run_info(options, self._task.name, world_size, self._device, allow_tf32=config.allow_tf32)
+        baseline = BaselineRecorder(
+            fingerprint({**run_info, "data": self._task.fingerprint, "device_name": _device_name(self._device)})
+        )
+        self._keeper.attach("fp32_baseline", baseline)
         self._keeper.resume(resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0)
         self._trainer.settle()  # the sentinel may go on at the level of the process before
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
-        self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log)
-        self._reporter.begin(
-            start, _run_info(options, self._task.name, world_size, self._device, allow_tf32=config.allow_tf32)
-        )
+        self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log, baseline)
+        self._reporter.begin(start, run_info)
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
@@ -249,6 +254,10 @@ def _config(
         max_grad_norm=options.max_grad_norm,
         use_ddp=use_ddp,
     )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} x{os.cpu_count()}"
 
 
 def _run_info(

@@ -48,8 +48,12 @@ def stats(metrics: Metrics) -> Json:
 
 
 def export(metrics: Metrics) -> Json:
-    """``/api/metrics/export``: everything that ``/metrics`` shows, with the time it was read: a record to keep."""
-    return {"timestamp_seconds": round(time.time(), 3), "metrics": [_family(family) for family in metrics.collect()]}
+    """``/api/metrics/export``: all that ``/metrics`` shows, and the FP32 baseline with its loss by step."""
+    return {
+        "timestamp_seconds": round(time.time(), 3),
+        "fp32_baseline": metrics.fp32_baseline,
+        "metrics": [_family(family) for family in metrics.collect()],
+    }
 
 
 PATHS: dict[str, Callable[[Metrics, float], Json]] = {

@@ -41,6 +41,12 @@ _GAUGES = {
     "genesis_training_loss": "Exponential average of finite losses.",
     "genesis_fp32_baseline_loss": "The same average at the end of the last FP32 stretch.",
     "genesis_fp32_baseline_samples_per_second": "Throughput of the last FP32 stretch.",
+    "genesis_fp32_baseline_step": "The step that FP32 stretch ended at.",
+    "genesis_fp32_baseline_step_p95_seconds": "95th percentile of a step's duration in it.",
+    "genesis_fp32_baseline_peak_bytes": "Most device memory allocated in it.",
+    "genesis_fp32_baseline_success_ratio": "Runs that ended well, of those that ended in it.",
+    "genesis_fp32_baseline_timestamp_seconds": "When it ended.",
+    "genesis_memory_headroom_bytes": "Bytes that training may still allocate.",
     "genesis_loss_scale": "Current loss scale; 1 where no scaler runs.",
     "genesis_grad_norm": "Last finite global gradient norm, unscaled, before clipping.",
     "genesis_checkpoint_last_success_timestamp_seconds": "When the last checkpoint was complete on disk.",
@@ -85,6 +91,8 @@ class Metrics(Collector):
         self._precision: tuple[str, str] | None = None
         self._run_info: dict[str, str] | None = None
         self._memory: dict[str, float] = {}
+        self.fp32_baseline: dict[str, object] | None = None
+        """The whole record (telemetry/baseline.py), for the export; None before one. Replaced, never changed."""
         self._step_seconds = _Histogram(STEP_BUCKETS)
         self._run_seconds = _Histogram(RUN_BUCKETS)
         self.last_step_at = time.monotonic()

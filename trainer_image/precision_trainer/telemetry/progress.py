@@ -66,6 +66,10 @@ class Progress:
         self.in_fp32 = float(fp32)
         self.stretch_steps = self.stretch_samples = self.stretch_seconds = 0.0
 
+    def forget_baseline(self) -> None:
+        """What the checkpoint said of FP32 belongs to another model, other data or other hardware."""
+        self.baseline_loss = self.baseline_samples_per_second = -1.0
+
     def state_dict(self) -> dict[str, float]:
         """All fields."""
         return asdict(self)
