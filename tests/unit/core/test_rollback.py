@@ -167,3 +167,21 @@ def test_a_rollback_to_bf16_asks_for_bf16_and_leaves_what_is_safer() -> None:
     assert world.status.phase is Phase.HELD
     assert "safe" in world.really_in(Mode.FP32)
     assert world.workloads["hot-0"].latch is Mode.BF16
+
+
+def test_a_fleet_held_by_its_latches_tells_the_gate_its_fallback() -> None:
+    world = fleet(fallback="bf16")
+    world.workloads["hot-0"] = replace(world.workloads["hot-0"], latch=Mode.BF16, has_original=True)
+    status = world.step().status
+    assert (status.phase, status.reason, status.gate_closed) == (Phase.HELD, "LatchedWorkloads", True)
+    assert (status.fallback, status.precision) == (Mode.BF16, Mode.BF16)
+
+
+def test_workloads_that_were_rolled_back_are_no_witnesses_for_the_rest() -> None:
+    world = promoted(rollback={"fleetShare": 0.6, "fleetMinimum": 2})
+    world.poisoned = {"hot-0", "hot-1"}
+    world.run(4, 1.0)
+    assert {h.name for h in world.status.held} == {"hot-0", "hot-1"}
+    world.poisoned |= {"hot-2", "hot-3"}
+    world.step(1.0)
+    assert (world.status.phase, world.status.reason) == (Phase.ROLLING_BACK, "LossNotFinite")
