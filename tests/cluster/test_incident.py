@@ -1,0 +1,149 @@
+"""Incidents of the real operator, on a real API server with a real Prometheus, and `kubectl precision` on them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import ControlPlane, Kubectl
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+from precision_operator.cli import main
+from tests.cluster.fleet import Json, deployment, policy
+from tests.cluster.shadow import ShadowTrainers
+from tests.cluster.test_operator import HOT, Operators, Scene, assert_all_down, break_two, scraping
+
+QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+    """Four hot trainers, with the checklist's windows compressed."""
+    with (
+        ShadowTrainers(kubectl, namespace) as shadow,
+        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
+    ):
+        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace, settings=QUICK)
+        scene = Scene(kubectl, namespace, shadow, operators)
+        scene.apply(*(deployment(name) for name in HOT))
+        wait_for(lambda: len(shadow.modes()) == len(HOT), what="pods of all four", seconds=30)
+        try:
+            yield scene
+        finally:
+            operators.stop()
+
+
+def promoted(scene: Scene) -> None:
+    """A fleet in FP16. Speed is not judged: on a machine this busy it says nothing."""
+    scene.operators.start("one")
+    scene.apply(policy(criteria={"speed": {"enabled": False}}))
+    scene.wait_phase("Healthy")
+    wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
+
+
+def incidents(scene: Scene) -> list[Json]:
+    items: list[Json] = scene.kubectl.json("get", "precisionincidents", "-n", scene.namespace)["items"]
+    return items
+
+
+def wait_incident(scene: Scene, phase: str) -> Json:
+    """Wait for its phase. A held policy is looked at once a minute: an annotation of nobody's makes it look now."""
+
+    def there() -> bool:
+        scene.kubectl(
+            "annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
+        )
+        return [i["report"]["phase"] for i in incidents(scene)] == [phase]
+
+    wait_for(
+        there,
+        what=f"one incident, {phase}",
+        seconds=60,
+        found=lambda: f"{[(i['metadata'], i['report']['phase']) for i in incidents(scene)]}\n{scene.operators.logs()}",
+    )
+    return incidents(scene)[0]
+
+
+def flags(scene: Scene) -> list[str]:
+    return ["--kubeconfig", str(scene.operators.kubeconfig), "-n", scene.namespace]
+
+
+def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
+    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promoted(scene)
+    break_two(scene)
+    scene.wait_phase("Held")
+    assert_all_down(scene)
+    closed = wait_incident(scene, "Closed")
+    report, name = closed["report"], closed["metadata"]["name"]
+    assert "ownerReferences" not in closed["metadata"]
+    assert closed["metadata"]["labels"]["precision.genesis.ai/severity"] == report["severity"] == "P1"
+    checks = {(c["window"], c["name"]): c["result"] for c in report["checklist"]}
+    assert checks["Immediate", "Fallback confirmed by the processes"] == "Passed"
+    assert checks["Short", "Training completion rate above 95 %"] == "Passed"
+    # No kubelet makes these pods ready, and the checklist does not look away: no all-clear.
+    assert checks["Immediate", "Services restarted"] == "Failed"
+    assert [m["kind"] for m in report["messages"]] == ["Notice"]
+    assert report["timeline"][-1]["what"] == "VerificationFailed"
+    overflow = next(e for e in report["evidence"] if e["name"] == "overflow")
+    assert overflow["series"] >= 2
+    assert "genesis_fp16_overflow_steps_total" in overflow["query"]
+    assert {a["question"]: a["answer"] for a in report["questions"]}[
+        "What triggered the rollback?"
+    ] == "High overflow rate"
+
+    assert main(["incident", "list", *flags(scene)]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["incident", "show", name, *flags(scene)]) == 0
+    assert "OverflowRateHigh" in capsys.readouterr().out
+    folder = tmp_path / "export"
+    assert main(["incident", "export", name, str(folder), *flags(scene)]) == 0
+    assert {"incident.md", "incident.json", "recording.json", "overflow.png"} <= {p.name for p in folder.iterdir()}
+    capsys.readouterr()
+    assert main(["replay", name, *flags(scene)]) == 0
+    assert "bit for bit" in capsys.readouterr().out
+
+    # Cut off from the cluster, the exported file is replayed as well; altered, it is found out.
+    exported = folder / "incident.json"
+    assert main(["replay", str(exported), "-o", "json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["passes"] == report["recordings"]["count"]
+    assert said["difference"] is None
+    assert main(["replay", str(exported), "--what-if", "criteria.overflow.enter=0.95"]) == 0
+
+    version = closed["metadata"]["resourceVersion"]
+    begun = time.monotonic()
+    wait_for(lambda: time.monotonic() - begun > 4, what="eight evaluations", seconds=20)
+    assert incidents(scene)[0]["metadata"]["resourceVersion"] == version
+
+
+def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
+    promoted(scene)
+    break_two(scene)
+    scene.wait_phase("Held")
+    scene.operators.running["one"].kill()
+    scene.operators.start("two")
+    report = wait_incident(scene, "Closed")["report"]
+    assert {"Detected", "Decided", "Down"} <= {m["what"] for m in report["timeline"]}
+    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    assert len(incidents(scene)) == 1
+
+
+def test_a_rollback_goes_on_where_the_crd_of_incidents_is_missing(scene: Scene) -> None:
+    """The API answers 404 for the kind, and no rollback is held up."""
+    definition = scene.kubectl.json("get", "crd", "precisionincidents.precision.genesis.ai")
+    scene.kubectl("delete", "crd", "precisionincidents.precision.genesis.ai", "--timeout=30s")
+    try:
+        promoted(scene)
+        break_two(scene)
+        scene.wait_phase("Held")
+        assert_all_down(scene)
+    finally:
+        kept = {"name": definition["metadata"]["name"], "labels": definition["metadata"].get("labels", {})}
+        scene.kubectl.apply({**{k: v for k, v in definition.items() if k != "status"}, "metadata": kept})
+        scene.kubectl.wait_until("condition=Established", "crd/precisionincidents.precision.genesis.ai", seconds=30)
