@@ -38,4 +38,12 @@ def gang() -> Iterator[Gang]:
     gang.close()
 
 
+@pytest.fixture(scope="module")
+def gang_of_four() -> Iterator[Gang]:
+    """Four ranks; killed, not asked, at the end: a test may have killed one already."""
+    gang = Gang(4)
+    yield gang
+    gang.kill()
+
+
 from tests.trainer.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 
 import torch
@@ -10,22 +11,31 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import RankMismatchError
 from precision_trainer.gang.agreement import encode
-from precision_trainer.gang.ddp import check_same, exchange
+from precision_trainer.gang.ddp import check_same, exchange, lost_peer
 from precision_trainer.gang.request import Inbox, PrecisionRequest
+from precision_trainer.sentinel.machine import SentinelConfig
 
 Result = dict[str, object]
 WIDTH = 16
 
 
 def make(
-    rank: int, world: int, mode: PrecisionMode = PrecisionMode.MIXED_FP16, accumulation: int = 1
+    rank: int,
+    world: int,
+    mode: PrecisionMode = PrecisionMode.MIXED_FP16,
+    accumulation: int = 1,
+    sentinel: SentinelConfig | None = None,
 ) -> ExtendedFP16Trainer:
     """A small model whose gradients differ by rank (the data does), under DDP."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     config = ExtendedFP16Config(
-        precision_mode=mode, loss_scale=1024.0, use_ddp=True, gradient_accumulation_steps=accumulation
+        precision_mode=mode,
+        loss_scale=1024.0,
+        use_ddp=True,
+        gradient_accumulation_steps=accumulation,
+        sentinel=sentinel or SentinelConfig(),
     )
     return ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
 
@@ -160,6 +170,85 @@ def different_modes(rank: int, world: int) -> Result:
     trainer = make(rank, world, PrecisionMode.FP32 if rank == 0 else PrecisionMode.MIXED_BF16)
     step(trainer)
     return {"error": _error(trainer.begin_step)}
+
+
+def late_and_twice(rank: int, world: int) -> Result:
+    """Rank 0 reads two requests one after the other before the first is applied; the others never see a file."""
+    trainer = make(rank, world, PrecisionMode.FP32)
+    inbox = Inbox(lambda reason, message: None)
+    if rank == 0:
+        trainer.request_source = inbox.pending
+    modes = []
+    for number in range(8):
+        if number == 2:
+            inbox.offer(PrecisionRequest(5, PrecisionMode.MIXED_FP16), trainer.applied)
+            inbox.offer(PrecisionRequest(6, PrecisionMode.MIXED_BF16), trainer.applied)
+        if number == 3:  # while 6 is on its way
+            inbox.offer(PrecisionRequest(7, PrecisionMode.MIXED_FP16), trainer.applied)
+        trainer.begin_step()
+        modes.append([trainer.mode.wire, trainer.generation])
+        step(trainer)
+    return {"modes": modes, "print": fingerprint(trainer)}
+
+
+def activation_overflow_on_one_rank(rank: int, world: int) -> Result:
+    """Rank 1 alone feeds the layers more than FP16 holds: all ranks pin the first, then the next, and go on in FP16."""
+    trainer = make(rank, world, sentinel=SentinelConfig(window_steps=8, dwell_steps=64))
+    assert trainer.sentinel is not None
+    seen: list[object] = []
+    trainer.sentinel.observer = lambda move, layer: seen.append(
+        [trainer.step, move.after.label, move.reason.value, layer]
+    )
+    big = trainer.rank == 1
+    skipped = []
+    for _ in range(56):
+        boundary = trainer.begin_step()
+        skipped += [record.skipped for record in boundary.records]
+        batch = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(trainer.step * 10 + rank))
+        batch = batch * (1e5 if big else 1.0)
+        loss = trainer.training_step(batch, lambda model, data: model(data).square().mean() * 1e-3)
+        trainer.backward_and_step(loss)
+    return {
+        "seen": seen,
+        "tail": skipped[-8:],
+        "mode": trainer.mode.wire,
+        "pinned": trainer.get_stats()["pinned_layers"],
+        "print": fingerprint(trainer),
+    }
+
+
+def poisoned_weights(rank: int, world: int) -> Result:
+    """One rank's weights are hit by a NaN (a flipped bit): every rank asks for the rewind at one boundary."""
+    trainer = make(rank, world, PrecisionMode.MIXED_BF16)
+    assert trainer.sentinel is not None
+    trainer.sentinel.can_rewind = True
+    rewinds = []
+    for number in range(9):
+        if number == 3 and rank == world - 1:
+            with torch.no_grad():
+                next(trainer.model.parameters())[0, 0] = float("nan")
+        if trainer.begin_step().rewind:
+            rewinds.append(trainer.step)
+        step(trainer)
+    return {"rewinds": rewinds, "mode": trainer.mode.wire}
+
+
+def die_in_a_switch(rank: int, world: int) -> Result:
+    """The last rank dies in the step that carries a request; see test_gang."""
+    trainer = make(rank, world, PrecisionMode.FP32)
+    step(trainer)
+    if rank == 0:
+        trainer.request_source = lambda applied: PrecisionRequest(3, PrecisionMode.MIXED_BF16)
+    trainer.begin_step()
+    if rank == world - 1:
+        os._exit(9)
+    try:
+        for _ in range(4):
+            step(trainer)
+    except RuntimeError as error:
+        # Such a rank ends; those that do not speak with the dead one notice by this one's going.
+        return {"lost": lost_peer(error), "mode": trainer.mode.wire, "exit": True}
+    return {"lost": False}
 
 
 def exchange_values(rank: int, world: int) -> Result:

@@ -1,4 +1,4 @@
-"""Agreement of two real ranks over gloo."""
+"""Agreement of two and of four real ranks over gloo."""
 
 from __future__ import annotations
 
@@ -75,3 +75,49 @@ def test_ranks_in_different_modes_are_noticed(gang: Gang) -> None:
 def test_exchange_carries_values_of_different_length(gang: Gang) -> None:
     for result in gang.run("exchange_values"):
         assert [len(one["text"]) for one in result["all"]] == [0, 1000]
+
+
+# --- four ranks --------------------------------------------------------------------------------------------------------
+
+
+def test_four_ranks_hold_the_same_parameters_through_every_switch(gang_of_four: Gang) -> None:
+    results = gang_of_four.run("switch_through_all_modes")
+    assert len({tuple(result["prints"]) for result in results}) == 1
+    assert all(result["changes"] == results[0]["changes"] for result in results)
+    assert [change[2] for change in results[0]["changes"]] == ["fp32", "bf16", "fp16"]
+
+
+def test_of_requests_that_come_at_once_the_newest_wins_and_none_is_lost(gang_of_four: Gang) -> None:
+    results = gang_of_four.run("late_and_twice")
+    assert all(result == results[0] for result in results)
+    assert results[0]["modes"] == [["fp32", 0]] * 3 + [["bf16", 6]] + [["fp16", 7]] * 4
+
+
+def test_request_inside_a_window_of_four_ranks_waits_for_the_boundary(gang_of_four: Gang) -> None:
+    for result in gang_of_four.run("request_inside_a_window"):
+        assert result["modes"] == ["fp32"] * 12 + ["bf16"] * 4
+
+
+def test_an_overflow_in_one_ranks_forward_pins_its_layers_on_all_ranks_at_one_boundary(gang_of_four: Gang) -> None:
+    results = gang_of_four.run("activation_overflow_on_one_rank")
+    assert all(result == results[0] for result in results)
+    assert [move[1:] for move in results[0]["seen"]] == [
+        ["pin", "ForwardOverflow", "0"],
+        ["pin", "ForwardOverflow", "2"],
+    ]
+    assert results[0]["tail"] == [False] * 8
+    assert (results[0]["mode"], results[0]["pinned"]) == ("fp16", ["0", "2"])
+
+
+def test_poisoned_weights_of_one_rank_rewind_all_at_one_boundary(gang_of_four: Gang) -> None:
+    results = gang_of_four.run("poisoned_weights")
+    assert all(result == results[0] for result in results)
+    assert len(results[0]["rewinds"]) == 1
+    assert results[0]["mode"] == "fp32"
+
+
+def test_a_rank_that_dies_in_the_middle_of_a_switch_is_noticed_by_all_others(gang_of_four: Gang) -> None:
+    # The last test of this gang: it does not survive.
+    survivors = gang_of_four.run("die_in_a_switch", ranks=range(3))
+    # The others ended at the step of the death, in the mode they were in: nobody flipped alone.
+    assert survivors == [{"lost": True, "mode": "fp32", "exit": True}] * 3
