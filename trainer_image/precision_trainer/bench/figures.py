@@ -37,7 +37,7 @@ class Effort:
     flips: int = switching.FLIPS
     saves: int = switching.SAVES
     width: int = 384
-    """Of the transformer whose speed, checkpoints and activations are measured: 10.8 M parameters, bound by its products."""
+    """Of the transformer whose speed, checkpoints and activations are measured: 10.9 M parameters, bound by its products."""
     layers: int = 6
     context: int = 256
 

@@ -25,7 +25,7 @@ class Workload:
 
 
 def transformer(*, width: int = 384, layers: int = 6, context: int = 256, batch_size: int = 4) -> Workload:
-    """The byte-level transformer; by default 10.8 M parameters, 1024 tokens a step."""
+    """The byte-level transformer; by default 10.9 M parameters, 1024 tokens a step."""
     text = LibraryText(context)
     sizes = TransformerConfig(width=width, layers=layers, context=context)
 
