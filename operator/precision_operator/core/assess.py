@@ -15,6 +15,9 @@ from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
 
+SPEED_AGE_SHARE = 0.125
+"""Of the window: as much as a silence of that length can take from a rate."""
+
 TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
 
@@ -53,7 +56,7 @@ def _pod_reading(
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
         return Unknown("NoSamples")
-    if evaluation.at - signals.sampled_at > spec.evaluation.max_sample_age_seconds:
+    if evaluation.at - signals.sampled_at > _oldest_seconds(signal, spec):
         return Unknown("SamplesTooOld")
     value = signals.values.get(signal)
     enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
@@ -66,6 +69,14 @@ def _pod_reading(
     if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
         return Unknown("TooFewSteps")
     return reading
+
+
+def _oldest_seconds(signal: Signal, spec: PolicySpec) -> float:
+    """How old a sample may be. A rate sinks as its window empties: a silent trainer must not look like a slow one."""
+    rules = spec.evaluation
+    if signal is Signal.SPEED:
+        return min(rules.max_sample_age_seconds, SPEED_AGE_SHARE * rules.window_seconds)
+    return rules.max_sample_age_seconds
 
 
 def _worst(criterion: Criterion, readings: Iterable[Reading]) -> Reading:
