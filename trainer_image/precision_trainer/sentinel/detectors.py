@@ -37,15 +37,19 @@ class Threshold:
 
 
 class Cusum:
-    """Page's cumulative sum of what exceeds the margin; alarm at ``height`` sigmas."""
+    """Page's cumulative sum of what exceeds the margin by more than one sigma; alarm at ``height`` sigmas, or the margin.
+
+    The sigma of slack keeps a loss that stays *at* the margin, which is allowed, from walking up to the alarm.
+    """
 
     def __init__(self, sigma: float, height: float = 5.0) -> None:
+        self._slack = MARGIN + sigma
         self._limit = max(height * sigma, MARGIN)
         self._sum = 0.0
 
     def observe(self, excess: float) -> bool:
         """See Detector."""
-        self._sum = max(0.0, self._sum + excess - MARGIN)
+        self._sum = max(0.0, self._sum + excess - self._slack)
         return self._sum > self._limit
 
 

@@ -73,7 +73,7 @@ class Sentinel:
         self._messages = self._deaf_until = 0
         self._pending: Verdict | None = None
         self._finding: Finding | None = None
-        self._next_diagnosis = 0
+        self._next_diagnosis = self._diagnosed = 0
         self._clock = 0
         self._mode: PrecisionMode | None = None
         self._window = Window()
@@ -139,6 +139,7 @@ class Sentinel:
         suspicious = record.nonfinite or record.loss - record.loss != 0.0 or window.skipped >= _BURST
         if suspicious and self._clock >= self._next_diagnosis and sent.replays:
             self._next_diagnosis = self._clock + self.config.window_steps
+            self._diagnosed = record.step
             self._finding = diagnose(self._model, self.layers, sent.replays, record.mode, self._device)
 
     def message(self) -> tuple[Verdict | None, Finding | None]:
@@ -164,7 +165,7 @@ class Sentinel:
             window.origins += [diagnosis.origin] * (len(window.origins) + 1)
         self._say(
             "sentinel_diagnosis",
-            step=record.step,
+            step=self._diagnosed,
             mode=record.mode.wire,
             finite_in_fp32=diagnosis.fp32_finite,
             weights_finite=diagnosis.weights_finite,
