@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spreads = [math.sqrt(sum(block * block for block in blocks) / len(blocks)) for blocks in series]
     table = {}
     for name in CANDIDATES:
-        row = {"false_alarms_at_0": judge(name, series, 0.0, given.runs)[0]}
+        row: dict[str, float | None] = {"false_alarms_at_0": judge(name, series, 0.0, given.runs)[0]}
         row["false_alarms_at_margin"] = judge(name, series, MARGIN, given.runs)[0]
         for drift in (0.1, 0.2):
             share, delay = judge(name, series, drift, given.runs)
