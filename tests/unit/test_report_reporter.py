@@ -256,6 +256,15 @@ async def test_a_whole_rollback_costs_few_writes() -> None:
     assert len(stage.kube.writes) <= 16
 
 
+async def test_hundreds_of_passes_of_a_settle_are_not_hundreds_of_writes() -> None:
+    stage = await rolled_back()
+    stage.world.deaf = set(stage.world.workloads)
+    stage.world.bad = {}
+    before = len(stage.kube.writes)
+    await stage.passes(400, 0.05)
+    assert len(stage.kube.writes) - before <= 2
+
+
 async def test_a_new_leader_goes_on_from_the_object() -> None:
     stage = await rolled_back()
     before = stage.report

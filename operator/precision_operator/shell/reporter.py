@@ -43,8 +43,8 @@ LEAD_UP = 2
 """Passes before the decision that are kept too."""
 BACKLOG = 64
 """Passes that may wait for the reporter; then those in the middle go, and are counted as dropped."""
-FLUSH_EVERY = 16
-"""Recordings after which the object is written even where nothing else changed: a new leader goes on from there."""
+FLUSH_SECONDS = 60.0
+"""How long new recordings alone may wait to be written, for a new leader to go on from: a settle is hundreds of passes."""
 KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
@@ -61,6 +61,8 @@ class _Case:
     recordings: list[Recording] = field(default_factory=list)
     dropped: int = 0
     unsaved: int = 0
+    saved_at: float = 0.0
+    """When it was written last, by the monotonic clock."""
     written: Report | None = None
     asked: IncidentPhase | None = None
     """The phase that the evidence was last gathered in."""
@@ -280,7 +282,7 @@ class Reporter:
         same = case.written is not None and replace(case.report, recordings=bare) == replace(
             case.written, recordings=bare
         )
-        if same and case.unsaved < FLUSH_EVERY:
+        if same and (not case.unsaved or self._clock.monotonic() - case.saved_at < FLUSH_SECONDS):
             return
         # Packing a large fleet's tape takes a while: not on the loop that decides.
         tape, dropped = await asyncio.to_thread(
@@ -300,6 +302,7 @@ class Reporter:
         metadata = answered["metadata"]
         case.version = str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
         case.report, case.written, case.unsaved = report, report, 0
+        case.saved_at = self._clock.monotonic()
 
 
 def _recording(seen: Pass) -> Recording:
