@@ -15,7 +15,7 @@ from precision_operator.api.status import Phase, Status, parse_status, status_to
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Action, RequestPod, Settle, WriteTemplate
 from precision_operator.core.cohorts import cohort_size
-from precision_operator.core.decide import Decision
+from precision_operator.core.decide import Decision, edge_key
 from precision_operator.core.model import Observation
 
 EDGES = {
@@ -109,7 +109,7 @@ class Checker:
         """S3: at most one edge a pass, and it is counted."""
         if after.phase is not before.phase and after.phase not in EDGES[before.phase]:
             self.report("S3", f"no edge leads from {before.phase} to {after.phase}", before)
-        edge = (after.phase, after.step_index, after.held) != (before.phase, before.step_index, before.held)
+        edge = edge_key(after) != edge_key(before)
         if after.transition_id != before.transition_id + edge:
             self.report("S3", "the transition id does not count the edge", before)
         if after.step_index > before.step_index + 1:

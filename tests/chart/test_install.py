@@ -48,6 +48,13 @@ def release(empty: ControlPlane) -> Iterator[Kubectl]:
     notes = run_helm(empty, "install", "precision-operator", CHART)
     assert "NOTE:" not in notes, "a cluster of 1.36 has the gate"
     empty.kubectl.wait_until("condition=Established", "crd/precisionpolicies.precision.genesis.ai", seconds=30)
+
+    def served() -> bool:  # established is said before every request is answered
+        sample = ROOT / "manifests" / "samples" / "minimal.yaml"
+        text = sample.read_text().replace("namespace: training", "namespace: default")
+        return empty.kubectl("create", "--dry-run=server", "-f", "-", input=text, check=False).returncode == 0
+
+    wait_for(served, what="the new kind to be served", seconds=30)
     yield empty.kubectl
     run_helm(empty, "uninstall", "precision-operator", "--wait")
 

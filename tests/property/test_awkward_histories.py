@@ -345,3 +345,104 @@ def test_an_overflow_rate_that_is_no_number_promotes_nothing(value: float) -> No
     world.bad = {key: {Signal.OVERFLOW: value} for key in world.workloads}
     world.run(30)
     assert (world.status.phase, world.status.step_index, world.status.reason) == (Phase.PROGRESSING, 0, "NotANumber")
+
+
+def test_a_template_that_somebody_else_writes_back_is_not_fought_over() -> None:
+    world = promoted()
+    for _ in range(5):
+        change(world, "literal", template_mode=Mode.FP32)
+        world._start_pods("literal")
+        world.run(3)
+    assert world.restarts == {"literal": 1}
+    accepted = {c.type: c for c in world.status.conditions}["Accepted"]
+    assert (accepted.reason, "literal" in accepted.message) == ("ConflictedWriter", True)
+
+
+def test_in_a_rollback_safety_is_worth_the_quarrel() -> None:
+    world = promoted()
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    change(world, "literal", template_mode=Mode.FP16)
+    world._start_pods("literal")
+    world.run(5)
+    assert "literal" not in world.really_in(Mode.FP16)
+
+
+def test_a_rollout_waits_until_every_template_follows_the_last_rollback() -> None:
+    world = promoted()
+    change(world, "hot-0", observed=False)  # its controller is behind: no settle may begin
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    world.run(5)
+    answer(world, "retry")
+    world.bad = {}
+    world.run(20, 60.0)
+    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "Settling")
+    change(world, "hot-0", observed=True)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
+    assert world.workloads["hot-0"].template_mode is Mode.FP32
+
+
+def test_a_newcomer_that_another_rollback_holds_joins_no_step_either() -> None:
+    world = fleet()
+    world.run(2, 1.0)
+    world.add("late")
+    change(world, "late", latch=Mode.FP32, generation_raw="99", has_original=True)
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    assert "late" not in world.really_in(Mode.FP16)
+
+
+def test_a_rollback_cut_off_before_its_latches_still_holds_for_the_next_policy() -> None:
+    world = fleet()
+    world.run(2, 1.0)
+    answer(world, "abort")
+    world.step(1.0)
+    assert not any(w.latch for w in world.workloads.values())
+    world.policy, world.status = replace(world.policy, annotations={}, uid="another"), Status()
+    world.run(10)
+    assert world.status.phase is Phase.HELD
+    assert not world.really_in(Mode.FP16)
+
+
+def test_what_an_earlier_policy_moved_is_latched_with_the_rest() -> None:
+    world = fleet()
+    world.run(2, 1.0)
+    (first,) = world.really_in(Mode.FP16)
+    world.policy, world.status = replace(world.policy, uid="another"), Status()
+    world.run(2, 1.0)
+    answer(world, "abort")
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    world.run(5)
+    assert world.workloads[first].latch is Mode.FP32
+
+
+def test_who_was_away_past_the_deadline_lets_the_trainer_answer_first() -> None:
+    world = promoted()
+    world.bad["hot-2"] = OVERFLOWS
+    decision = world.decide()
+    world.commit(decision)  # and nothing is written: the operator dies
+    world.now += 3600.0
+    world.run(5)
+    assert world.restarts == {"literal": 1}
+    assert "hot-2" not in world.really_in(Mode.FP16)
+
+
+def test_a_canary_that_lost_the_contract_keeps_its_place() -> None:
+    world = fleet()
+    world.run(2, 1.0)
+    before = world.status.members
+    change(world, before[0].name, hot=False, literal=False)
+    world.run(5)
+    assert world.status.members == before
+    assert len(world.really_in(Mode.FP16)) == 1
+
+
+def test_an_approval_holds_while_the_evidence_wavers() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]})
+    until(world, lambda w: w.status.phase is Phase.PAUSED, seconds=15.0)
+    answer(world, "promote")
+    world.everywhere = {Signal.DIVERGENCE: 0.1}
+    world.run(3)
+    assert world.status.phase is Phase.PROGRESSING
+    world.everywhere = {}
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)

@@ -14,7 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
 from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
 from precision_operator.core.cohorts import cohort_size, extend_cohort
-from precision_operator.core.decide import Decision, decide
+from precision_operator.core.decide import Decision, decide, edge_key
 from tests.property.policies import FAST, policy
 from tests.property.world import World
 
@@ -68,7 +68,7 @@ class Checked(World):
         before, after = self.status, decision.status
         if after.phase is not before.phase:
             assert after.phase in EDGES[before.phase], (before.phase, after.phase)
-        edge = (after.phase, after.step_index, after.held) != (before.phase, before.step_index, before.held)
+        edge = edge_key(after) != edge_key(before)
         assert after.transition_id == before.transition_id + edge
         assert abs(after.step_index - before.step_index) <= 1 or after.step_index == 0
         assert after.generation >= before.generation

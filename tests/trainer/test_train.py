@@ -218,12 +218,13 @@ def test_fp32_baseline_appears_after_the_stretch(session: Session) -> None:
 
 
 def test_fp32_baseline_outlives_the_process_but_not_its_training(session: Session) -> None:
-    session.run({15: session.write('{"generation":1,"mode":"bf16"}')}, steps=40)
+    session.run({15: session.write('{"generation":1,"mode":"bf16"}')}, steps=100)
     seconds = session.value("genesis_fp32_baseline_step_p95_seconds")
-    assert session.value("genesis_fp32_baseline_step") == 16 + 1
-    session.run(steps=41)
+    (change,) = session.events("precision_changed")
+    assert session.value("genesis_fp32_baseline_step") == change["step"]
+    session.run(steps=101)
     assert session.value("genesis_fp32_baseline_step_p95_seconds") == seconds
-    session.run(steps=42, learning_rate=0.5)
+    session.run(steps=102, learning_rate=0.5)
     for name in ("genesis_fp32_baseline_step_p95_seconds", "genesis_fp32_baseline_loss"):
         with pytest.raises(KeyError):
             session.value(name)

@@ -54,7 +54,8 @@ class Latch:
     """Say on a workload that was rolled back and needs no other write that it is: the latch outlives the policy."""
 
     workload: WorkloadView
-    mode: Mode
+    mode: Mode | None
+    """None takes the latch off: a person has asked for another attempt."""
     generation: int
 
 

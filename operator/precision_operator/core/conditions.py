@@ -6,10 +6,12 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 
 
-def conditions(facts: Facts, status: Status, waiting: Closed | None) -> tuple[Condition, ...]:
+def conditions(
+    facts: Facts, status: Status, waiting: Closed | None, *, conflicts: tuple[str, ...] = ()
+) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
-        _accepted(facts),
+        _accepted(facts, conflicts),
         _metrics(facts),
         _progressing(facts, status, waiting),
         _is("Healthy", status.phase is Phase.HEALTHY, status.reason, status.message),
@@ -23,7 +25,7 @@ def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
     return Condition(kind, "True" if true else "False", reason or "Pending", message)
 
 
-def _accepted(facts: Facts) -> Condition:
+def _accepted(facts: Facts, conflicts: tuple[str, ...]) -> Condition:
     if facts.observation.problem is not None:
         return _is("Accepted", False, *facts.observation.problem)
     contested = facts.observation.contested
@@ -35,6 +37,12 @@ def _accepted(facts: Facts) -> Condition:
     if facts.stuck:
         text = f"cannot be moved by delivery {facts.spec.delivery}: {names(list(facts.stuck))}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
+    if conflicts:
+        text = (
+            f"somebody else wrote another precision than ours into the templates of {names(list(conflicts))}: they are left "
+            "alone until the next rollout; leave these fields out of what you apply"
+        )
+        return _is("Accepted", True, "ConflictedWriter", text)
     disagree = [w.name for w in facts.observation.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"

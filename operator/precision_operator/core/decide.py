@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.status import HeldWorkload, Phase, Status
 from precision_operator.api.wire import generation_text
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import (
@@ -32,7 +32,7 @@ from precision_operator.core.phases.guard import guard
 from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
-from precision_operator.core.plan import Budget, plan
+from precision_operator.core.plan import Budget, conflicted, plan
 from precision_operator.core.progress import accepted_modes, progress_of
 from precision_operator.core.unfinished import unfinished
 
@@ -102,7 +102,8 @@ def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]
         if not any(_outranked(action, outcome.status.generation) for action in actions):
             break
         outcome = replace(outcome, status=replace(outcome.status, generation=facts.next_generation))
-    return outcome, tuple(actions)
+    quarrels = [d.workload.name for d in outcome.desired if conflicted(d, outcome.status.generation)]
+    return replace(outcome, conflicts=tuple(sorted(quarrels))), tuple(actions)
 
 
 def _outranked(action: Action, generation: int) -> bool:
@@ -120,7 +121,7 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
     before, status = facts.status, outcome.status
     if facts.evaluation is not None and facts.failing != before.failing and status.failing == before.failing:
         status = replace(status, failing=facts.failing)
-    edge = status.phase is not before.phase or status.step_index != before.step_index or status.held != before.held
+    edge = edge_key(status) != edge_key(before)
     stages = facts.stages
     index = min(status.step_index, len(stages) - 1)
     weight = stages[index].weight
@@ -145,10 +146,19 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
         status = replace(status, reason="Resumed", message="")
     elif status.phase is Phase.PENDING and outcome.waiting is not None:
         status = replace(status, reason=outcome.waiting.reason, message=outcome.waiting.message)
-    status = replace(status, conditions=conditions(facts, status, outcome.waiting))
+    status = replace(status, conditions=conditions(facts, status, outcome.waiting, conflicts=outcome.conflicts))
     if status != before:
         status = replace(status, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return status
+
+
+def edge_key(status: Status) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:
+    """What the transition id counts the changes of.
+
+    A step that waits for a person is the same step while its evidence wavers: the answer that was just given stays good.
+    """
+    phase = Phase.PROGRESSING if status.phase is Phase.PAUSED else status.phase
+    return phase, status.step_index, status.held
 
 
 def _moved(facts: Facts, status: Status) -> int:

@@ -62,10 +62,16 @@ class Facts:
             (w, d)
             for w, d in self.movable
             if w.uid not in known
-            and w.has_original
+            and w.touched
             and d is not Delivery.NEW_ONLY
             and any(p.effective_mode not in safe for p in live_pods(w))
         )
+
+    def lags(self, workload: WorkloadView) -> bool:
+        """Its pods have been rolled back, and its template, which we wrote, still says reduced precision."""
+        safe = accepted_modes(self.spec.fallback, rollback=True)
+        down = all(pod.effective_mode in safe for pod in live_pods(workload))
+        return workload.has_original and down and workload.template_mode not in safe
 
     def reduced(self, workload: WorkloadView) -> bool:
         """A pod of it is told to train in less than the fallback, or says that it does."""
@@ -95,13 +101,15 @@ class Facts:
         """Above everything that this policy, or one before it, has ever written."""
         return max(self.status.generation, highest_generation(self.observation.workloads)) + 1
 
-    def in_cohort(self, step_index: int, members: Sequence[Member], *, latched: bool = True) -> tuple[Member, ...]:
+    def in_cohort(self, step_index: int, members: Sequence[Member], *, latched: bool = False) -> tuple[Member, ...]:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
 
-        ``latched``: whether workloads may join that a rollback still holds.
+        ``latched``: whether workloads may join that a rollback still holds. Without a person's word they may not.
         """
         kept = {m.uid for m in members}
         joinable = [w for w, _ in self.movable if latched or w.latch is None or w.uid in kept]
+        # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
+        joinable += [w for w in self.observation.workloads if w.name in self.stuck and w.uid in kept]
         # What an earlier policy of the same target left moved is its canary already.
         moved = {w.uid for w, _ in self.residual if live_pods(w)[0].effective_mode is self.spec.target}
         return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index), first=moved)

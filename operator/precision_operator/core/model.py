@@ -88,6 +88,11 @@ class WorkloadView:
     pods: tuple[PodView, ...] = ()
 
     @property
+    def touched(self) -> bool:
+        """We, or an operator before us, have written to it or to one of its pods."""
+        return self.has_original or any(pod.request is not None for pod in self.pods)
+
+    @property
     def rolled_out(self) -> bool:
         """No rollout is in progress."""
         return self.observed and self.updated_replicas == self.replicas and len(self.pods) == self.replicas

@@ -16,6 +16,8 @@ class Outcome:
     desired: tuple[Desired, ...] = ()
     settle: bool = False
     """Whether hot flips may be made lasting now (never while an emergency is under way)."""
+    conflicts: tuple[str, ...] = ()
+    """Workloads whose template somebody else writes too."""
     waiting: Closed | None = None
     """What the next edge waits for."""
     notices: tuple[Action, ...] = field(default=())

@@ -23,8 +23,12 @@ class Desired:
     """On the way down a workload that is already as safe needs no write; on the way up it must match."""
     latch: bool = False
     """It was moved and rolled back: that must stand on the workload itself."""
+    unlatch: bool = False
+    """A person has asked for another attempt: the latch comes off."""
     rewind: bool = False
     """Its weights are poisoned: another precision alone would not mend them."""
+    insist: bool = False
+    """What somebody else writes into the template is corrected again and again."""
     escalate: bool = False
     """It did not acknowledge in time: its pods are restarted."""
 
@@ -72,14 +76,29 @@ def plan(
 def _lasting(desired: Desired, progress: Progress, *, generation: int, settle: bool) -> Settle | Latch | None:
     """The next write that makes a finished move last: of its settle, else its latch."""
     workload = desired.workload
-    if workload.settle is not None or (settle and _may_settle(desired, progress)):
+    may = settle and _may_settle(desired, progress) and not conflicted(desired, generation)
+    if workload.settle is not None or may:
         accepted, latch = desired.accepted, _latch(desired)
         step = next_settle(workload, desired.mode, accepted=accepted, generation=generation, latch=latch)
         if step is not None or workload.settle is not None:
             return step
-    if settle and desired.latch and workload.latch not in desired.accepted:
+    if desired.unlatch and workload.latch is not None:
+        return Latch(workload, None, generation)
+    # A template that is still to be written gets its latch with that write; before, our mark would claim what is not so.
+    lasting = workload.template_mode in desired.accepted
+    if settle and desired.latch and lasting and workload.latch not in desired.accepted:
         return Latch(workload, desired.mode, generation)
     return None
+
+
+def conflicted(desired: Desired, generation: int) -> bool:
+    """Somebody wrote another mode into the template after us, in the same generation: correcting it would never end.
+
+    While the gate is closed it is corrected all the same: safety is worth the quarrel.
+    """
+    workload = desired.workload
+    ours = generation_text(workload.generation_raw) == generation and workload.settle is None
+    return ours and not desired.insist and workload.template_mode not in desired.accepted
 
 
 def _may_settle(desired: Desired, progress: Progress) -> bool:
@@ -105,9 +124,10 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
 
 def _template(desired: Desired, progress: Progress, *, generation: int, budget: Budget) -> WriteTemplate | None:
     workload = desired.workload
-    if desired.escalate and desired.delivery is Delivery.HOT and not progress.acknowledged:
+    # Told first, restarted later: who was away past the deadline still lets the trainer answer.
+    if desired.escalate and desired.delivery is Delivery.HOT and progress.told and not progress.acknowledged:
         return _restart(desired, generation=generation, budget=budget)
-    if workload.settle is not None or workload.template_mode in desired.accepted:
+    if workload.settle is not None or workload.template_mode in desired.accepted or conflicted(desired, generation):
         return None
     if workload.replicas == 0 and not workload.pods:
         return WriteTemplate(workload, desired.mode, generation, _latch(desired))

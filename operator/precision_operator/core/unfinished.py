@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.core.facts import Facts
-from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Desired
-from precision_operator.core.progress import accepted_modes, live_pods
+from precision_operator.core.progress import accepted_modes
 
 
 def unfinished(facts: Facts, outcome: Outcome) -> Iterator[Desired]:
@@ -29,10 +27,5 @@ def unfinished(facts: Facts, outcome: Outcome) -> Iterator[Desired]:
             # NewOnly: the template is brought to its end, and no running pod is asked for anything.
             rollback = workload.settle.mode in safe and (outcome.status.gate_closed or workload.latch is not None)
             yield Desired(workload, workload.settle.mode, Delivery.NEW_ONLY, rollback=rollback)
-        elif not facts.spec.suspend and delivery is not Delivery.NEW_ONLY and _lags(workload, safe):
+        elif not facts.spec.suspend and delivery is not Delivery.NEW_ONLY and facts.lags(workload):
             yield Desired(workload, facts.spec.fallback, delivery, rollback=True)
-
-
-def _lags(workload: WorkloadView, safe: frozenset[Mode]) -> bool:
-    down = all(pod.effective_mode in safe for pod in live_pods(workload))
-    return workload.has_original and down and workload.template_mode not in safe

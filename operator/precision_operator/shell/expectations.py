@@ -18,7 +18,7 @@ def _key(action: Action) -> tuple[str, ...] | None:
         case WriteTemplate():
             return ("template", action.workload.uid, str(action.generation), action.mode)
         case Latch():
-            return ("latch", action.workload.uid, str(action.generation), action.mode)
+            return ("latch", action.workload.uid, str(action.generation), action.mode or "")
         case Settle():
             return ("settle", action.workload.uid, str(action.generation), action.mode, action.stage)
         case _:

@@ -26,7 +26,14 @@ def guard(facts: Facts) -> Outcome:
         return target_changed(facts)
     asked = answered(facts.policy.annotations, RETRY, status.transition_id) is not None and facts.window_clear
     if status.held and asked:
-        status = replace(status, held=(), phase=Phase.HEALTHY, reason="Retried", message="held workloads join again")
+        status = replace(
+            status,
+            held=(),
+            phase=Phase.HEALTHY,
+            reason="Retried",
+            message="held workloads join again",
+            generation=facts.next_generation,
+        )
     status = _without_gone(facts, status)
     # What a rollback of another policy still holds joins when a person says so, not because it was found.
     members = facts.in_cohort(len(facts.stages) - 1, status.members, latched=asked)

@@ -10,7 +10,7 @@ from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback
-from precision_operator.core.progress import live_pods
+from precision_operator.core.progress import accepted_modes, live_pods
 from precision_operator.core.triggers import find_trigger, unfinished_rollback
 
 
@@ -23,23 +23,30 @@ def pending(facts: Facts) -> Outcome:
     closed = _missing(facts)
     if closed is not None:
         return Outcome(status, settle=True, waiting=closed)
-    latched = [w.name for w, _ in facts.movable if w.latch is not None]
-    left = _left_up(facts) if latched and status.transition_id == 0 else []
+    rolled_back = _rolled_back(facts) if status.transition_id == 0 else []
+    left = _left_up(facts) if rolled_back else []
     if left:
         return begin_rollback(facts, unfinished_rollback(facts, left))
-    if latched and status.transition_id == 0:
+    if rolled_back:
         held = replace(
             status,
             phase=Phase.HELD,
             reason="LatchedWorkloads",
-            message=f"an earlier rollback still holds {names(latched)}; annotate retry to start",
+            message=f"an earlier rollback still holds {names(rolled_back)}; annotate retry to start",
             gate_closed=True,
             precision=facts.spec.fallback,
             generation=facts.next_generation,
             fallback=facts.spec.fallback,
         )
         return Outcome(held, notices=(Notify("LatchedWorkloads", held.message, warning=True),))
+    behind = [w.name for w, _ in facts.movable if facts.lags(w) and not any(pod.crashing for pod in w.pods)]
+    if behind:
+        text = f"the templates of {names(behind)} still follow the last rollback"
+        return Outcome(status, settle=True, waiting=Closed("Settling", text))
     members = facts.in_cohort(0, ())
+    if not members:
+        text = f"a rollback still holds {names([w.name for w, _ in facts.movable])}; abort, then retry to start"
+        return Outcome(status, settle=True, waiting=Closed("LatchedWorkloads", text))
     unseen = _unseen(facts, {m.uid for m in members})
     if unseen:
         text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
@@ -62,9 +69,19 @@ def pending(facts: Facts) -> Outcome:
     return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
 
 
+def _rolled_back(facts: Facts) -> list[str]:
+    """Workloads that an earlier policy's rollback holds: by their latch, or by their pods' request, if it got no further."""
+    safe = accepted_modes(facts.spec.fallback, rollback=True)
+    return [
+        w.name
+        for w, _ in facts.movable
+        if w.latch is not None or any(p.request is not None and p.request.mode in safe for p in live_pods(w))
+    ]
+
+
 def _left_up(facts: Facts) -> list[WorkloadView]:
     """Workloads that we moved, and that are told, or say themselves, that they train in less than the fallback."""
-    return [w for w, d in facts.movable if w.has_original and d is not Delivery.NEW_ONLY and facts.reduced(w)]
+    return [w for w, d in facts.movable if w.touched and d is not Delivery.NEW_ONLY and facts.reduced(w)]
 
 
 def _unseen(facts: Facts, members: set[str]) -> list[str]:

@@ -10,6 +10,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from
+from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
@@ -99,8 +100,14 @@ def everything_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, .
     """Every selected workload, moved or not: a fleet in FP32 means all of it."""
     moved = {m.uid for m in facts.status.members}
     return tuple(
-        down(facts, w, d, latch=w.uid in moved, escalate=escalate) for w, d in (*facts.movable, *facts.rescuable)
+        down(facts, w, d, latch=w.uid in moved or w.touched, escalate=escalate)
+        for w, d in (*facts.movable, *facts.rescuable)
     )
+
+
+def unlatch(facts: Facts) -> tuple[Desired, ...]:
+    """Everything as it is, without its latch."""
+    return tuple(replace(desired, unlatch=True, latch=False) for desired in everything_down(facts))
 
 
 def down(facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: bool, escalate: bool) -> Desired:
@@ -108,7 +115,14 @@ def down(facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: boo
     incident = facts.status.incident
     rewind = incident is not None and workload.name in incident.poisoned
     return Desired(
-        workload, facts.spec.fallback, delivery, rollback=True, latch=latch, rewind=rewind, escalate=escalate
+        workload,
+        facts.spec.fallback,
+        delivery,
+        rollback=True,
+        latch=latch,
+        rewind=rewind,
+        insist=facts.status.gate_closed,
+        escalate=escalate,
     )
 
 
@@ -139,6 +153,12 @@ def held(facts: Facts) -> Outcome:
     incident = status.incident
     asked = answered(facts.policy.annotations, RETRY, status.transition_id)
     closed = reenabled(facts)
+    latched = tuple(w for w in facts.observation.workloads if w.latch is not None)
+    if asked is not None and closed is None and latched:
+        # The person's word is carried out on the workloads first: what is latched later was latched by somebody else.
+        return Outcome(
+            status, unlatch(facts), settle=True, waiting=Closed("Unlatching", names([w.name for w in latched]))
+        )
     if asked is not None and closed is None:
         text = f"{asked.by or 'a person'} asked for another attempt"
         again = replace(

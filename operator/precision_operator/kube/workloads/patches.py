@@ -235,7 +235,7 @@ def pause(view: DeploymentView, action: Settle) -> list[Operation]:
 
 def latch(view: DeploymentView, action: Latch) -> list[Operation]:
     """The latch alone, where the template already says what it should."""
-    wanted = {GENERATION: str(action.generation), LATCH: action.mode.value}
+    wanted = {GENERATION: str(action.generation), LATCH: action.mode.value if action.mode else None}
     return guard(view, action.generation) + _own(view, wanted)
 
 
