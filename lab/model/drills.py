@@ -23,6 +23,8 @@ RELEASE_SECONDS = 30.0
 CORRECTIONS = 3
 """S9: so often a value is corrected that somebody else writes back, within ten minutes."""
 
+_EXPLAINED = {"ConflictedWriter", "LatchedWorkloads", "Undeliverable"}
+"""What only a person can resolve, and is told."""
 _RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
 _ACTIVE = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
 PASS = Event("pass")
@@ -87,7 +89,8 @@ def _rest(fleet: Fleet, checker: Checker) -> None:
         return
     absent = not _running(fleet) & {m.name for m in status.members}
     # Where no process trains there is nothing to watch: a rollout waits, and says so.
-    explained = status.phase in _RESTING or (status.phase in (Phase.PENDING, Phase.PROGRESSING) and absent)
+    waits = status.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or status.reason in _EXPLAINED)
+    explained = status.phase in _RESTING or waits
     if not explained:
         checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
         return
@@ -107,7 +110,7 @@ def _rest(fleet: Fleet, checker: Checker) -> None:
         checker.report("L1", "at rest in Held with a process that is not in the fallback", status)
     if status.phase in (Phase.HEALTHY, Phase.DEGRADED):
         members = {m.name for m in status.members}
-        if (members - held) & _movable(fleet) - fleet.really_in(spec.target):
+        if (members - held) & _movable(fleet) - fleet.really_in(spec.target) - _fought(fleet):
             checker.report("L1", f"at rest in {status.phase} with a member that is not in the target", status)
         if held & _running(fleet) - down:
             checker.report("L1", f"at rest in {status.phase} with a held workload that is not in the fallback", status)
@@ -117,7 +120,7 @@ def _counted(fleet: Fleet, checker: Checker) -> None:
     """S3: what the status counts, and the stages of its incident, are what happened."""
     status, incident = fleet.status, fleet.status.incident
     held = {h.name for h in status.held} & set(fleet.workloads)
-    inside = {m.name for m in status.members} & _movable(fleet) - held
+    inside = {m.name for m in status.members} & _movable(fleet) - held - _fought(fleet)
     if status.total != len(fleet.workloads):
         checker.report("S3", "total does not count the fleet", status)
     if status.phase in (Phase.HEALTHY, Phase.DEGRADED) and not 0 <= status.moved - len(inside) <= len(fleet.workloads):
@@ -135,6 +138,13 @@ def _counted(fleet: Fleet, checker: Checker) -> None:
 
 def _templates(fleet: Fleet) -> list[WorkloadView]:
     return [workload for workload in fleet.workloads.values() if workload.name in _movable(fleet)]
+
+
+def _fought(fleet: Fleet) -> set[str]:
+    """Workloads that somebody else wrote to after us: left alone, and named in a condition."""
+    accepted = next((c for c in fleet.status.conditions if c.type == "Accepted"), None)
+    named = accepted.message if accepted is not None and accepted.reason == "ConflictedWriter" else ""
+    return {name for name in fleet.workloads if f" {name}:" in named or f" {name}," in named}
 
 
 def _running(fleet: Fleet) -> set[str]:

@@ -377,7 +377,8 @@ def test_a_rollout_waits_until_every_template_follows_the_last_rollback() -> Non
     answer(world, "retry")
     world.bad = {}
     world.run(20, 60.0)
-    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "Settling")
+    assert world.status.phase is Phase.HELD
+    assert {c.type: c for c in world.status.conditions}["Progressing"].reason == "Settling"
     change(world, "hot-0", observed=True)
     until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
     assert world.workloads["hot-0"].template_mode is Mode.FP32
@@ -422,7 +423,8 @@ def test_who_was_away_past_the_deadline_lets_the_trainer_answer_first() -> None:
     decision = world.decide()
     world.commit(decision)  # and nothing is written: the operator dies
     world.now += 3600.0
-    world.run(5)
+    world.continuous_since = world.now
+    world.run(3)
     assert world.restarts == {"literal": 1}
     assert "hot-2" not in world.really_in(Mode.FP16)
 
@@ -434,7 +436,11 @@ def test_a_canary_that_lost_the_contract_keeps_its_place() -> None:
     change(world, before[0].name, hot=False, literal=False)
     world.run(5)
     assert world.status.members == before
+    assert world.status.reason == "Undeliverable"
     assert len(world.really_in(Mode.FP16)) == 1
+    world.bad[before[0].name] = NAN
+    world.run(3)
+    assert not world.really_in(Mode.FP16), "a member without the contract was not judged"
 
 
 def test_an_approval_holds_while_the_evidence_wavers() -> None:

@@ -245,3 +245,15 @@ def test_a_single_poisoned_workload_is_taken_back_by_itself() -> None:
     world.bad["hot-2"] = NAN
     world.run(3)
     assert [name for name, what in world.log if what.endswith("rewind")] == ["hot-2"]
+
+
+def test_a_slow_fleet_that_falls_silent_is_not_rolled_back_by_the_silence() -> None:
+    world = promoted(rollback=QUICK)
+    world.bad = {key: {Signal.SPEED: 0.5} for key in world.workloads}
+    world.run(2)
+    world.down = True
+    world.run(20)
+    assert world.status.phase is Phase.HEALTHY
+    world.down = False
+    world.run(2)
+    assert world.status.phase in DOWN

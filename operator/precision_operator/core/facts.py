@@ -175,7 +175,9 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
             failing.setdefault(entry.uid, set()).add(entry.signal)
     guarding = facts.status.phase in (Phase.HEALTHY, Phase.DEGRADED)
     verdicts = []
-    for workload, _ in facts.members:
+    inside = {m.uid for m in facts.status.members} - {h.uid for h in facts.status.held}
+    stranded = tuple((w, d) for w, d in facts.rescuable if w.uid in inside)
+    for workload, _ in (*facts.members, *stranded):
         pods = live_pods(workload)
         told = bool(pods) and all(pod.effective_mode is target for pod in pods)
         crashing = told and any(pod.crashing for pod in pods)

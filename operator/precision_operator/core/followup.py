@@ -33,8 +33,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     for lack of it, until the deadline itself has come.
     """
     exceeded = facts.now > incident.deadline_at
-    patient = facts.now - hurry_from(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
-    late = exceeded or not (patient or unreadable(facts))
+    patient = facts.now - _asked_since(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
+    late = not patient and (exceeded or not unreadable(facts))
     waiting = [(w, p) for w, p in not_down(facts, workloads) if not (late and _crashes(w, p))]
     text = names([w.name for w, _ in waiting])
     if all(progress.told for _, progress in waiting) and incident.last_patch_at is None:
@@ -53,6 +53,15 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
     return Followed(incident, late, Closed(reason, message), notices)
+
+
+def _asked_since(facts: Facts, incident: Incident) -> float:
+    """From when on an answer is due: from when all had been asked; where that is not known, from when we began to watch."""
+    watched = facts.evaluation.continuous_since if facts.evaluation is not None else 0.0
+    if incident.decided_at > facts.now:
+        return watched  # a clock was set back: what it said then is no measure now
+    asked = incident.last_patch_at if incident.last_patch_at is not None else watched
+    return max(hurry_from(facts, incident), asked)
 
 
 def hurry_from(facts: Facts, incident: Incident) -> float:

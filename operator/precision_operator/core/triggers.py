@@ -58,8 +58,11 @@ def find_trigger(facts: Facts) -> Trigger | None:
 
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
+    """What is confirmed, and seen now: a breach that stands through silence calls for nothing before it is seen again."""
     at = facts.evaluation.at if facts.evaluation is not None else facts.now
-    return confirmed(facts.failing, facts.spec, at=at, limit=facts.failure_limit)
+    seen = {(verdict.workload.uid, signal) for verdict in facts.verdicts for signal in verdict.breaches}
+    found = confirmed(facts.failing, facts.spec, at=at, limit=facts.failure_limit)
+    return tuple(f for f in found if (f.uid, f.signal) in seen)
 
 
 def _asked(facts: Facts, command: str) -> Answer | None:

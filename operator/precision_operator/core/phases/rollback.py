@@ -153,6 +153,13 @@ def held(facts: Facts) -> Outcome:
     incident = status.incident
     asked = answered(facts.policy.annotations, RETRY, status.transition_id)
     closed = reenabled(facts)
+    if asked is not None and closed is None and not _settled(facts):
+        return Outcome(
+            status,
+            everything_down(facts),
+            settle=True,
+            waiting=Closed("Settling", "the rollback is being made to last"),
+        )
     latched = tuple(w for w in facts.observation.workloads if w.latch is not None)
     if asked is not None and closed is None and latched:
         # The person's word is carried out on the workloads first: what is latched later was latched by somebody else.
@@ -192,5 +199,7 @@ def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
 def _settled(facts: Facts) -> bool:
     accepted = accepted_modes(facts.spec.fallback, rollback=True)
     return all(
-        progress_of(w, accepted, facts.evaluation, d).settled for w, d in facts.movable if d is not Delivery.RESTART
+        progress_of(w, accepted, facts.evaluation, d).settled
+        for w, d in facts.movable
+        if d is not Delivery.RESTART and not any(pod.crashing for pod in w.pods)
     )

@@ -5,11 +5,11 @@ from dataclasses import replace
 from precision_operator.api.status import Phase, Status
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, GateInput
+from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.gates.chain import first_closed
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, down
-from precision_operator.core.plan import Desired
+from precision_operator.core.plan import Desired, conflicted
 from precision_operator.core.progress import accepted_modes, progress_of
 from precision_operator.core.readings import promotes
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
@@ -59,6 +59,16 @@ def move_members(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]
 def _waiting(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
+    inside = {m.uid for m in facts.status.members}
+    stranded = [w.name for w in facts.observation.workloads if w.name in facts.stuck and w.uid in inside]
+    if stranded:
+        text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
+        return Closed("Undeliverable", text)
+    ours = facts.status.generation
+    fought = [w.name for w, d in facts.members if conflicted(Desired(w, facts.spec.target, d), ours)]
+    if fought:
+        text = f"somebody else writes the templates of {names(fought)} too: leave them out of what you apply, or abort"
+        return Closed("ConflictedWriter", text)
     for failing in facts.failing:
         elsewhere = cause_elsewhere(facts, failing.signal)
         if elsewhere is not None:
