@@ -35,6 +35,10 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, taken as an interrupt that nobody else has heard."""
 
 
+CLUSTER_WORKERS = 2
+"""These tests wait for other programs most of their time."""
+
+
 @dataclass
 class Counts:
     """What pytest counted, over all its runs."""
@@ -77,13 +81,18 @@ class Suite:
         program = str(Path(sys.executable).with_name(command[0]))
         return self.stage(" ".join(command), lambda: _call([program, *command[1:]]))
 
-    def pytest(self, *folders: str) -> bool:
-        """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own."""
+    def pytest(self, *folders: str, workers: int = 1) -> bool:
+        """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
+
+        ``workers``: processes that share the files among them, each with a control plane of its own.
+        """
         report = _REPORTS / f"{'-'.join(Path(folder).name for folder in folders)}.xml"
         report.unlink(missing_ok=True)
 
         def action() -> int:
-            code = _call([sys.executable, "-m", "pytest", "-q", "--durations=5", f"--junitxml={report}", *folders])
+            shared = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
+            report_to = f"--junitxml={report}"
+            code = _call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *folders])
             if report.exists():
                 self.counts.add(report)
             return code
@@ -119,7 +128,7 @@ def test(suite: Suite, *more: str) -> None:
     suite.stage("go test (lab/kube)", lambda: _call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/chart")
     suite.pytest("tests/trainer")
-    suite.pytest("tests/cluster")
+    suite.pytest("tests/cluster", workers=CLUSTER_WORKERS)
     cluster = Cluster()
     found_running = cluster.running()
     try:
