@@ -34,15 +34,15 @@ def _accepted(facts: Facts, conflicts: tuple[str, ...]) -> Condition:
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
     if not facts.observation.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
-    if facts.stuck:
-        text = f"cannot be moved by delivery {facts.spec.delivery}: {names(list(facts.stuck))}"
-        return _is("Accepted", bool(facts.movable), "Undeliverable", text)
     if conflicts:
         text = (
             f"somebody else wrote another precision than ours into the templates of {names(list(conflicts))}: they are left "
             "alone until the next rollout; leave these fields out of what you apply"
         )
         return _is("Accepted", True, "ConflictedWriter", text)
+    if facts.stuck:
+        text = f"cannot be moved by delivery {facts.spec.delivery}: {names(list(facts.stuck))}"
+        return _is("Accepted", bool(facts.movable), "Undeliverable", text)
     disagree = [w.name for w in facts.observation.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"

@@ -125,7 +125,8 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
 def _template(desired: Desired, progress: Progress, *, generation: int, budget: Budget) -> WriteTemplate | None:
     workload = desired.workload
     # Told first, restarted later: who was away past the deadline still lets the trainer answer.
-    if desired.escalate and desired.delivery is Delivery.HOT and progress.told and not progress.acknowledged:
+    unheard = progress.told and not progress.acknowledged and not any(pod.crashing for pod in workload.pods)
+    if desired.escalate and desired.delivery is Delivery.HOT and unheard:
         return _restart(desired, generation=generation, budget=budget)
     if workload.settle is not None or workload.template_mode in desired.accepted or conflicted(desired, generation):
         return None

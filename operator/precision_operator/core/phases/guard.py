@@ -11,6 +11,7 @@ from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, new_incident
 from precision_operator.core.phases.rollout import move_members, target_changed
+from precision_operator.core.progress import accepted_modes
 from precision_operator.core.triggers import Trigger, find_trigger
 
 
@@ -58,10 +59,17 @@ def _follow_held(facts: Facts) -> Outcome:
     status, held = facts.status, {h.uid for h in facts.status.held}
     if not held or status.incident is None:
         return Outcome(status, move_members(facts), settle=True)
-    down = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in held]
+    safe = accepted_modes(facts.spec.fallback, rollback=True)
+    down = [
+        (w, d)
+        for w, d in (*facts.movable, *facts.rescuable)
+        if w.uid in held and (w.name in status.incident.workloads or w.template_mode not in safe)
+    ]
+    # Who has answered once and falls silent later has gone blind, not deaf.
+    answered_before = status.incident.last_ack_at is not None
     followed = follow(facts, status.incident, down)
     status = replace(status, incident=followed.incident)
-    desired = move_members(facts, escalate=followed.escalate)
+    desired = move_members(facts, escalate=followed.escalate and not answered_before)
     return Outcome(status, desired, settle=True, waiting=followed.waiting, notices=followed.notices)
 
 

@@ -152,20 +152,18 @@ def held(facts: Facts) -> Outcome:
     status = _current(facts)
     incident = status.incident
     asked = answered(facts.policy.annotations, RETRY, status.transition_id)
+    settled = _settled(facts)
+    if incident is not None and incident.settled_at is None and incident.last_ack_at is not None and settled:
+        status = replace(status, incident=replace(incident, settled_at=facts.now))
     closed = reenabled(facts)
-    if asked is not None and closed is None and not _settled(facts):
-        return Outcome(
-            status,
-            everything_down(facts),
-            settle=True,
-            waiting=Closed("Settling", "the rollback is being made to last"),
-        )
-    latched = tuple(w for w in facts.observation.workloads if w.latch is not None)
+    if asked is not None and closed is None and not settled:
+        closed = Closed("Settling", "the rollback is being made to last")
+        return Outcome(status, everything_down(facts), settle=True, waiting=closed)
+    latched = [w for w, _ in (*facts.movable, *facts.rescuable) if w.latch is not None]
     if asked is not None and closed is None and latched:
         # The person's word is carried out on the workloads first: what is latched later was latched by somebody else.
-        return Outcome(
-            status, unlatch(facts), settle=True, waiting=Closed("Unlatching", names([w.name for w in latched]))
-        )
+        waiting = Closed("Unlatching", names([w.name for w in latched]))
+        return Outcome(status, unlatch(facts), settle=True, waiting=waiting)
     if asked is not None and closed is None:
         text = f"{asked.by or 'a person'} asked for another attempt"
         again = replace(
@@ -179,8 +177,6 @@ def held(facts: Facts) -> Outcome:
             gate_closed=False,
         )
         return Outcome(again, notices=(Notify("Retried", text),))
-    if incident is not None and incident.settled_at is None and incident.last_ack_at is not None and _settled(facts):
-        status = replace(status, incident=replace(incident, settled_at=facts.now))
     return Outcome(status, everything_down(facts), settle=True, waiting=closed)
 
 
