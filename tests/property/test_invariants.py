@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.model.invariants import EDGES
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
@@ -20,16 +21,6 @@ from tests.property.world import World
 
 NAMES = [f"hot-{i}" for i in range(6)] + ["literal-0", "literal-1"]
 FORWARD = {Phase.PENDING: 0, Phase.PROGRESSING: 1, Phase.PAUSED: 1, Phase.HEALTHY: 2, Phase.DEGRADED: 2}
-EDGES = {
-    Phase.PENDING: {Phase.PROGRESSING, Phase.HELD, Phase.ROLLING_BACK},
-    Phase.PROGRESSING: {Phase.PENDING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
-    Phase.PAUSED: {Phase.PENDING, Phase.PROGRESSING, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
-    Phase.HEALTHY: {Phase.DEGRADED, Phase.ROLLING_BACK, Phase.PENDING},
-    Phase.DEGRADED: {Phase.HEALTHY, Phase.ROLLING_BACK, Phase.PENDING},
-    Phase.ROLLING_BACK: {Phase.HELD},
-    Phase.HELD: {Phase.PENDING},
-}
-
 events = st.one_of(
     st.tuples(st.just("pass"), st.sampled_from([1.0, 15.0, 31.0])),
     st.tuples(st.just("crash"), st.integers(0, 12)),

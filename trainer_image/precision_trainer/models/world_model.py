@@ -25,6 +25,7 @@ from ..precision.config import DISABLED_LINE, FALLBACK_LINE, ExtendedFP16Config,
 from ..precision.modes import PrecisionMode
 from ..precision.steps import StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
+from ..state import plain
 from ..telemetry.logs import JsonLog, from_env
 from .replay import ReplayBuffer, Sequences
 from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, symlog
@@ -179,18 +180,7 @@ class WorldModel:
             "step": self._trainer.step,
             "training_history": self.training_history,
         }
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with open(temporary, "wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise CheckpointError(
-                f"cannot write {path}: {error.strerror}; check the directory and its space"
-            ) from error
+        plain.write(path, state)
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Read a file that :meth:`save_checkpoint` wrote, in whatever mode; or an old one with weights and optimizer only.

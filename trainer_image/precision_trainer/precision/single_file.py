@@ -6,7 +6,6 @@ generations of checkpoints.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,18 +35,7 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
         "step": trainer.step,
         "mode": trainer.mode.value,
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path} not written ({error}); check that the directory exists and is not full"
-        ) from error
+    plain.write(path, state)
 
 
 def load(trainer: ExtendedFP16Trainer, path: Path) -> None:

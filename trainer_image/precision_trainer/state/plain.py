@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,6 +15,26 @@ from .format import check_model, check_optimizer, validate
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
 _PREFIX = "module."
 """What DistributedDataParallel puts before every name."""
+
+
+def write(path: Path, state: Mapping[str, object]) -> None:
+    """One file, atomically: written beside, synced, renamed.
+
+    Raises:
+        CheckpointError: the disk refuses; what stood there before still does.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} not written ({error}); check that the directory exists and is not full"
+        ) from error
 
 
 def load(
