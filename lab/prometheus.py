@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,12 +13,9 @@ from typing import Any
 
 import yaml
 
-from lab import paths
 from lab.cluster.ports import free_ports
-from lab.errors import LabError
-from lab.locking import machine_lock
-from lab.process import Daemon, run
-from lab.progress import step
+from lab.process import Daemon
+from lab.setup.debian import program_of
 from lab.waiting import wait_for
 
 
@@ -98,32 +93,4 @@ def prometheus_program(name: str) -> Path:
     """Return `prometheus` or `promtool`: the machine's own, else Debian's package unpacked, so that no service is
     installed.
     """
-    on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
-    unpacked = paths.shared_cache() / "prometheus-package"
-    if not unpacked.is_dir():
-        with machine_lock("prometheus-package"):
-            if not unpacked.is_dir():
-                _unpack(unpacked)
-    program = unpacked / "usr" / "bin" / name
-    if not program.exists():
-        raise LabError(
-            f"the program {name}", f"none on PATH, none in {unpacked}", "install Debian's package prometheus"
-        )
-    return program
-
-
-def _unpack(target: Path) -> None:
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
-    try:
-        with step("Debian's package prometheus, unpacked and not installed"):
-            if run(["apt-cache", "policy", "prometheus"], check=False).stdout.find("Candidate: ") < 0:
-                run(["apt-get", "update", "-q"])
-            # As root, apt would hand the download to its own user, which may not write here.
-            run(["apt-get", "-o", "APT::Sandbox::User=root", "download", "-q", "prometheus"], cwd=scratch)
-            run(["dpkg", "-x", next(scratch.glob("*.deb")), scratch])
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    return program_of("prometheus", name)

@@ -12,6 +12,11 @@ import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import apply_product
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+from tests.cluster.fleet import deployment
+from tests.cluster.scene import HOT, Operators, Scene, scraping
+from tests.cluster.shadow import ShadowTrainers
 
 _HERE = Path(__file__).parent
 
@@ -47,3 +52,20 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl.wait_for_namespace(name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+    """Four hot trainers and a literal one, their metrics in Prometheus, no operator yet."""
+    with (
+        ShadowTrainers(kubectl, namespace) as shadow,
+        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
+    ):
+        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
+        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+        scene.apply(*(deployment(name) for name in HOT), deployment("literal", hot=False))
+        wait_for(lambda: len(shadow.modes()) == 5, what="pods of all five", seconds=30)
+        try:
+            yield scene
+        finally:
+            operators.stop()

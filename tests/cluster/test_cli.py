@@ -16,13 +16,11 @@ from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.kubeconfig import write_kubeconfig
 from lab.waiting import wait_for
 from tests.cluster.fleet import deployment, policy
-from tests.cluster.test_operator import HOT, Scene, scene
+from tests.cluster.scene import HOT, Scene
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 PREFIX = "precision.genesis.ai/"
-
-__all__ = ["scene"]
 
 
 class Person:

@@ -22,8 +22,8 @@ from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, Operat
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import LeaseSettings, PrometheusEndpoint, Settings
 from tests.cluster.fleet import Json, deployment, policy
+from tests.cluster.scene import scraping
 from tests.cluster.shadow import ShadowTrainers
-from tests.cluster.test_operator import scraping
 
 HOT = [f"hot-{i}" for i in range(4)]
 LEASE = LeaseSettings(duration_seconds=2.0, renew_seconds=1.5, retry_seconds=0.3)

@@ -14,8 +14,8 @@ from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from precision_operator.cli import main
 from tests.cluster.fleet import Json, deployment, policy
+from tests.cluster.scene import HOT, Operators, Scene, assert_all_down, break_two, scraping
 from tests.cluster.shadow import ShadowTrainers
-from tests.cluster.test_operator import HOT, Operators, Scene, assert_all_down, break_two, scraping
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
 
@@ -28,7 +28,7 @@ def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_pat
         Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
     ):
         operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace, settings=QUICK)
-        scene = Scene(kubectl, namespace, shadow, operators)
+        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
         scene.apply(*(deployment(name) for name in HOT))
         wait_for(lambda: len(shadow.modes()) == len(HOT), what="pods of all four", seconds=30)
         try:

@@ -39,6 +39,9 @@ from precision_operator.core.unfinished import unfinished
 IDLE_SECONDS = 60.0
 """How often a policy is looked at that waits for a person or an event, not for a metric."""
 
+HURRY_SECONDS = 5.0
+"""How often metrics are read while a rollback waits for acknowledgements, however long the policy's interval is."""
+
 RELEASE_AFTER_SECONDS = 20.0
 """A deletion does not wait longer than this for a restore to show."""
 
@@ -180,7 +183,10 @@ def _moved(facts: Facts, status: Status) -> int:
 
 def _wake_in(facts: Facts, status: Status) -> float:
     idle = status.phase is Phase.HELD and (status.incident is None or status.incident.settled_at is not None)
-    return IDLE_SECONDS if idle or facts.spec.suspend else facts.spec.evaluation.interval_seconds
+    if idle or facts.spec.suspend:
+        return IDLE_SECONDS
+    interval = facts.spec.evaluation.interval_seconds
+    return min(interval, HURRY_SECONDS) if status.phase is Phase.ROLLING_BACK else interval
 
 
 def _finalizer(policy: Policy) -> tuple[Action, ...]:

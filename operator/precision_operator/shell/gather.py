@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicySpec
+from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.model import Evaluation, Observation
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
@@ -49,13 +50,16 @@ class Gatherer:
         self._readings: dict[PolicyKey, _Reading] = {}
         self._woken: set[PolicyKey] = set()
 
-    async def gather(self, key: PolicyKey, policy: Policy) -> Observation:
-        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
+    async def gather(self, key: PolicyKey, policy: Policy, *, hurry: bool = False) -> Observation:
+        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation.
+
+        ``hurry``: acknowledgements are awaited, so metrics are read at least as often as HURRY_SECONDS.
+        """
         plan = plan_of(policy)
         problem = self._evaluator.problem(plan)
         evaluation = None
         if problem is None and not policy.spec.suspend:
-            evaluation = await self._read(key, plan)
+            evaluation = await self._read(key, plan, hurry=hurry)
         # The caches are read after the metrics: they are the fresher of the two.
         selected = self._inventory.selected(policy.namespace, policy.spec.selector)
         alone = self._inventory.policies_in(key.namespace) <= {key}
@@ -79,14 +83,15 @@ class Gatherer:
         rivals = self._inventory.policies_for_workload(key.namespace, workload) | {key}
         return min(rivals, key=lambda rival: (self._inventory.created(rival), rival.name))
 
-    async def _read(self, key: PolicyKey, plan: EvaluationPlan) -> Evaluation:
+    async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
         known = self._readings.get(key)
         woken = key in self._woken
-        due = WAKE_SECONDS if woken else plan.interval_seconds * (1.0 - JITTER_SHARE)
+        every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds
+        due = WAKE_SECONDS if woken else every * (1.0 - JITTER_SHARE)
         now = self._clock.monotonic()
         if known is not None and known.plan == plan and now - known.began < due:
             return known.evaluation
-        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=WAKE_SECONDS if woken else None)
+        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=WAKE_SECONDS if woken else every / 2)
         self._readings[key] = _Reading(plan, evaluation, now)
         self._woken.discard(key)
         return evaluation

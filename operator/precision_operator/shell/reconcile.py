@@ -66,7 +66,7 @@ class Reconciler:
                 self._reporter.gone(key)
             return None
         policy, before = parse_policy(body)
-        observation = await self._gatherer.gather(key, policy)
+        observation = await self._gatherer.gather(key, policy, hurry=before.phase is Phase.ROLLING_BACK)
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         # The commit comes first: a stale leader loses here, before it has touched anything.

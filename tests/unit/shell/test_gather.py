@@ -60,6 +60,16 @@ def gatherer(clock: WanderingClock, source: Silent) -> Gatherer:
     )
 
 
+async def test_acknowledgements_are_read_often_however_long_the_interval_is() -> None:
+    clock = WanderingClock()
+    source = Silent(clock)
+    gather = gatherer(clock, source)
+    for _ in range(12):
+        await gather.gather(KEY, policy(evaluation={"interval": "60s"}), hurry=True)
+        await clock.advance(1.0)
+    assert len(source.asked) == 3
+
+
 async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:
     clock = WanderingClock()
     source = Silent(clock)

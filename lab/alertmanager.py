@@ -1,0 +1,80 @@
+"""A real Alertmanager as a process, for tests of what it posts."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from lab.cluster.ports import free_ports
+from lab.process import Daemon
+from lab.setup.debian import program_of
+from lab.waiting import wait_for
+
+
+class Alertmanager:
+    """An Alertmanager on a free port that posts each alert at once to one webhook. A context manager; ready when entered."""
+
+    def __init__(self, directory: Path, webhook: str) -> None:
+        self.directory = directory
+        port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{port}"
+        self._config = {
+            "route": {"receiver": "webhook", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"},
+            "receivers": [{"name": "webhook", "webhook_configs": [{"url": webhook, "send_resolved": True}]}],
+        }
+        self._daemon = Daemon(
+            "alertmanager",
+            [
+                *_command(program_of("prometheus-alertmanager", "prometheus-alertmanager")),
+                f"--config.file={directory / 'alertmanager.yml'}",
+                f"--storage.path={directory / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--cluster.listen-address=",
+                "--log.level=warn",
+            ],
+            directory,
+        )
+
+    def __enter__(self) -> Alertmanager:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "alertmanager.yml").write_text(yaml.safe_dump(self._config))
+        self._daemon.start()
+        wait_for(self._ready, what="Alertmanager to be ready", seconds=30, every=0.1, found=lambda: self._daemon.tail())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._daemon.stop()
+
+    def fire(self, labels: Mapping[str, str]) -> None:
+        """Take an alert, as Prometheus would send it."""
+        body = json.dumps([{"labels": dict(labels)}]).encode()
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts", data=body, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+
+    def _ready(self) -> bool:
+        self._daemon.require_running()
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _command(program: Path) -> list[str | Path]:
+    """Debian's build reads templates from /usr/share: unpacked and not installed, it alone sees its own there."""
+    share = program.parents[1] / "share"
+    if not (share / "prometheus" / "alertmanager").is_dir() or share == Path("/usr/share"):
+        return [program]
+    script = 'mount --bind "$0" /usr/share && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, share, program]

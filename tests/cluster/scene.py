@@ -1,0 +1,146 @@
+"""A fleet of shadow trainers with their metrics in a real Prometheus, and operators as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from lab.cluster import Kubectl
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+from tests.cluster.fleet import Json, policy
+from tests.cluster.shadow import ShadowTrainers
+
+ROOT = Path(__file__).parents[2]
+HOT = [f"hot-{i}" for i in range(4)]
+
+
+@dataclass
+class Operators:
+    """Operator processes that end with the test."""
+
+    kubeconfig: Path
+    directory: Path
+    prometheus_url: str
+    system: str
+    settings: Json = field(default_factory=dict)
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        """One more process."""
+        config = self.directory / f"{name}.yaml"
+        endpoints = {"default": {"url": self.prometheus_url, "timeoutSeconds": 2}}
+        lease = {"durationSeconds": 3, "renewSeconds": 2, "retrySeconds": 0.5}
+        config.write_text(yaml.safe_dump({"httpPort": 0, "prometheus": endpoints, "lease": lease, **self.settings}))
+        log = (self.directory / f"{name}.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "precision_operator", "--config", str(config), "--kubeconfig", str(self.kubeconfig)],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "operator"), "POD_NAME": name, "POD_NAMESPACE": self.system},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        log.close()
+        self.running[name] = process
+        return process
+
+    def logs(self) -> str:
+        """The end of every log, for a failure's message."""
+        return "\n".join(f"--- {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.directory.glob("*.log")))
+
+    def stop(self) -> None:
+        """End all of them."""
+        for process in self.running.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait(timeout=10)
+
+
+@dataclass
+class Scene:
+    """A fleet with its metrics and an operator."""
+
+    kubectl: Kubectl
+    namespace: str
+    shadow: ShadowTrainers
+    operators: Operators
+    prometheus: Prometheus
+
+    def status(self, name: str = "fleet") -> Json:
+        """The policy's status."""
+        found = self.kubectl("get", "pp", name, "-n", self.namespace, "-o", "yaml", check=False)
+        status: Json = (yaml.safe_load(found.stdout) or {}).get("status", {}) if found.returncode == 0 else {}
+        return status
+
+    def wait_phase(self, phase: str, *, seconds: float = 60) -> Json:
+        """Wait for the policy's phase."""
+        wait_for(
+            lambda: self.status().get("phase") == phase,
+            what=f"phase {phase}",
+            seconds=seconds,
+            found=lambda: f"{self.status()}\n{self.operators.logs()}",
+        )
+        return self.status()
+
+    def apply(self, *objects: Json) -> None:
+        """Into the test's namespace."""
+        self.kubectl.apply(*({**o, "metadata": {**o["metadata"], "namespace": self.namespace}} for o in objects))
+
+    def condition(self, kind: str, reason: str, *, seconds: float = 30) -> Json:
+        """Wait until a condition has a reason."""
+
+        def probe() -> Json | None:
+            found = {c["type"]: c for c in self.status().get("conditions", [])}
+            return found[kind] if found.get(kind, {}).get("reason") == reason else None
+
+        return wait_for(
+            probe, what=f"{kind} {reason}", seconds=seconds, found=lambda: f"{self.status()}\n{self.operators.logs()}"
+        )
+
+    def revisions(self) -> dict[str, str]:
+        """Deployment → its ReplicaSets: grows with every rollout."""
+        sets = self.kubectl.json("get", "rs", "-n", self.namespace)["items"]
+        found: dict[str, list[str]] = {}
+        for item in sets:
+            found.setdefault(item["metadata"]["ownerReferences"][0]["name"], []).append(item["metadata"]["name"])
+        return {name: " ".join(sorted(names)) for name, names in found.items()}
+
+    def settled(self, enabled: str) -> bool:
+        """All hot templates ask for it, and nothing is paused."""
+        items = self.kubectl.json("get", "deploy", "-n", self.namespace)["items"]
+        hot = [i for i in items if i["metadata"]["name"] in HOT]
+        return all(
+            i["spec"]["template"]["metadata"]["annotations"].get("precision.genesis.ai/enable-fp16") == enabled
+            and not i["spec"].get("paused")
+            for i in hot
+        )
+
+
+def scraping(target: str) -> Json:
+    """Prometheus' configuration: the exporter names the pods itself."""
+    job = {"job_name": "shadow", "honor_labels": True, "static_configs": [{"targets": [target]}]}
+    return {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
+
+
+def promoted(scene: Scene, **spec: object) -> None:
+    """A fleet in FP16, settled."""
+    scene.operators.start("one")
+    scene.apply(policy(**spec))
+    scene.wait_phase("Healthy")
+    wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
+
+
+def break_two(scene: Scene) -> None:
+    """A breach in half of the hot ones."""
+    scene.shadow.overflow = {HOT[0]: 0.8, HOT[1]: 0.8}
+
+
+def assert_all_down(scene: Scene) -> None:
+    """Everything trains in FP32, and will."""
+    wait_for(lambda: all(modes == {"fp32"} for modes in scene.shadow.modes().values()), what="all in FP32", seconds=30)
+    wait_for(lambda: scene.settled("false"), what="all settled", seconds=30, found=scene.operators.logs)

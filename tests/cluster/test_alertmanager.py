@@ -1,0 +1,53 @@
+"""A real Alertmanager wakes a real operator: a policy that looks once a minute answers a breach within seconds."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from lab.alertmanager import Alertmanager
+from lab.waiting import wait_for
+from tests.cluster.scene import Scene, break_two, promoted
+
+
+def port_of(scene: Scene) -> int:
+    """Where the operator says that it serves."""
+
+    def serving() -> int | None:
+        lines = (scene.operators.directory / "one.log").read_text().splitlines()
+        said = [json.loads(line) for line in lines if line.startswith("{")]
+        return next((int(line["port"]) for line in said if "port" in line), None)
+
+    return wait_for(serving, what="the operator to serve", seconds=30)
+
+
+def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> None:
+    promoted(scene)
+    before = scene.status()["observedGeneration"]
+    rarely = {"interval": "60s", "window": "60s", "maxSampleAge": "60s"}
+    scene.kubectl(
+        "patch",
+        "pp",
+        "fleet",
+        "-n",
+        scene.namespace,
+        "--type",
+        "merge",
+        "-p",
+        json.dumps({"spec": {"evaluation": rarely}}),
+    )
+    # Seen with a reading of its own: the next one is a minute away.
+    wait_for(lambda: scene.status()["observedGeneration"] > before, what="the new interval to be in force", seconds=10)
+    with Alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{port_of(scene)}/api/v1/alerts") as alertmanager:
+        break_two(scene)
+        overflow = (
+            "sum by (pod) (increase(genesis_fp16_overflow_steps_total[60s])) > "
+            "0.35 * sum by (pod) (increase(genesis_fp16_training_steps_total[60s]))"
+        )
+        wait_for(lambda: len(scene.prometheus.query(overflow)) >= 2, what="the breach to be in Prometheus", seconds=50)
+        assert scene.status()["phase"] == "Healthy"
+        fired = time.monotonic()
+        alertmanager.fire({"alertname": "OverflowHigh", "namespace": scene.namespace, "deployment": "hot-0"})
+        scene.wait_phase("Held", seconds=20)
+        assert time.monotonic() - fired < 20
