@@ -21,6 +21,8 @@ class Followed:
     incident: Incident
     escalate: bool
     """Those who have not acknowledged are restarted."""
+    force: bool
+    """Also those of whom nothing is heard."""
     waiting: Closed | None
     """Whose acknowledgement is missing; None: all are down."""
     notices: tuple[Notify, ...] = ()
@@ -42,7 +44,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     if not waiting:
         if incident.last_ack_at is None:
             incident = replace(incident, last_ack_at=facts.now)
-        return Followed(incident, late, None)
+        return Followed(incident, late, late and exceeded, None)
     notices: tuple[Notify, ...] = ()
     if late and not incident.escalated:
         incident = replace(incident, escalated=True)
@@ -52,7 +54,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
-    return Followed(incident, late, Closed(reason, message), notices)
+    return Followed(incident, late, late and exceeded, Closed(reason, message), notices)
 
 
 def _asked_since(facts: Facts, incident: Incident) -> float:

@@ -30,7 +30,9 @@ class Desired:
     insist: bool = False
     """What somebody else writes into the template is corrected again and again."""
     escalate: bool = False
-    """It did not acknowledge in time: its pods are restarted."""
+    """It did not acknowledge in time: its pods are restarted, where they can be seen to train in something else."""
+    force: bool = False
+    """Past the deadline, restarted also where they cannot be seen."""
 
     @property
     def accepted(self) -> frozenset[Mode]:
@@ -61,7 +63,7 @@ def plan(
     for desired in wanted:
         progress = progress_of(desired.workload, desired.accepted, evaluation, desired.delivery)
         requests += _requests(desired, generation)
-        template = _template(desired, progress, generation=generation, budget=budget)
+        template = _template(desired, progress, evaluation, generation=generation, budget=budget)
         if template is not None:
             templates.append(template)
             continue
@@ -122,11 +124,12 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
     ]
 
 
-def _template(desired: Desired, progress: Progress, *, generation: int, budget: Budget) -> WriteTemplate | None:
+def _template(
+    desired: Desired, progress: Progress, evaluation: Evaluation | None, *, generation: int, budget: Budget
+) -> WriteTemplate | None:
     workload = desired.workload
     # Told first, restarted later: who was away past the deadline still lets the trainer answer.
-    unheard = progress.told and not progress.acknowledged and not any(pod.crashing for pod in workload.pods)
-    if desired.escalate and desired.delivery is Delivery.HOT and unheard:
+    if desired.escalate and desired.delivery is Delivery.HOT and _deaf(desired, progress, evaluation):
         return _restart(desired, generation=generation, budget=budget)
     if workload.settle is not None or workload.template_mode in desired.accepted or conflicted(desired, generation):
         return None
@@ -138,6 +141,14 @@ def _template(desired: Desired, progress: Progress, *, generation: int, budget: 
     if workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods):
         return None
     return _spend(desired, generation=generation, budget=budget)
+
+
+def _deaf(desired: Desired, progress: Progress, evaluation: Evaluation | None) -> bool:
+    """Told, alive, and not heard to have done it. Silence is not that, unless the deadline is past."""
+    if not progress.told or progress.acknowledged or any(pod.crashing for pod in desired.workload.pods):
+        return False
+    heard = evaluation is not None and any(p.name in evaluation.pods for p in live_pods(desired.workload))
+    return heard or desired.force
 
 
 def _restart(desired: Desired, *, generation: int, budget: Budget) -> WriteTemplate | None:

@@ -65,11 +65,11 @@ def _follow_held(facts: Facts) -> Outcome:
         for w, d in (*facts.movable, *facts.rescuable)
         if w.uid in held and (w.name in status.incident.workloads or w.template_mode not in safe)
     ]
-    # Who has answered once and falls silent later has gone blind, not deaf.
     answered_before = status.incident.last_ack_at is not None
     followed = follow(facts, status.incident, down)
     status = replace(status, incident=followed.incident)
-    desired = move_members(facts, escalate=followed.escalate and not answered_before)
+    # Who has answered once and falls silent later has gone blind, not deaf.
+    desired = move_members(facts, escalate=followed.escalate, force=followed.force and not answered_before)
     return Outcome(status, desired, settle=True, waiting=followed.waiting, notices=followed.notices)
 
 

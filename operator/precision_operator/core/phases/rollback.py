@@ -69,9 +69,9 @@ def _attempts(facts: Facts) -> int:
     return 0 if proved else status.attempts
 
 
-def _next_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
+def _next_down(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Everything, or what a gradual rollback has come to."""
-    everything, incident = everything_down(facts, escalate=escalate), facts.status.incident
+    everything, incident = everything_down(facts, escalate=escalate, force=force), facts.status.incident
     gradual = incident is not None and incident.strategy is Strategy.GRADUAL
     if incident is None or not gradual or facts.now >= hurry_from(facts, incident):
         return everything
@@ -96,11 +96,11 @@ def _raise(facts: Facts, incident: Incident) -> tuple[Incident, tuple[Notify, ..
     return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
 
 
-def everything_down(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
+def everything_down(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Every selected workload, moved or not: a fleet in FP32 means all of it."""
     moved = {m.uid for m in facts.status.members}
     return tuple(
-        down(facts, w, d, latch=w.uid in moved or w.touched, escalate=escalate)
+        down(facts, w, d, latch=w.uid in moved or w.touched, escalate=escalate, force=force)
         for w, d in (*facts.movable, *facts.rescuable)
     )
 
@@ -110,7 +110,9 @@ def unlatch(facts: Facts) -> tuple[Desired, ...]:
     return tuple(replace(desired, unlatch=True, latch=False) for desired in everything_down(facts))
 
 
-def down(facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: bool, escalate: bool) -> Desired:
+def down(
+    facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: bool, escalate: bool, force: bool
+) -> Desired:
     """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned."""
     incident = facts.status.incident
     rewind = incident is not None and workload.name in incident.poisoned
@@ -123,6 +125,7 @@ def down(facts: Facts, workload: WorkloadView, delivery: Delivery, *, latch: boo
         rewind=rewind,
         insist=facts.status.gate_closed,
         escalate=escalate,
+        force=force,
     )
 
 
@@ -143,7 +146,7 @@ def rolling_back(facts: Facts) -> Outcome:
         return Outcome(done, everything_down(facts), settle=True, notices=(Notify("RolledBack", text),))
     if followed.waiting.reason == "DeadlineExceeded":
         status = replace(status, reason="DeadlineExceeded")
-    desired = _next_down(facts, escalate=followed.escalate)
+    desired = _next_down(facts, escalate=followed.escalate, force=followed.force)
     return Outcome(status, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
 
 

@@ -46,12 +46,14 @@ def target_changed(facts: Facts) -> Outcome:
     return Outcome(again, notices=(Notify("TargetChanged", text),))
 
 
-def move_members(facts: Facts, *, escalate: bool = False) -> tuple[Desired, ...]:
+def move_members(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Members in the target; those rolled back by themselves in the fallback, restarted where they do not listen."""
     held = {h.uid for h in facts.status.held}
     up = tuple(Desired(w, facts.spec.target, d) for w, d in facts.members)
     back = tuple(
-        down(facts, w, d, latch=True, escalate=escalate) for w, d in (*facts.movable, *facts.rescuable) if w.uid in held
+        down(facts, w, d, latch=True, escalate=escalate, force=force)
+        for w, d in (*facts.movable, *facts.rescuable)
+        if w.uid in held
     )
     return up + back
 
