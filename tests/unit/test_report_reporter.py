@@ -256,6 +256,19 @@ async def test_a_whole_rollback_costs_few_writes() -> None:
     assert len(stage.kube.writes) <= 16
 
 
+async def test_a_rollback_of_seconds_is_written_as_it_begins_and_once_more() -> None:
+    stage = await promoted()
+    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    before = len(stage.kube.writes)
+    await stage.passes(36, 0.25)
+    assert stage.world.status.phase is Phase.HELD
+    assert len(stage.kube.writes) - before == 1
+    assert stage.report.stages.last_ack_at == ""
+    await stage.passes(8, 0.5)
+    assert len(stage.kube.writes) - before == 2
+    assert stage.report.stages.last_ack_at != ""
+
+
 async def test_hundreds_of_passes_of_a_settle_are_not_hundreds_of_writes() -> None:
     stage = await rolled_back()
     stage.world.deaf = set(stage.world.workloads)

@@ -6,9 +6,8 @@ tried again with back-off: no rollback waits for it, and none fails by it. A fin
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from precision_operator.api.status import Incident
 from precision_operator.errors import Conflict, NotFound, OperatorError
@@ -19,7 +18,6 @@ from precision_operator.report.incident import (
     IncidentPhase,
     Pass,
     Recorded,
-    Report,
     Windows,
     carry_on,
     close,
@@ -34,54 +32,22 @@ from precision_operator.settings import IncidentSettings
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.retention import Retention
+from precision_operator.shell.track import Case, Track
 from precision_operator.shell.witness import Witness
 from precision_operator.signals.port import MetricHistory
 
 _LOG = logging.getLogger(__name__)
 
-LEAD_UP = 2
-"""Passes before the decision that are kept too."""
 BACKLOG = 64
 """Passes that may wait for the reporter; then those in the middle go, and are counted as dropped."""
 FLUSH_SECONDS = 60.0
 """How long new recordings alone may wait to be written, for a new leader to go on from: a settle is hundreds of passes."""
+SAVE_SECONDS = 10.0
+"""An object is written no more often than this, but for its beginning, its end and what must be kept before it is told."""
 KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
 RETRY_SECONDS = (2.0, 300.0)
-
-
-@dataclass(slots=True)
-class _Case:
-    """An incident that is not closed."""
-
-    report: Report
-    version: str = ""
-    """The object's resourceVersion; empty: not created yet."""
-    recordings: list[Recording] = field(default_factory=list)
-    dropped: int = 0
-    unsaved: int = 0
-    saved_at: float = 0.0
-    """When it was written last, by the monotonic clock."""
-    written: Report | None = None
-    asked: IncidentPhase | None = None
-    """The phase that the evidence was last gathered in."""
-
-
-@dataclass(slots=True)
-class _Track:
-    """What is known of one policy."""
-
-    recent: deque[Pass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
-    pending: deque[Pass] = field(default_factory=deque)
-    dropped: int = 0
-    last: Pass | None = None
-    case: _Case | None = None
-    finished: str = ""
-    """The newest incident that is closed, or too old to begin with."""
-    gone: bool = False
-    failures: int = 0
-    retry_at: float = 0.0
 
 
 class Reporter:
@@ -109,12 +75,12 @@ class Reporter:
         self._retention = Retention(api, settings)
         windows = Windows(settings.immediate_seconds, settings.short_seconds, settings.long_seconds)
         self._pace = Pace(windows, Wording(settings.dashboard_url, settings.postmortem_after_seconds))
-        self._tracks: dict[PolicyKey, _Track] = {}
+        self._tracks: dict[PolicyKey, Track] = {}
         self._wake = asyncio.Event()
 
     def observe(self, seen: Pass) -> None:
         """A pass has been carried out. Returns at once, and never raises."""
-        track = self._tracks.setdefault(PolicyKey(seen.policy.namespace, seen.policy.name), _Track())
+        track = self._tracks.setdefault(PolicyKey(seen.policy.namespace, seen.policy.name), Track())
         incident = seen.decision.status.incident
         track.gone = False
         if track.case is None and (incident is None or incident.id == track.finished):
@@ -164,10 +130,12 @@ class Reporter:
             elif track.case is not None:
                 report = track.case.report
                 due = (next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace))
+                if track.case.due:
+                    moments.append(now + track.case.saved_at + SAVE_SECONDS - self._clock.monotonic())
                 moments += [moment for moment in due if moment is not None]
         return max(0.05, min(moments) - now)
 
-    async def _guarded(self, key: PolicyKey, track: _Track) -> None:
+    async def _guarded(self, key: PolicyKey, track: Track) -> None:
         try:
             await self._work(key, track)
             track.failures, track.retry_at = 0, 0.0
@@ -184,12 +152,12 @@ class Reporter:
             _LOG.exception("incident of %s/%s", key.namespace, key.name, extra={"reason": "InternalError"})
             self._again(track)
 
-    def _again(self, track: _Track) -> None:
+    def _again(self, track: Track) -> None:
         first, most = RETRY_SECONDS
         track.retry_at = self._clock.time() + min(most, first * 2**track.failures)
         track.failures = min(track.failures + 1, 10)
 
-    async def _work(self, key: PolicyKey, track: _Track) -> None:
+    async def _work(self, key: PolicyKey, track: Track) -> None:
         while track.pending:
             seen = track.pending[0]
             await self._take(key, track, seen)
@@ -208,13 +176,13 @@ class Reporter:
         if track.gone and track.case is None:
             self._tracks.pop(key, None)
 
-    async def _take(self, key: PolicyKey, track: _Track, seen: Pass) -> None:
+    async def _take(self, key: PolicyKey, track: Track, seen: Pass) -> None:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
         incident = seen.decision.status.incident
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
             report = carry_on(track.case.report, seen)
             track.case.report = await self._notifier.deliver(report, key.namespace)
-            await self._save(key, track.case)
+            await self._save(key, track.case, urgent=True)
             self._notifier.forget(report, key.namespace)
             track.finished, track.case = track.case.report.id, None
         if incident is None or incident.id == track.finished:
@@ -235,7 +203,7 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
-    async def _open(self, key: PolicyKey, track: _Track, seen: Pass, incident: Incident) -> _Case | None:
+    async def _open(self, key: PolicyKey, track: Track, seen: Pass, incident: Incident) -> Case | None:
         """The case of an incident, from its object where there is one; None where it is over."""
         name = name_of(incident.id, seen.policy.uid)
         try:
@@ -244,13 +212,13 @@ class Reporter:
             if seen.now - incident.decided_at > self._settings.long_seconds:
                 return None  # from before there were incidents, or pruned
             lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
-            return _Case(open_report(seen, incident), recordings=lead_up, dropped=track.dropped)
+            return Case(open_report(seen, incident), recordings=lead_up, dropped=track.dropped)
         report = from_body(body)
         if report.phase is IncidentPhase.CLOSED:
             return None
         tape = unpack(report.recordings.tape) if report.recordings.tape else None
         metadata = body["metadata"]
-        return _Case(
+        return Case(
             report,
             version=str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else "",
             recordings=list(tape.recordings) if tape else [],
@@ -259,14 +227,15 @@ class Reporter:
             asked=report.phase if report.evidence else None,
         )
 
-    async def _advance(self, key: PolicyKey, case: _Case, seen: Pass) -> None:
+    async def _advance(self, key: PolicyKey, case: Case, seen: Pass) -> None:
         """Ripen, write at once, then ask for evidence and write again."""
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
-        await self._save(key, case)
         # Kept first, told then: whoever takes over may tell it twice, and never not at all.
+        tell = self._notifier.due_at(case.report, key.namespace)
+        await self._save(key, case, urgent=tell is not None and tell <= self._clock.time())
         case.report = await self._notifier.deliver(case.report, key.namespace)
         await self._save(key, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
@@ -276,13 +245,19 @@ class Reporter:
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
             await self._save(key, case)
 
-    async def _save(self, key: PolicyKey, case: _Case) -> None:
+    async def _save(self, key: PolicyKey, case: Case, *, urgent: bool = False) -> None:
         """Write what changed: created once under a name that follows from the incident, later a compare-and-swap."""
         bare = Recorded()
         same = case.written is not None and replace(case.report, recordings=bare) == replace(
             case.written, recordings=bare
         )
-        if same and (not case.unsaved or self._clock.monotonic() - case.saved_at < FLUSH_SECONDS):
+        since = self._clock.monotonic() - case.saved_at
+        if same and (not case.unsaved or since < FLUSH_SECONDS):
+            case.due = False
+            return
+        urgent = urgent or not case.version or case.report.phase is IncidentPhase.CLOSED
+        case.due = not urgent and since < SAVE_SECONDS
+        if case.due:
             return
         # Packing a large fleet's tape takes a while: not on the loop that decides.
         tape, dropped = await asyncio.to_thread(

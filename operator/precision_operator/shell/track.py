@@ -1,0 +1,45 @@
+"""What the reporter keeps in mind of a policy, and of an incident that is not closed."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from precision_operator.report.incident import IncidentPhase, Pass, Report
+from precision_operator.report.recording import Recording
+
+LEAD_UP = 2
+"""Passes before the decision that are kept too."""
+
+
+@dataclass(slots=True)
+class Case:
+    """An incident that is not closed."""
+
+    report: Report
+    version: str = ""
+    """The object's resourceVersion; empty: not created yet."""
+    recordings: list[Recording] = field(default_factory=list)
+    dropped: int = 0
+    unsaved: int = 0
+    due: bool = False
+    """What has changed waits to be written."""
+    saved_at: float = 0.0
+    """When it was written last, by the monotonic clock."""
+    written: Report | None = None
+    asked: IncidentPhase | None = None
+    """The phase that the evidence was last gathered in."""
+
+
+@dataclass(slots=True)
+class Track:
+    """What is known of one policy."""
+
+    recent: deque[Pass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
+    pending: deque[Pass] = field(default_factory=deque)
+    dropped: int = 0
+    last: Pass | None = None
+    case: Case | None = None
+    finished: str = ""
+    """The newest incident that is closed, or too old to begin with."""
+    gone: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
