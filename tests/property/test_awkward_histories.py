@@ -452,3 +452,14 @@ def test_an_approval_holds_while_the_evidence_wavers() -> None:
     assert world.status.phase is Phase.PROGRESSING
     world.everywhere = {}
     until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+
+
+def test_who_cannot_be_seen_is_not_restarted_before_the_deadline() -> None:
+    world = promoted()
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
+    world.step(1.0)
+    world.blind.add("hot-0")
+    until(world, lambda w: w.status.incident is not None and w.now > w.status.incident.deadline_at, seconds=15.0)
+    assert set(world.restarts) == {"literal"}
+    world.run(3)
+    assert set(world.restarts) == {"literal", "hot-0"}
