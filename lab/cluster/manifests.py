@@ -1,4 +1,4 @@
-"""Put the product's own manifests into a cluster: whatever the checkout holds, in the order that works."""
+"""Put the product's own manifests into a cluster, in the order that works."""
 
 from __future__ import annotations
 
@@ -6,36 +6,50 @@ import json
 from pathlib import Path
 
 from lab import paths
-from lab.cluster.kubectl import Kubectl
+from lab.cluster.kubectl import Json, Kubectl
+from lab.waiting import wait_for
 
 CRDS = paths.ROOT / "crds"
 ADMISSION = paths.ROOT / "manifests" / "admission"
+_COMMAND = "precision.genesis.ai/promote"
+_PROBE = {
+    "apiVersion": "precision.genesis.ai/v1alpha1",
+    "kind": "PrecisionPolicy",
+    "metadata": {"name": "probe", "namespace": "default", "annotations": {_COMMAND: "1"}},
+    "spec": {"selector": {"matchLabels": {"probe": "admission"}}},
+}
 
 
-def apply_product(kubectl: Kubectl, *, crds: Path = CRDS, admission: Path = ADMISSION) -> None:
-    """Apply CRDs, wait until they are served, then apply the admission policies."""
-    if _has_manifests(crds):
-        kubectl.apply(crds)
-        for name in _names(kubectl, crds):
-            kubectl.wait_until("condition=Established", name, seconds=30)
-    if (admission / "kustomization.yaml").exists():
-        kubectl("apply", "--server-side", "--force-conflicts", "-k", admission)
-    elif _has_manifests(admission):
-        kubectl.apply(admission)
+def apply_product(kubectl: Kubectl) -> None:
+    """Apply CRDs, wait until they are served, then apply the admission policies, and wait until those know the CRDs."""
+    kubectl.apply(CRDS)
+    for crd in _objects(kubectl, CRDS):
+        kubectl.wait_until("condition=Established", f"crd/{crd['metadata']['name']}", seconds=30)
+    kubectl.apply(ADMISSION)
+    until_admitted(kubectl)
 
 
-def _has_manifests(folder: Path) -> bool:
-    return folder.is_dir() and any(path.suffix in {".yaml", ".yml", ".json"} for path in folder.iterdir())
+def until_admitted(kubectl: Kubectl) -> None:
+    """Until a command on a policy is stamped: admission begins some time after it was written, and answers 503 for a kind
+    until it knows that kind's schema, some time after the kind is served.
+    """
+
+    def answer() -> bool:
+        created = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(_PROBE), check=False)
+        said.append(created.stderr.strip() or "no stamp yet")
+        return created.returncode == 0 and f"{_COMMAND}-by" in json.loads(created.stdout)["metadata"]["annotations"]
+
+    said: list[str] = []
+    wait_for(answer, what="admission of PrecisionPolicies", seconds=60, found=lambda: said[-1])
 
 
-def _names(kubectl: Kubectl, folder: Path) -> list[str]:
+def _objects(kubectl: Kubectl, folder: Path) -> list[Json]:
     output = kubectl("create", "--dry-run=client", "-f", folder, "-o", "json", "--validate=false").stdout
-    decoder, names, position = json.JSONDecoder(), [], 0
+    decoder, objects, position = json.JSONDecoder(), list[Json](), 0
     while position < len(output.rstrip()):
         item, position = decoder.raw_decode(output, position + _leading_space(output, position))
-        for entry in item.get("items", [item]):
-            names.append(f"crd/{entry['metadata']['name']}")
-    return names
+        objects += item.get("items", [item])
+    return objects
 
 
 def _leading_space(text: str, position: int) -> int:

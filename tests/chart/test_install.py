@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.manifests import until_admitted
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 
@@ -47,14 +48,7 @@ def release(empty: ControlPlane) -> Iterator[Kubectl]:
     """The chart, installed by helm."""
     notes = run_helm(empty, "install", "precision-operator", CHART)
     assert "NOTE:" not in notes, "a cluster of 1.36 has the gate"
-    empty.kubectl.wait_until("condition=Established", "crd/precisionpolicies.precision.genesis.ai", seconds=30)
-
-    def served() -> bool:  # established is said before every request is answered
-        sample = ROOT / "manifests" / "samples" / "minimal.yaml"
-        text = sample.read_text().replace("namespace: training", "namespace: default")
-        return empty.kubectl("create", "--dry-run=server", "-f", "-", input=text, check=False).returncode == 0
-
-    wait_for(served, what="the new kind to be served", seconds=30)
+    until_admitted(empty.kubectl)
     yield empty.kubectl
     run_helm(empty, "uninstall", "precision-operator", "--wait")
 

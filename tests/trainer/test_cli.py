@@ -42,3 +42,29 @@ def test_help_imports_nothing_heavy(command: str) -> None:
 def test_every_module_of_the_package_is_a_registered_command() -> None:
     modules = {path.stem for path in (ROOT / "trainer_image/precision_trainer/cli").glob("*.py")} - {"__init__"}
     assert modules == {name.replace("-", "_") for name in COMMANDS}
+
+
+_ENDING = """
+import atexit
+from precision_trainer import cli
+
+class Finalised:
+    def __del__(self) -> None:
+        print("finalised")
+
+kept = Finalised()
+cli.main = lambda: atexit.register(print, "handler") and 7
+cli.run()
+"""
+
+
+def test_the_process_ends_after_its_exit_handlers_and_before_the_interpreter_is_finalised() -> None:
+    # Finalisation aborts the process (exit code -6) if gloo's thread is then letting go of the last collective's tensors.
+    result = subprocess.run(
+        [sys.executable, "-c", _ENDING],
+        env={"PYTHONPATH": str(ROOT / "trainer_image")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout.split(), result.stderr) == (7, ["handler"], "")

@@ -7,7 +7,9 @@ the parser's default. It imports torch, and whatever imports torch, inside ``run
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -46,8 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """Entry point of the process: the exit code, without waiting for threads that serve scrapes."""
-    code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.exit(code)
+    """Entry point of the process: ends it with the command's exit code, after every other atexit handler.
+
+    The interpreter is not finalised: torch's own threads may still be letting go of tensors (gloo's, of the last
+    collective), and a thread that asks for the lock of a finalising interpreter is ended inside C++, which aborts the
+    whole process: a rank that had stopped as asked would count as crashed.
+    """
+    ended: list[int] = []
+
+    def end() -> None:
+        if ended:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended[0])
+
+    # Handlers run last in, first out: the first one registered is the last to run.
+    atexit.register(end)
+    ended.append(main())
+    sys.exit(ended[0])
