@@ -8,6 +8,7 @@ failure.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,22 +16,45 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK
+from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, ConfigError
 from ..names import DEFAULT_PORT
 from ..telemetry.logs import JsonLog
 
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_CANDIDATES = 8192
+"""Ports below the ephemeral ones to choose from: enough that two gangs seldom choose alike."""
 _POLL_SECONDS = 0.05
 _PEER_GRACE_SECONDS = 5.0
 """After one rank died, how long the others may take to notice and end by themselves."""
 
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(ephemeral: Path = _EPHEMERAL) -> int:
+    """A TCP port that was free a moment ago and that no other program is given by chance before rank 0 takes it.
+
+    So it lies outside the kernel's ``ephemeral`` range, from which connect() and a bind to port 0 (our own exporter's, say)
+    are served.
+
+    Raises:
+        ConfigError: none of the ports outside the range that were tried is free.
+    """
+    try:
+        first, last = map(int, ephemeral.read_text(encoding="ascii").split())
+    except OSError:  # not Linux
+        first, last = 32768, 60999
+    outside = range(max(1024, first - _CANDIDATES), first) or range(last + 1, 65536) or range(first, last + 1)
+    for port in random.sample(outside, len(outside)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError(
+        f"expected a free TCP port from {outside.start} to {outside.stop - 1} for the ranks to meet at, found all of them "
+        "taken; name one with --master-port"
+    )
 
 
 def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), grace_seconds: float = 25.0) -> int:

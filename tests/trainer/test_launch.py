@@ -1,0 +1,47 @@
+"""Where the ranks of one machine meet."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from precision_trainer.errors import ConfigError
+from precision_trainer.gang.launch import free_port
+
+KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def port_range(directory: Path, first: int, last: int) -> Path:
+    path = directory / "ip_local_port_range"
+    path.write_text(f"{first}\t{last}\n")
+    return path
+
+
+def test_no_socket_that_takes_any_port_can_take_the_rendezvous_port() -> None:
+    first, last = map(int, KERNEL.read_text().split())
+    assert all(not first <= free_port() <= last for _ in range(50))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (32768, 60999, range(32768 - 8192, 32768)),
+        (1024, 60999, range(61000, 65536)),  # nothing below it
+        (1024, 65535, range(1024, 65536)),  # nothing beside it: better than none
+    ],
+)
+def test_the_port_lies_beside_the_ephemeral_range(tmp_path: Path, first: int, last: int, expected: range) -> None:
+    assert free_port(port_range(tmp_path, first, last)) in expected
+
+
+def test_a_port_in_use_is_passed_over_and_none_left_is_said(tmp_path: Path) -> None:
+    only_two = port_range(tmp_path, 1024, 65533)  # leaves 65534 and 65535
+    assert free_port(only_two) in (65534, 65535)
+    only_one = port_range(tmp_path, 1024, 65534)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 65535))
+        with pytest.raises(ConfigError, match="from 65535 to 65535.*--master-port"):
+            free_port(only_one)
+        assert free_port(only_two) == 65534
