@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ import pytest
 
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
-from precision_trainer.gang.launch import free_port
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
@@ -24,18 +24,17 @@ TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-nod
 
 
 class Process:
-    """One started command, its output in a file, its metrics on a port."""
+    """One started command, its output in a file, its metrics on a port that it chooses and says."""
 
     def __init__(self, directory: Path, command: list[str]) -> None:
-        self.port = free_port()
         self.request = directory / "request"
-        self._output = open(directory / f"out-{self.port}", "w+")  # noqa: SIM115  (closed in close)
+        self._output = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115  (closed in close)
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT / "trainer_image"),
             "PRECISION_REQUEST_FILE": str(self.request),
             "PRECISION_ALLOW_CPU": "true",
-            "TRAINER_METRICS_PORT": str(self.port),
+            "TRAINER_METRICS_PORT": "0",
             "TRAINER_CHECKPOINT_DIR": str(directory / "checkpoints"),
             "OMP_NUM_THREADS": "1",
         }
@@ -61,8 +60,12 @@ class Process:
         return [line for line in self.lines if line["event"] == name]
 
     def metrics(self) -> str:
+        """The page, or nothing before it is served."""
+        served = self.events("metrics")
+        if not served:
+            return ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{served[0]['port']}/metrics", timeout=5) as response:
                 page: str = response.read().decode()
                 return page
         except OSError:
