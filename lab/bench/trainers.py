@@ -87,7 +87,7 @@ class Trainers:
             self._pods.pop(name, None)
         elif kind in ("ADDED", "MODIFIED"):
             request = parse_request(body["metadata"].get("annotations", {}).get(REQUEST))
-            mode = request.mode if request else read_pod(body).view.started_mode
+            mode = (request.mode if request else read_pod(body).view.started_mode) or Mode.FP32  # none of ours refers
             trainer = self._pods.setdefault(name, _Trainer(mode, 0))
             trainer.mode, trainer.generation = mode, request.generation if request else 0
 

@@ -231,5 +231,6 @@ def _remember(fleet: Fleet, action: Action) -> None:
         return  # finished on the way out of a rollback, at a person's word
     told = action.pod.effective_mode if isinstance(action, RequestPod) else action.workload.template_mode
     fallback = fleet.policy.spec.fallback
-    if is_safer(fallback, told) and asked_mode(action) is not None and at_least_as_safe(action.mode, fallback):
+    up = told is None or is_safer(fallback, told)
+    if up and asked_mode(action) is not None and at_least_as_safe(action.mode, fallback):
         fleet.lowered |= {action.workload.name}

@@ -76,7 +76,7 @@ def describe(fleet: Fleet) -> str:
         marks += [f"latch={workload.latch}"] if workload.latch else []
         marks += ["settling"] if workload.settle else []
         marks += ["paused"] if workload.paused else []
-        told = "/".join(pod.effective_mode for pod in workload.pods)
+        told = "/".join(str(pod.effective_mode) for pod in workload.pods)
         parts.append(
             f"{name}[{modes} told={told} template={workload.template_mode} {' '.join(marks)}]".replace(" ]", "]")
         )

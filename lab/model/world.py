@@ -59,7 +59,9 @@ class World:
     """Workloads whose pods crash, whatever their precision: no metrics, no request taken."""
     poisoned: set[str] = field(default_factory=set)
     """Workloads whose weights are NaN: non-finite losses in every precision."""
-    originals: dict[str, Mode] = field(default_factory=dict)
+    referenced: dict[str, Mode] = field(default_factory=dict)
+    """Workload → the mode that a ConfigMap gives its pods, where its template takes it from there."""
+    originals: dict[str, Mode | None] = field(default_factory=dict)
     """Workload → what its template said before our first write."""
     continuous_since: float = 0.0
     """Since when this operator process has watched the metrics."""
@@ -86,6 +88,13 @@ class World:
         self.workloads[name] = workload
         self._start_pods(name)
 
+    def add_referencing(self, name: str, mode: Mode, *, pods: int = 1) -> None:
+        """A new workload that takes its mode from a ConfigMap: only its processes know which it is."""
+        self.add(name, hot=False, pods=pods)
+        self.referenced[name] = mode
+        self.workloads[name] = replace(self.workloads[name], template_mode=None)
+        self._start_pods(name)
+
     def _start_pods(self, name: str) -> None:
         workload = self.workloads[name]
         pods = []
@@ -102,7 +111,7 @@ class World:
             )
             pods.append(pod)
             generation = pod.request.generation if pod.request else 0
-            self.modes[pod.name] = (pod.effective_mode, generation)
+            self.modes[pod.name] = (pod.effective_mode or self.referenced[name], generation)
         self.workloads[name] = replace(workload, pods=tuple(pods), updated_replicas=workload.replicas, observed=True)
 
     def observe(self) -> Observation:

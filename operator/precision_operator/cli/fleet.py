@@ -32,8 +32,8 @@ class PodLine:
 
     name: str
     node: str
-    told: Mode
-    """What it has been told to train in; what it does train in, its own metrics say."""
+    told: Mode | None
+    """What it has been told to train in; what it does train in, its own metrics say. None: a reference says it."""
     generation: int | None
     """Of the request that it carries; None where it carries none."""
     problems: tuple[str, ...]
@@ -47,8 +47,8 @@ class WorkloadLine:
     kind: str
     delivery: Delivery | None
     """How it can be moved; None: in no way that the policy allows."""
-    template: Mode
-    """What its new pods start in."""
+    template: Mode | None
+    """What its new pods start in; None: a reference says it."""
     wanted: Mode | None
     """What it is to be in; None: it is left as it is."""
     generation: str | None
@@ -181,7 +181,9 @@ def _pod_problems(pod: PodView, view: WorkloadView, wanted: Mode | None) -> Iter
         yield "crashing"
     elif not pod.ready:
         yield "not ready"
-    if wanted is not None and pod.effective_mode is not wanted:
+    if pod.effective_mode is None:
+        yield "a reference says what it started in: only its own process knows"
+    elif wanted is not None and pod.effective_mode is not wanted:
         yield f"still told {pod.effective_mode}, wanted {wanted}"
     if view.hot and not pod.hot:
         yield "started before its template had the contract: moves only by a restart"

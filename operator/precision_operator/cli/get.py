@@ -110,7 +110,7 @@ def _tree(fleet: "Fleet") -> Tree:
 def _workload_text(line: "WorkloadLine") -> Text:
     text = Text.assemble(
         f"{line.kind.lower()}/{line.name}",
-        f"  template {line.template}",
+        f"  template {line.template or 'unknown (a reference says it)'}",
         f", wanted {line.wanted}" if line.wanted else "",
         f", generation {line.generation}" if line.generation else "",
         f", {line.delivery}" if line.delivery else "",
@@ -125,7 +125,7 @@ def _workload_text(line: "WorkloadLine") -> Text:
 
 
 def _pod_text(line: "PodLine") -> Text:
-    text = Text(f"{line.name}  told {line.told}")
+    text = Text(f"{line.name}  told {line.told or 'unknown'}")
     text.append(f", generation {line.generation}" if line.generation is not None else ", no request", style="dim")
     text.append(f", on {line.node}" if line.node else "", style="dim")
     for problem in line.problems:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -10,7 +11,7 @@ from precision_operator.api.spec import Delivery, PolicySpec, Stage
 from precision_operator.api.status import Failing, Member, Phase, Status
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
-from precision_operator.core.model import Evaluation, Observation, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.plan import highest_generation
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
 
@@ -64,14 +65,24 @@ class Facts:
             if w.uid not in known
             and w.touched
             and d is not Delivery.NEW_ONLY
-            and any(p.effective_mode not in safe for p in live_pods(w))
+            and any(p.effective_mode not in (*safe, None) for p in live_pods(w))
         )
+
+    @property
+    def target(self) -> Mode:
+        """What members train in: while a changed ``spec.target`` has not been taken up, still the old one."""
+        return self.status.precision if self.status.precision in REDUCED else self.spec.target
+
+    def wanted(self, workload: WorkloadView) -> Mode:
+        """What this member should train in: the target, or BF16 where that is tried against its overflow, or helped."""
+        lifted = any(m.uid == workload.uid and m.rung is Rung.BF16 for m in self.status.mitigations)
+        return Mode.BF16 if lifted and self.target is Mode.FP16 else self.target
 
     def lags(self, workload: WorkloadView) -> bool:
         """Its pods have been rolled back, and its template, which we wrote, still says reduced precision."""
         safe = accepted_modes(self.spec.fallback, rollback=True)
         down = all(pod.effective_mode in safe for pod in live_pods(workload))
-        return workload.has_original and down and workload.template_mode not in safe
+        return workload.has_original and down and workload.template_mode not in (*safe, None)
 
     def reduced(self, workload: WorkloadView) -> bool:
         """A pod of it is told to train in less than the fallback, or says that it does."""
@@ -147,6 +158,7 @@ class Facts:
 
 def look(policy: Policy, status: Status, observation: Observation, now: float) -> Facts:
     """Work out the facts of a pass."""
+    observation = _resolved(observation)
     movable: list[tuple[WorkloadView, Delivery]] = []
     stuck: list[str] = []
     for workload in sorted(observation.workloads, key=lambda w: w.name):
@@ -163,11 +175,27 @@ def look(policy: Policy, status: Status, observation: Observation, now: float) -
     return replace(facts, verdicts=verdicts, failing=failing)
 
 
+def _resolved(observation: Observation) -> Observation:
+    """Pods whose environment takes the mode from a reference are in what their own process says, where it says anything.
+
+    What the ConfigMap holds now may not be what they started with; so it is not asked, and needs no right to be read.
+    """
+    seen = observation.evaluation.pods if observation.evaluation is not None else {}
+    if all(pod.started_mode is not None for workload in observation.workloads for pod in workload.pods):
+        return observation
+
+    def said(pod: PodView) -> PodView:
+        signals = seen.get(pod.name)
+        return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
+
+    workloads = tuple(replace(w, pods=tuple(map(said, w.pods))) for w in observation.workloads)
+    return replace(observation, workloads=workloads)
+
+
 def _judge(facts: Facts) -> tuple[Verdict, ...]:
     evaluation = facts.evaluation
     if evaluation is None:
         return ()
-    target = facts.status.precision if facts.status.precision in REDUCED else facts.spec.target
     failing: dict[str, set[Signal]] = {}
     standing = {entry.uid for entry in facts.status.failing}
     for entry in facts.status.failing:
@@ -179,22 +207,19 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     stranded = tuple((w, d) for w, d in facts.rescuable if w.uid in inside)
     for workload, _ in (*facts.members, *stranded):
         pods = live_pods(workload)
-        told = bool(pods) and all(pod.effective_mode is target for pod in pods)
-        crashing = told and any(pod.crashing for pod in pods)
-        # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
-        unseen = any(pod.name not in evaluation.pods for pod in pods)
-        watched = told and (guarding or unseen or workload.uid in standing)
-        if watched or crashing or trains_in(workload, evaluation.pods, target):
-            judged = assess(
-                workload,
-                facts.spec,
-                evaluation,
-                mode=target,
-                failing=frozenset(failing.get(workload.uid, ())),
-            )
-            verdicts.append(judged)
+        # On its way to BF16 it is judged in what it still trains in.
+        for mode in dict.fromkeys((facts.wanted(workload), facts.target)):
+            told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
+            crashing = told and any(pod.crashing for pod in pods)
+            # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
+            unseen = any(pod.name not in evaluation.pods for pod in pods)
+            watched = told and (guarding or unseen or workload.uid in standing)
+            if watched or crashing or trains_in(workload, evaluation.pods, mode):
+                known = frozenset(failing.get(workload.uid, ()))
+                verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
+                break
     for workload, _ in facts.residual:
-        mode = next(p.effective_mode for p in live_pods(workload) if p.effective_mode is not Mode.FP32)
+        mode = next(m for p in live_pods(workload) if (m := p.effective_mode) not in (Mode.FP32, None))
         known = frozenset(failing.get(workload.uid, ()))
         verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
     return tuple(verdicts)

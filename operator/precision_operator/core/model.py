@@ -34,16 +34,19 @@ class PodView:
     """The request annotation exactly as it stands: the value that the next write tests."""
     request: Request | None = None
     """The request, parsed; None where absent or malformed."""
-    started_mode: Mode = Mode.FP32
-    """What the environment made it start in (literal value, or its annotations)."""
+    started_mode: Mode | None = Mode.FP32
+    """What the environment made it start in (literal value, or its annotations).
+
+    None: not known from here, for the value is a reference; ``facts.look`` puts the process' own word in its place.
+    """
     ready: bool = False
     terminating: bool = False
     crashing: bool = False
     """A container waits in CrashLoopBackOff, or ended with a failure and has not come back."""
 
     @property
-    def effective_mode(self) -> Mode:
-        """What it has been told to train in: the request where it can read one, else its environment."""
+    def effective_mode(self) -> Mode | None:
+        """What it has been told to train in: the request where it can read one, else its environment; None: unknown."""
         return self.request.mode if self.hot and self.request is not None else self.started_mode
 
 
@@ -68,8 +71,8 @@ class WorkloadView:
     """Its template carries the contract: new pods will be hot."""
     literal: bool = False
     """A container of its template has a literal ENABLE_FP16_TRAINING: it can be moved by restart."""
-    template_mode: Mode = Mode.FP32
-    """What a new pod of the template starts in."""
+    template_mode: Mode | None = Mode.FP32
+    """What a new pod of the template starts in; None: a reference says it, so that it is not known, and never FP32."""
     template_request: Request | None = None
     generation_raw: str | None = None
     """Our generation annotation exactly as it stands: the value that the next write tests."""

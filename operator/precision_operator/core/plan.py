@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.wire import generation_text
-from precision_operator.core.actions import Action, Latch, RequestPod, Settle, WriteTemplate
-from precision_operator.core.model import Evaluation, WorkloadView
+from precision_operator.core.actions import Action, Latch, RequestPod, Settle, Tuning, WriteTemplate
+from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
 from precision_operator.core.settle import next_settle
 
@@ -33,6 +33,10 @@ class Desired:
     """It did not acknowledge in time: its pods are restarted, where they can be seen to train in something else."""
     force: bool = False
     """Past the deadline, restarted also where they cannot be seen."""
+    tuning: Tuning | None = None
+    """What its loss scaler is asked for."""
+    tuned_by: int = 0
+    """The generation of that: a pod whose request is older is told, though its mode is right."""
 
     @property
     def accepted(self) -> frozenset[Mode]:
@@ -118,10 +122,14 @@ def _requests(desired: Desired, generation: int) -> list[Action]:
     if desired.delivery is not Delivery.HOT:
         return []
     return [
-        RequestPod(desired.workload, pod, desired.mode, generation, desired.rewind)
+        RequestPod(desired.workload, pod, desired.mode, generation, desired.rewind, desired.tuning)
         for pod in live_pods(desired.workload)
-        if pod.effective_mode not in desired.accepted
+        if pod.effective_mode not in desired.accepted or _untuned(desired, pod)
     ]
+
+
+def _untuned(desired: Desired, pod: PodView) -> bool:
+    return desired.tuning is not None and (pod.request is None or pod.request.generation < desired.tuned_by)
 
 
 def _template(
@@ -137,8 +145,10 @@ def _template(
         return WriteTemplate(workload, desired.mode, generation, _latch(desired))
     if desired.delivery is not Delivery.RESTART:
         return None
-    # Pods that already run safely (the gate started them so) are not restarted only to make the template agree.
-    if workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods):
+    # Pods that already run safely (the gate started them so) are not restarted only to make the template agree. On the way
+    # up a reference is overridden all the same: what a ConfigMap says is not ours to count on.
+    agrees = desired.rollback or workload.template_mode is not None
+    if agrees and workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods):
         return None
     return _spend(desired, generation=generation, budget=budget)
 

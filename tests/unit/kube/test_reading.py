@@ -74,10 +74,14 @@ def test_hot_and_literal_are_seen_in_the_template(spec: dict[str, Any], hot: boo
         ),
         (b.CONTRACT_ENV, {ENABLE: "true", MODE: "bf16"}, Mode.BF16),
         (b.CONTRACT_ENV, {MODE: "bf16"}, Mode.FP32),
-        (b.FROM_CONFIG, {ENABLE: "true"}, Mode.FP32),
+        (b.FROM_CONFIG, {ENABLE: "true"}, None),
+        ([*b.FROM_CONFIG, {"name": "PRECISION_MODE", "value": "bf16"}], {}, None),
+        ([*b.FROM_CONFIG, *b.LITERAL], {}, Mode.FP32),
     ],
 )
-def test_the_mode_of_new_pods_is_what_their_environment_says(env: list[Any], inner: dict[str, str], mode: Mode) -> None:
+def test_the_mode_of_new_pods_is_what_their_environment_says(
+    env: list[Any], inner: dict[str, str], mode: Mode | None
+) -> None:
     assert read_deployment(b.deployment(b.pod_spec(b.container(env=env)), inner=inner)).view.template_mode is mode
     assert read_pod(b.pod(b.pod_spec(b.container(env=env)), annotations=inner)).view.started_mode is mode
 
@@ -93,6 +97,26 @@ def test_the_least_safe_container_counts() -> None:
     fp16 = b.container("b", env=[{"name": "ENABLE_FP16_TRAINING", "value": "true"}])
     spec = b.pod_spec(b.container("a", env=b.LITERAL), fp16)
     assert read_deployment(b.deployment(spec)).view.template_mode is Mode.FP16
+
+
+ON = [{"name": "ENABLE_FP16_TRAINING", "value": "true"}]
+ENV_FROM = [{"configMapRef": {"name": "flags"}}]
+
+
+@pytest.mark.parametrize(
+    ("containers", "mode"),
+    [
+        ([b.container("a", envFrom=ENV_FROM)], None),
+        ([b.container("a", env=b.LITERAL), b.container("b", env=b.FROM_CONFIG)], None),
+        ([b.container("a", env=ON), b.container("b", env=b.FROM_CONFIG)], Mode.FP16),
+        ([b.container("a", env=b.LITERAL), b.container("sidecar", envFrom=ENV_FROM)], Mode.FP32),
+        ([b.container("a", env=b.CONTRACT_ENV, envFrom=ENV_FROM)], Mode.FP32),
+    ],
+)
+def test_what_a_reference_says_is_not_known_unless_another_container_is_the_least_safe_anyway(
+    containers: list[dict[str, Any]], mode: Mode | None
+) -> None:
+    assert read_deployment(b.deployment(b.pod_spec(*containers))).view.template_mode is mode
 
 
 def test_our_annotations_and_the_rollout_are_read() -> None:

@@ -136,7 +136,8 @@ def slots_of(spec: Mapping[str, object]) -> tuple[ContainerSlot, ...]:
 class Environment:
     """What a container's environment, with these annotations, says of precision."""
 
-    mode: Mode
+    mode: Mode | None
+    """None: a reference decides it. What is not known is not FP32."""
     movable: bool
     """ENABLE_FP16_TRAINING is a literal, or something that a literal can override: a reference, or an envFrom."""
 
@@ -145,21 +146,25 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
     """The mode that containers start in without a request. Several containers: the least safe one counts."""
     named = any(entry.name == ENABLE_ENV for slot in slots for entry in slot.entries)
     # Where the variable is named nowhere, it can only come from an envFrom; the write overrides exactly these.
-    mode, movable = Mode.FP32, not named and any(slot.env_from and slot.field == "containers" for slot in slots)
+    inherited = not named and any(slot.env_from and slot.field == "containers" for slot in slots)
+    mode, movable, unknown = Mode.FP32, inherited, inherited
     for slot in slots:
         last = {entry.name: mapping(json.loads(entry.raw)) for entry in slot.entries}
         enable = last.get(ENABLE_ENV)
         if enable is None:
             continue
-        movable = movable or source_of(enable) is not Source.ANNOTATION or not hot
+        source = source_of(enable)
+        movable = movable or source is not Source.ANNOTATION or not hot
+        unknown = unknown or (source is Source.REFERENCE and slot.field == "containers")
         if slot.field == "containers" and _value(enable, annotations).strip().lower() in _TRUE:
             meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
-    return Environment(mode, movable)
+    # Nothing is less safe than FP16: with one container in it, what the others are does not matter.
+    return Environment(None if unknown and mode is not Mode.FP16 else mode, movable)
 
 
 def _value(entry: Mapping[str, object], annotations: Mapping[str, str]) -> str:
-    """An entry's value as far as it can be known from here; empty otherwise."""
+    """An entry's value as far as it can be known from here; empty for a reference."""
     match source_of(entry):
         case Source.LITERAL:
             return text(entry.get("value"))
