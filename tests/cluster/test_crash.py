@@ -53,16 +53,14 @@ class MortalClient(KubeClient):
             self._armed = True
         return answer
 
-    async def json_patch(
-        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
-    ) -> JsonObject:
+    async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
         """See KubeClient."""
         if self._armed and self.survive <= 0:
             if self.after_the_write:
                 await super().json_patch(resource, namespace, name, operations)
             raise Died
         self.survive -= self._armed
-        return await super().json_patch(resource, namespace, name, operations)
+        await super().json_patch(resource, namespace, name, operations)
 
 
 @asynccontextmanager

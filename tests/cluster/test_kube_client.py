@@ -166,7 +166,7 @@ async def test_a_json_patch_whose_test_fails_writes_nothing(api: KubeApi, space:
 
 async def test_null_is_what_is_absent(api: KubeApi, space: str) -> None:
     await api.create(DEPLOYMENTS, space, deployment("d"))
-    patched = await api.json_patch(
+    await api.json_patch(
         DEPLOYMENTS,
         space,
         "d",
@@ -178,8 +178,8 @@ async def test_null_is_what_is_absent(api: KubeApi, space: str) -> None:
             Operation("add", f"/spec/template/metadata/annotations/{A}", "1"),
         ],
     )
-    template: Any = patched["spec"]
-    assert template["template"]["metadata"]["annotations"] == {"precision.genesis.ai/generation": "1"}
+    patched: Any = await api.get(DEPLOYMENTS, space, "d")
+    assert patched["spec"]["template"]["metadata"]["annotations"] == {"precision.genesis.ai/generation": "1"}
 
 
 async def test_adding_into_a_map_or_removing_what_is_not_there_is_refused(api: KubeApi, space: str) -> None:
@@ -211,9 +211,10 @@ async def test_lists_grow_change_and_shrink_by_index(api: KubeApi, space: str) -
     )
     body: Any = await api.get(DEPLOYMENTS, space, "d")
     assert body["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "B", "value": "3"}]
-    emptied: Any = await api.json_patch(
+    await api.json_patch(
         DEPLOYMENTS, space, "d", [Operation("remove", f"{base}/0"), Operation("add", "/spec/paused", False)]
     )
+    emptied: Any = await api.get(DEPLOYMENTS, space, "d")
     assert "env" not in emptied["spec"]["template"]["spec"]["containers"][0]
     assert "paused" not in emptied["spec"]
 

@@ -82,16 +82,14 @@ class FakeKube:
         merged = _object(merge(copy.deepcopy(current), wanted))
         return self.put(resource, merged)
 
-    async def json_patch(
-        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
-    ) -> JsonObject:
+    async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
         """See the port."""
         key = (resource.plural, namespace, name)
         self._write("patch", key)
         patched = copy.deepcopy(self._find(key))
         for operation in operations:
             apply_operation(patched, operation)
-        return self.put(resource, patched)
+        self.put(resource, patched)
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """See the port."""

@@ -76,9 +76,7 @@ class KubeApi(Protocol):
         """Merge patch; with ``metadata.resourceVersion`` in the body it is a compare-and-swap."""
         ...
 
-    async def json_patch(
-        self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]
-    ) -> JsonObject:
+    async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
         """JSON patch; where a ``test`` does not hold or a path is missing, PreconditionFailed, and nothing is written."""
         ...
 
