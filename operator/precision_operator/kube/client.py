@@ -28,7 +28,7 @@ JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-"""An answer without spec and status: nobody reads them, and a fleet's worth of them takes both sides' time in an emergency."""
+"""An answer without spec and status: nobody reads them, and a fleet's worth takes both sides' time in an emergency."""
 
 READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
