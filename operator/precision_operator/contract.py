@@ -6,6 +6,11 @@ REQUEST = f"{PREFIX}/request"
 ENABLE = f"{PREFIX}/enable-fp16"
 MODE = f"{PREFIX}/mode"
 
+LOSS_SCALE_FACTOR = "lossScaleFactor"
+"""Key of a request: the loss scale is multiplied by this once; [2^-16, 2^16]."""
+GROWTH_INTERVAL = "growthInterval"
+"""Key of a request: good steps until the loss scale grows, from then on; [1, 10^9]."""
+
 GENERATION = f"{PREFIX}/generation"
 ORIGINAL = f"{PREFIX}/original"
 LATCH = f"{PREFIX}/latch"

@@ -84,6 +84,29 @@ def switch_through_all_modes(rank: int, world: int) -> Result:
     return {"changes": changes, "prints": prints, "scales": scales, "dtypes": sorted(dtypes | state), "names": names}
 
 
+def tune_the_loss_scale(rank: int, world: int) -> Result:
+    """Two requests that change no mode, then one to BF16 that asks for the scale as well: it has none."""
+    trainer = make(rank, world)
+    plan = {
+        3: PrecisionRequest(1, PrecisionMode.MIXED_FP16, loss_scale_factor=1 / 3),
+        6: PrecisionRequest(2, PrecisionMode.MIXED_FP16, loss_scale_factor=0.3, growth_interval=2),
+        9: PrecisionRequest(3, PrecisionMode.MIXED_BF16, loss_scale_factor=0.5, growth_interval=9),
+    }
+    waiting: list[PrecisionRequest] = []
+    if rank == 0:
+        trainer.request_source = lambda applied: next((r for r in waiting if r.generation > applied), None)
+    changes, scales, prints = [], [], []
+    for number in range(13):
+        waiting = [plan[number]] if number in plan else waiting
+        change = trainer.begin_step().change
+        if change is not None:
+            changes.append([change.step, change.after.wire, change.generation])
+        scales.append(float(trainer.scaler.scale_value))
+        step(trainer)
+        prints.append(fingerprint(trainer))
+    return {"changes": changes, "scales": scales, "prints": prints, "state": trainer.scaler.state_dict()}
+
+
 def request_inside_a_window(rank: int, world: int) -> Result:
     """A request that comes between two micro-batches waits for the boundary, and no micro-batch is lost."""
     trainer = make(rank, world, PrecisionMode.FP32, accumulation=4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.trainer.gang import Gang
+import torch
+
+from tests.trainer.gang import Gang, Result
 
 
 def test_parameters_stay_identical_through_every_switch(gang: Gang) -> None:
@@ -27,6 +29,20 @@ def test_request_is_applied_within_two_steps_of_the_boundary_that_read_it(gang: 
 def test_scaler_is_frozen_while_another_mode_trains(gang: Gang) -> None:
     scales = gang.run("switch_through_all_modes")[0]["scales"]
     assert set(scales) == {1024.0}
+
+
+def test_loss_scale_and_growth_interval_change_once_on_both_ranks_at_one_boundary(gang: Gang) -> None:
+    _check_tuning(gang.run("tune_the_loss_scale"))
+
+
+def _check_tuning(results: list[Result]) -> None:
+    assert all(result == results[0] for result in results)
+    assert results[0]["changes"] == [[4, "fp16", 1], [7, "fp16", 2], [10, "bf16", 3]]
+    third = float(torch.tensor(1024.0) * (1 / 3))
+    tenth = float(torch.tensor(third) * 0.3)
+    # After the second request the scale grows every 2 good steps; the third one, to BF16, leaves it as it is.
+    assert results[0]["scales"] == [1024.0] * 4 + [third] * 3 + [tenth] * 2 + [tenth * 2] * 4
+    assert results[0]["state"]["growth_interval"] == 2.0
 
 
 def test_request_inside_an_accumulation_window_waits_for_the_boundary(gang: Gang) -> None:
@@ -85,6 +101,10 @@ def test_four_ranks_hold_the_same_parameters_through_every_switch(gang_of_four: 
     assert len({tuple(result["prints"]) for result in results}) == 1
     assert all(result["changes"] == results[0]["changes"] for result in results)
     assert [change[2] for change in results[0]["changes"]] == ["fp32", "bf16", "fp16"]
+
+
+def test_four_ranks_change_the_loss_scale_at_one_boundary(gang_of_four: Gang) -> None:
+    _check_tuning(gang_of_four.run("tune_the_loss_scale"))
 
 
 def test_of_requests_that_come_at_once_the_newest_wins_and_none_is_lost(gang_of_four: Gang) -> None:

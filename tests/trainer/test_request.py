@@ -15,7 +15,10 @@ from precision_trainer.errors import RankMismatchError
 from precision_trainer.gang.agreement import WIDTH, decode, encode
 from precision_trainer.gang.request import (
     MAX_BYTES,
+    MAX_FACTOR,
     MAX_GENERATION,
+    MAX_GROWTH_INTERVAL,
+    MIN_FACTOR,
     Inbox,
     PrecisionRequest,
     RequestError,
@@ -34,6 +37,12 @@ def test_parse() -> None:
         1, BF16, True
     )
     assert parse_request('{"generation":2,"mode":"fp32","rewind":true}') == PrecisionRequest(2, FP32, rewind=True)
+    assert parse_request(
+        '{"generation":3,"mode":"fp16","lossScaleFactor":0.5,"growthInterval":4000}'
+    ) == PrecisionRequest(3, FP16, loss_scale_factor=0.5, growth_interval=4000)
+    assert parse_request('{"generation":4,"mode":"bf16","lossScaleFactor":2}') == PrecisionRequest(
+        4, BF16, loss_scale_factor=2.0
+    )
     assert parse_request(" \n") is None
 
 
@@ -53,6 +62,18 @@ def test_parse() -> None:
         ('{"generation":1,"mode":7}', "Malformed"),
         ('{"generation":1,"mode":"fp32","checkpoint":"yes"}', "Malformed"),
         ('{"generation":1,"mode":"fp32","rewind":1}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":"0.5"}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":true}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":null}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":0}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":-0.5}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":65536.1}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":NaN}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","lossScaleFactor":Infinity}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","growthInterval":0}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","growthInterval":4000.0}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","growthInterval":true}', "Malformed"),
+        ('{"generation":1,"mode":"fp16","growthInterval":1000000001}', "Malformed"),
         ('{"generation":1,"mode":"fp8"}', "UnknownMode"),
         ('{"generation":1,"mode":""}', "UnknownMode"),
         ("[" * 60000, "Malformed"),
@@ -169,7 +190,14 @@ _REQUESTS = st.builds(
     st.sampled_from([FP32, FP16, BF16]),
     st.booleans(),
     st.booleans(),
+    st.none() | st.floats(MIN_FACTOR, MAX_FACTOR),
+    st.none() | st.integers(1, MAX_GROWTH_INTERVAL),
 )
+
+
+@given(_REQUESTS)
+def test_a_request_goes_through_its_own_json_unchanged(request: PrecisionRequest) -> None:
+    assert parse_request(json.dumps(request.to_wire())) == request
 
 
 @given(st.none() | _REQUESTS, st.lists(st.booleans(), min_size=1, max_size=64), st.sampled_from([FP32, FP16, BF16]))

@@ -127,6 +127,53 @@ def test_thaw_keeps_the_scale_and_counts_good_steps_anew() -> None:
     assert float(scaler.scale_value) == 8.0
 
 
+def _good(scaler: LossScaler, steps: int) -> float:
+    for _ in range(steps):
+        scaler.update(torch.tensor(0.0))
+    return float(scaler.scale_value)
+
+
+def test_a_request_changes_the_scale_once_within_its_bounds_and_the_interval_for_good() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=4), _CPU)
+    assert _good(scaler, 3) == 1024.0
+    scaler.tune(0.5, 2)
+    assert [_good(scaler, 1) for _ in range(4)] == [512.0, 1024.0, 1024.0, 2048.0]
+    scaler.tune(2.0**-16, None)
+    assert float(scaler.scale_value) == 1.0  # the floor
+    for _ in range(9):
+        scaler.tune(2.0**16, None)
+    assert float(scaler.scale_value) == 2.0**127
+    scaler.lower(2.0**-100)
+    scaler.tune(4.0, None)
+    assert float(scaler.scale_value) == 2.0**27  # the sentinel's ceiling
+
+
+def test_what_a_request_asked_for_outlives_the_process_and_an_unasked_interval_does_not() -> None:
+    tuned = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=4), _CPU)
+    tuned.tune(0.5, 3)
+    restarted = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=4), _CPU)
+    restarted.load_state_dict(tuned.state_dict())
+    assert [_good(restarted, 1) for _ in range(3)] == [512.0, 512.0, 1024.0]
+
+    plain = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=4), _CPU)
+    _good(plain, 3)
+    restarted = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=2), _CPU)
+    restarted.load_state_dict(plain.state_dict())
+    # 3 good steps were counted, more than the new interval has: it must still be met.
+    assert _good(restarted, 1) == 2048.0
+
+
+def test_a_rewind_restores_the_scale_and_keeps_what_was_asked_for_since() -> None:
+    scaler = LossScaler(ExtendedFP16Config(loss_scale=1024.0, growth_interval=4), _CPU)
+    scaler.tune(0.25, None)
+    saved = scaler.state_dict()
+    scaler.tune(0.5, 2)
+    scaler.update(torch.tensor(1.0))
+    scaler.rewind(saved)
+    assert [_good(scaler, 1) for _ in range(2)] == [128.0, 256.0]
+    assert scaler.state_dict()["factor"] == 0.125
+
+
 def test_state_round_trip_and_refusal() -> None:
     scaler = LossScaler(ExtendedFP16Config(loss_scale=8.0), _CPU)
     scaler.update(torch.tensor(0.0))

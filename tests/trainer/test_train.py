@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from precision_trainer.errors import DivergedError
+from precision_trainer.gang.request import RequestFile
 from precision_trainer.job import tasks
 from precision_trainer.job import train as train_module
 from precision_trainer.job.options import TrainOptions
@@ -48,6 +50,8 @@ class Session:
         with self._patch.context() as patch:
             patch.setattr(train_module._Session, "_step", step)
             patch.setattr(train_module, "Metrics", lambda: self.metrics)
+            # Asked at every boundary: tests count steps, and a step may take less than the interval.
+            patch.setattr(train_module, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
             settings = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
             try:
                 assert train_module.train(TrainOptions(**settings), JsonLog(), stop) == 0
@@ -130,7 +134,6 @@ def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None
             26: session.write('{"generation":6,"mode":"bf16"}'),
         },
         steps=32,
-        step_interval_seconds=0.03,
     )
     changes = [(c["from"], c["to"], c["generation"], c["source"]) for c in session.events("precision_changed")]
     assert changes == [("fp16", "fp32", 4, "request"), ("fp32", "bf16", 5, "request")]
@@ -161,7 +164,7 @@ def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None
 )
 def test_bad_request_changes_nothing_and_is_counted(session: Session, text: str, reason: str) -> None:
     session.request.write_text('{"generation":3,"mode":"fp16"}')
-    session.run({5: session.write(text)}, steps=30, step_interval_seconds=0.005)
+    session.run({5: session.write(text)}, steps=30)
     assert session.events("precision_changed") == []
     assert session.value(f"genesis_request_errors_total{{{reason}}}") == 1.0
     assert session.value("genesis_precision_info{fp16,3}") == 1.0
@@ -248,6 +251,41 @@ def test_full_disk_does_not_stop_training_but_a_stop_without_checkpoint_fails(
     # One more at the stop, which is an error of the process.
     assert session.value("genesis_checkpoint_failures_total") == failed + 1
     assert session.value("genesis_training_steps_total") == 10
+
+
+def test_a_request_halves_the_loss_scale_once_however_often_the_process_starts(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
+    text = '{"generation":4,"mode":"fp16","lossScaleFactor":0.5,"growthInterval":4000}'
+    session.request.write_text('{"generation":3,"mode":"fp16"}')
+    session.run({4: session.write(text), 12: STOP}, steps=30)
+    assert [line["loss_scale"] for line in session.events("loss_scale_tuned")] == [512.0]
+    assert [line["generation"] for line in session.events("precision_confirmed")] == [4]
+    assert session.value("genesis_precision_info{fp16,4}") == 1.0
+    assert session.value("genesis_loss_scale") == 512.0
+    session.run(steps=20)
+    assert session.events("loss_scale_tuned") == []
+    scaler = session.state(20)["scaler"]
+    assert (scaler["scale"], scaler["factor"], scaler["growth_interval"]) == (512.0, 0.5, 4000.0)
+    # A process whose checkpoint was made before the request carries it out at its start, and only then.
+    session.request.write_text(text.replace("4,", "5,", 1))
+    for tuned in ([256.0], []):
+        session.run(steps=25 if tuned else 30)
+        assert [line["loss_scale"] for line in session.events("loss_scale_tuned")] == tuned
+        assert session.value("genesis_loss_scale") == 256.0
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16"])
+def test_a_loss_scale_is_not_tuned_in_a_mode_that_has_none_and_the_log_says_so(
+    session: Session, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
+    session.request.write_text('{"generation":3,"mode":"fp16"}')
+    session.run({4: session.write(f'{{"generation":4,"mode":"{mode}","lossScaleFactor":0.5}}')}, steps=10)
+    assert [line["generation"] for line in session.events("loss_scale_tuning_ignored")] == [4]
+    assert session.value(f"genesis_precision_info{{{mode},4}}") == 1.0
+    assert session.state(10)["scaler"]["scale"] == 1024.0
 
 
 def test_stop_flag_wakes_a_waiting_loop() -> None:

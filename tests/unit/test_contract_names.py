@@ -19,6 +19,12 @@ def test_every_name_of_the_operator_is_in_the_contract() -> None:
     assert not missing
 
 
+def test_the_keys_of_a_request_are_the_same_on_both_sides() -> None:
+    for key in (contract.LOSS_SCALE_FACTOR, contract.GROWTH_INTERVAL):
+        assert f'"{key}"' in TRAINER
+        assert f'`"{key}"' in PAGE
+
+
 def test_every_metric_that_a_query_reads_is_in_the_contract() -> None:
     read = set(re.findall(r"genesis_[a-z0-9_]+", " ".join(BUILT_IN.values())))
     assert read

@@ -73,7 +73,7 @@ class Process(Generic[Batch]):
             healthy_after_steps=healthy_after_steps,
         )
         self._reporter = Reporter(self.trainer, self.keeper, self.metrics, Runs(None, 200, log), samples_per_step, log)
-        self._reporter.begin(Start(self.trainer.mode, "default", 0), {})
+        self._reporter.begin(Start(self.trainer.mode, "default"), {})
 
     def step(self, batch: Batch) -> Boundary:
         """What the training loop does in one turn; returns the boundary before the step."""

@@ -16,6 +16,7 @@ so it is exact in FP32, and would be in an FP16-compressed bucket.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,12 @@ _DIGITS = 5
 _MODE, _FLAGS, _STOP, _RUNNING, _DIGIT0 = 0, 1, 2, 3, 4
 _CHECKPOINT, _REWIND = 1, 2
 """Bits of the flags."""
-_SERIAL = _DIGIT0 + _DIGITS
+_FACTOR0 = _DIGIT0 + _DIGITS
+_FACTOR_DIGITS = 7
+"""Of the 64 bits of a loss-scale factor, so that every rank multiplies by the very same number. All 0: none."""
+_INTERVAL0 = _FACTOR0 + _FACTOR_DIGITS
+_INTERVAL_DIGITS = 3
+_SERIAL = _INTERVAL0 + _INTERVAL_DIGITS
 _LEVEL, _REASON, _PIN = _SERIAL + 1, _SERIAL + 2, _SERIAL + 3
 _FOUND = _PIN + 1
 _FP32_BAD, _FP32_UNKNOWN, _WEIGHTS_BAD, _ORIGINS, _BIT0 = (_FOUND + 1 + index for index in range(5))
@@ -78,12 +84,11 @@ def encode(
     if request is not None:
         header[_MODE] = float(request.mode.code)
         header[_FLAGS] = float(_CHECKPOINT * request.checkpoint + _REWIND * request.rewind)
-        rest = request.generation
-        for digit in range(_DIGITS):
-            rest, low = divmod(rest, _BASE)
-            header[_DIGIT0 + digit] = float(low)
-        if rest:
-            raise ValueError(f"generation={request.generation}: expected at most {_BASE**_DIGITS - 1}")
+        _put_digits(header, _DIGIT0, _DIGITS, request.generation)
+        if request.loss_scale_factor is not None:
+            bits = int.from_bytes(struct.pack("<d", request.loss_scale_factor), "little")
+            _put_digits(header, _FACTOR0, _FACTOR_DIGITS, bits)
+        _put_digits(header, _INTERVAL0, _INTERVAL_DIGITS, request.growth_interval or 0)
     if verdict is not None:
         pin = 0 if verdict.pin is None else verdict.pin + 1
         header[_SERIAL : _PIN + 1] = map(float, (verdict.serial, verdict.level, verdict.reason.code, pin))
@@ -123,20 +128,41 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
             f"the ranks did not compute this step in one mode: expected {world_size} x {running.code} ({running.wire}), "
             f"the sum is {sums[_RUNNING]}; restart the gang from its last checkpoint"
         )
-    request = None
-    if sums[_MODE]:
-        generation = sum(sums[_DIGIT0 + digit] * _BASE**digit for digit in range(_DIGITS))
-        flags = sums[_FLAGS]
-        request = PrecisionRequest(
-            generation,
-            PrecisionMode.from_code(sums[_MODE]),
-            checkpoint=bool(flags & _CHECKPOINT),
-            rewind=bool(flags & _REWIND),
-        )
-    return Agreed(request, _verdict(sums), _diagnosis(sums, world_size), stop=sums[_STOP] > 0, loss=means[HEADER])
+    return Agreed(
+        _request(sums), _verdict(sums), _diagnosis(sums, world_size), stop=sums[_STOP] > 0, loss=means[HEADER]
+    )
 
 
 _QUIET = {mode: encode(None, stop=False, running=mode) for mode in PrecisionMode}
+
+
+def _put_digits(header: list[float], start: int, digits: int, number: int) -> None:
+    rest = number
+    for digit in range(digits):
+        rest, low = divmod(rest, _BASE)
+        header[start + digit] = float(low)
+    if rest:
+        raise ValueError(f"{number} does not fit into the agreement message: expected at most {_BASE**digits - 1}")
+
+
+def _get_digits(sums: Sequence[int], start: int, digits: int) -> int:
+    return sum(sums[start + digit] * _BASE**digit for digit in range(digits))
+
+
+def _request(sums: Sequence[int]) -> PrecisionRequest | None:
+    if not sums[_MODE]:
+        return None
+    flags = sums[_FLAGS]
+    bits = _get_digits(sums, _FACTOR0, _FACTOR_DIGITS)
+    factor: float | None = struct.unpack("<d", bits.to_bytes(8, "little"))[0] if bits else None
+    return PrecisionRequest(
+        _get_digits(sums, _DIGIT0, _DIGITS),
+        PrecisionMode.from_code(sums[_MODE]),
+        checkpoint=bool(flags & _CHECKPOINT),
+        rewind=bool(flags & _REWIND),
+        loss_scale_factor=factor,
+        growth_interval=_get_digits(sums, _INTERVAL0, _INTERVAL_DIGITS) or None,
+    )
 
 
 def _verdict(sums: Sequence[int]) -> Verdict | None:

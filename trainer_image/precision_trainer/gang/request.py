@@ -19,6 +19,11 @@ from ..precision.modes import WIRE_NAMES, PrecisionMode
 MAX_BYTES = 64 * 1024
 MAX_GENERATION = 2**50 - 1
 """Highest generation the telemetry channel can carry exactly: 5 digits to the base 1024."""
+MAX_GROWTH_INTERVAL = 10**9
+MIN_FACTOR, MAX_FACTOR = 2.0**-16, 2.0**16
+"""Range of a loss-scale factor."""
+LOSS_SCALE_FACTOR, GROWTH_INTERVAL = "lossScaleFactor", "growthInterval"
+"""Keys of a request."""
 
 MALFORMED = "Malformed"
 UNKNOWN_MODE = "UnknownMode"
@@ -49,6 +54,22 @@ class PrecisionRequest:
     """Also save a checkpoint at the same boundary."""
     rewind: bool = False
     """Also go back to the last checkpoint tagged healthy, at the same boundary: the weights are poisoned."""
+    loss_scale_factor: float | None = None
+    """Also multiply the loss scale by this, once, at the same boundary; [2^-16, 2^16], None: leave it."""
+    growth_interval: int | None = None
+    """Also let the loss scale grow after so many good steps from here on; [1, MAX_GROWTH_INTERVAL], None: as before."""
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it asks for anything of the loss scaler; without effect in a mode that has none."""
+        return self.loss_scale_factor is not None or self.growth_interval is not None
+
+    def to_wire(self) -> dict[str, object]:
+        """As the contract has it; :func:`read_request` is the inverse."""
+        wire: dict[str, object] = {"generation": self.generation, "mode": self.mode.wire}
+        wire |= {name: True for name, flag in (("checkpoint", self.checkpoint), ("rewind", self.rewind)) if flag}
+        tuning = {LOSS_SCALE_FACTOR: self.loss_scale_factor, GROWTH_INTERVAL: self.growth_interval}
+        return wire | {name: value for name, value in tuning.items() if value is not None}
 
 
 def parse_request(text: str) -> PrecisionRequest | None:
@@ -63,8 +84,17 @@ def parse_request(text: str) -> PrecisionRequest | None:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RequestError(MALFORMED, f"request {_short(text)} is not JSON ({error}); {_EXPECTED}") from None
+    return read_request(value)
+
+
+def read_request(value: object) -> PrecisionRequest:
+    """Read a request from the value its JSON stands for.
+
+    Raises:
+        RequestError: Malformed or UnknownMode.
+    """
     if not isinstance(value, dict):
-        raise RequestError(MALFORMED, f"request {_short(text)} is not a JSON object; {_EXPECTED}")
+        raise RequestError(MALFORMED, f"request {_short(repr(value))} is not a JSON object; {_EXPECTED}")
     generation: object = value.get("generation")
     mode_name: object = value.get("mode")
     flags: dict[str, object] = {name: value.get(name, False) for name in ("checkpoint", "rewind")}
@@ -83,7 +113,37 @@ def parse_request(text: str) -> PrecisionRequest | None:
         raise RequestError(
             UNKNOWN_MODE, f"request: mode={mode_name!r}: expected one of {', '.join(WIRE_NAMES)}; write a new request"
         )
-    return PrecisionRequest(generation, mode, checkpoint=flags["checkpoint"] is True, rewind=flags["rewind"] is True)
+    return PrecisionRequest(
+        generation,
+        mode,
+        checkpoint=flags["checkpoint"] is True,
+        rewind=flags["rewind"] is True,
+        loss_scale_factor=_factor(value),
+        growth_interval=_interval(value),
+    )
+
+
+def _factor(value: dict[object, object]) -> float | None:
+    if LOSS_SCALE_FACTOR not in value:
+        return None
+    factor = value[LOSS_SCALE_FACTOR]
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not MIN_FACTOR <= factor <= MAX_FACTOR:
+        raise RequestError(
+            MALFORMED, f"request: {LOSS_SCALE_FACTOR}={factor!r}: expected a number in [2^-16, 2^16]; {_EXPECTED}"
+        )
+    return float(factor)
+
+
+def _interval(value: dict[object, object]) -> int | None:
+    if GROWTH_INTERVAL not in value:
+        return None
+    interval = value[GROWTH_INTERVAL]
+    if isinstance(interval, bool) or not isinstance(interval, int) or not 1 <= interval <= MAX_GROWTH_INTERVAL:
+        raise RequestError(
+            MALFORMED,
+            f"request: {GROWTH_INTERVAL}={interval!r}: expected a whole number in [1, {MAX_GROWTH_INTERVAL}]; {_EXPECTED}",
+        )
+    return interval
 
 
 _EXPECTED = 'expected {"generation":17,"mode":"fp32"}; write a whole new request'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from ..gang.request import Inbox, PrecisionRequest
+from ..gang.request import UNKNOWN_MODE, Inbox, PrecisionRequest, RequestError, read_request
 from ..precision.config import DISABLED_LINE, FALLBACK_LINE, Boot
 from ..precision.modes import PrecisionMode
 from ..telemetry.logs import JsonLog
@@ -18,28 +18,36 @@ class Start:
     mode: PrecisionMode
     source: str
     """``request``, ``FEATURE_FLAGS``, ``ENABLE_FP16_TRAINING``, ``PRECISION_MODE`` or ``default``."""
-    generation: int
-    """Of the request that decided, 0 if none did."""
-    rewind: bool = False
-    """That request also asks to go back to the last healthy checkpoint."""
+    request: PrecisionRequest | None = None
+    """The one that decided, and counts as applied; None if none did."""
 
     @property
-    def request(self) -> PrecisionRequest | None:
-        """The request that counts as applied."""
-        return PrecisionRequest(self.generation, self.mode, rewind=self.rewind) if self.generation else None
+    def generation(self) -> int:
+        """Of the request that decided; 0 if none did."""
+        return self.request.generation if self.request else 0
+
+    @property
+    def rewind(self) -> bool:
+        """That request also asks to go back to the last healthy checkpoint."""
+        return self.request is not None and self.request.rewind
 
     def to_wire(self) -> dict[str, object]:
         """For the other ranks."""
-        return {"mode": self.mode.wire, "source": self.source, "generation": self.generation, "rewind": self.rewind}
+        request = self.request.to_wire() if self.request else None
+        return {"mode": self.mode.wire, "source": self.source, "request": request}
 
     @classmethod
     def from_wire(cls, value: dict[str, object]) -> Start:
         """The inverse of :meth:`to_wire`. Raises ConfigError if it is not one."""
-        mode = PrecisionMode.from_wire(str(value.get("mode")))
-        generation = value.get("generation")
-        if mode is None or not isinstance(generation, int):
-            raise ConfigError(f"rank 0 sent the start decision {value!r}: not one; run the same image on all ranks")
-        return cls(mode, str(value.get("source")), generation, value.get("rewind") is True)
+        mode, request = PrecisionMode.from_wire(str(value.get("mode"))), value.get("request")
+        try:
+            if mode is None:
+                raise RequestError(UNKNOWN_MODE, "no mode")
+            return cls(mode, str(value.get("source")), None if request is None else read_request(request))
+        except RequestError as error:
+            raise ConfigError(
+                f"rank 0 sent the start decision {value!r}: not one ({error}); run the same image on all ranks"
+            ) from None
 
 
 def decide(boot: Boot, request: PrecisionRequest | None, inbox: Inbox, log: JsonLog) -> Start:
@@ -47,12 +55,12 @@ def decide(boot: Boot, request: PrecisionRequest | None, inbox: Inbox, log: Json
     for message in boot.errors:
         log.error("bad_setting", f"{message}. {FALLBACK_LINE}")
     if request is not None and inbox.admissible(request):
-        start = Start(request.mode, "request", request.generation, request.rewind)
+        start = Start(request.mode, "request", request)
     elif boot.mode is not PrecisionMode.FP32 and boot.low_precision_refused is not None:
         log.warning("fallback", f"{FALLBACK_LINE}: {boot.low_precision_refused}")
-        start = Start(PrecisionMode.FP32, boot.source, 0)
+        start = Start(PrecisionMode.FP32, boot.source)
     else:
-        start = Start(boot.mode, boot.source, 0)
+        start = Start(boot.mode, boot.source)
     enabled = start.mode is not PrecisionMode.FP32
     log.event(
         "precision_selected",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ..gang.request import PrecisionRequest
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary, ModeChange, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
@@ -14,7 +15,7 @@ from ..state.keeper import Keeper
 from ..state.runs import Runs
 from ..telemetry import memory
 from ..telemetry.baseline import Baseline, BaselineRecorder
-from ..telemetry.logs import JsonLog
+from ..telemetry.logs import Field, JsonLog
 from ..telemetry.metrics import Metrics
 from .boot import Start
 
@@ -40,8 +41,16 @@ class Reporter:
         self._bad_fp32_steps = 0
         self._last_record_at = time.monotonic()
 
-    def begin(self, start: Start, run_info: dict[str, str]) -> None:
-        """Before the first step: all ranks have agreed on ``start`` and loaded the same checkpoint."""
+    def begin(self, start: Start, run_info: dict[str, str], *, fresh: bool = True) -> None:
+        """Before the first step: all ranks have agreed on ``start`` and loaded the same checkpoint.
+
+        Args:
+            start: the decision.
+            run_info: labels of genesis_run_info.
+            fresh: the checkpoint was made before the request that decided, if one did.
+        """
+        if start.request is not None and fresh:
+            self._tell_tuning(start.request)
         history, mode = self._keeper.history, self._trainer.mode
         if not history or history[-1]["mode"] != mode.wire:
             # The sentinel may go on where the process before left it: then it decides, not what was asked for.
@@ -109,6 +118,25 @@ class Reporter:
         )
         if change.before is not change.after:
             self._remember(change.after, change.generation, change.source, change.time)
+        if change.request is not None and change.source == "request":
+            self._tell_tuning(change.request)
+
+    def _tell_tuning(self, request: PrecisionRequest) -> None:
+        if not request.tunes:
+            return
+        fields: dict[str, Field] = {
+            "step": self._trainer.step,
+            "generation": request.generation,
+            "loss_scale_factor": request.loss_scale_factor,
+            "growth_interval": request.growth_interval,
+        }
+        if request.mode.uses_scaler:
+            self._log.event("loss_scale_tuned", at=None, loss_scale=self._scale(), **fields)
+        else:
+            message = (
+                f"{request.mode.wire} has no loss scale: the request's factor and interval are ignored; ask for fp16"
+            )
+            self._log.warning("loss_scale_tuning_ignored", message, **fields)
 
     def _record(self, record: StepRecord) -> None:
         now = time.monotonic()

@@ -127,11 +127,16 @@ class _Session:
             fingerprint({**run_info, "data": self._task.fingerprint, "device_name": _device_name(self._device)})
         )
         self._keeper.attach("fp32_baseline", baseline)
-        self._keeper.resume(resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0)
+        loaded_generation = self._keeper.resume(
+            resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0
+        )
+        fresh = start.generation > loaded_generation
+        if start.request is not None and fresh:
+            self._trainer.tune(start.request)
         self._trainer.settle()  # the sentinel may go on at the level of the process before
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
         self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log, baseline)
-        self._reporter.begin(start, run_info)
+        self._reporter.begin(start, run_info, fresh=fresh)
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)

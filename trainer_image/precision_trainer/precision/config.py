@@ -20,6 +20,8 @@ _TRUE = frozenset({"true", "1", "yes", "on", "y", "t"})
 _FALSE = frozenset({"false", "0", "no", "off", "n", "f"})
 DISABLED_LINE = "FP16 training disabled - using FP32"
 FALLBACK_LINE = "Falling back to FP32"
+MAX_LOSS_SCALE = 2.0**127
+"""The largest power of two that FP32 holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class ExtendedFP16Config:
             switch: object = getattr(self, name)
             if not isinstance(switch, bool):
                 _refuse(name, switch, "True or False")
-        _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= 2.0**127, "a finite number in (0, 2^127]")
+        _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= MAX_LOSS_SCALE, "a finite number in (0, 2^127]")
         _check_float("growth_factor", self.growth_factor, lambda v: 1 < v <= 1024, "a number in (1, 1024]")
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")
         _check_int("growth_interval", self.growth_interval, 1, 2**31 - 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from ..errors import CheckpointError
-from .config import ExtendedFP16Config
+from .config import MAX_LOSS_SCALE, ExtendedFP16Config
 
 
 class LossScaler:
@@ -24,6 +24,9 @@ class LossScaler:
         self._overflows_left = torch.full((), config.hysteresis, dtype=torch.int32, device=device)
         """Overflows until the scale backs off; only moves where hysteresis is above 1."""
         self._ceiling: torch.Tensor | None = None
+        self._growth_interval = config.growth_interval
+        self._factor = 1.0
+        """Product of all factors that requests asked for."""
 
     @property
     def floor(self) -> float:
@@ -64,7 +67,7 @@ class LossScaler:
             found_inf,
             config.growth_factor,
             config.backoff_factor,
-            config.growth_interval,
+            self._growth_interval,
         )
         if before is not None:
             self._forgive(before, found_inf)
@@ -91,6 +94,20 @@ class LossScaler:
         self._growth_tracker.zero_()
         self._ceiling = self.scale_value.clone()
 
+    def tune(self, factor: float | None, growth_interval: int | None) -> None:
+        """What a request asks for: the scale times ``factor``, growth after ``growth_interval`` good steps; None: as before.
+
+        Counting good steps starts anew: torch's kernel grows *at* the interval, so a count beyond it would never meet it.
+        """
+        if factor is not None:
+            self._factor = min(max(self._factor * factor, 2.0**-512), 2.0**512)
+            self.scale_value.mul_(factor).clamp_(min=self._config.min_loss_scale, max=MAX_LOSS_SCALE)
+            if self._ceiling is not None:
+                torch.minimum(self.scale_value, self._ceiling, out=self.scale_value)
+        if growth_interval is not None:
+            self._growth_interval = growth_interval
+        self._growth_tracker.zero_()
+
     def release(self) -> None:
         """Take the ceiling away."""
         self._ceiling = None
@@ -100,12 +117,17 @@ class LossScaler:
         self._growth_tracker.zero_()
 
     def state_dict(self) -> dict[str, float]:
-        """Scale, growth tracker and overflows left. Reads the device: for checkpoints, not for steps."""
-        return {
+        """Scale, counts, and what requests asked for. Reads the device: for checkpoints, not for steps."""
+        state = {
             "scale": float(self.scale_value.item()),
             "growth_tracker": float(self._growth_tracker.item()),
             "overflows_left": float(self._overflows_left.item()),
+            "factor": self._factor,
         }
+        if self._growth_interval != self._config.growth_interval:
+            # Only then: a setting that nobody overruled may be another one in the next process.
+            state["growth_interval"] = float(self._growth_interval)
+        return state
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Take a saved state over. Raises CheckpointError if it is not one."""
@@ -115,5 +137,15 @@ class LossScaler:
         hysteresis = self._config.hysteresis
         left = state.get("overflows_left", float(hysteresis))  # absent before hysteresis was
         self.scale_value.fill_(scale)
-        self._growth_tracker.fill_(int(tracker))
+        self._factor = state.get("factor", 1.0)
+        self._growth_interval = int(state.get("growth_interval", self._config.growth_interval))
+        # Saved under a longer interval, the count may be beyond this one, and would never meet it (see tune).
+        self._growth_tracker.fill_(min(int(tracker), self._growth_interval - 1))
         self._overflows_left.fill_(min(int(left), hysteresis))
+
+    def rewind(self, state: dict[str, float]) -> None:
+        """Take the state of an earlier time over; what requests asked for since then stays. Raises CheckpointError."""
+        factor, interval = self._factor, self._growth_interval
+        self.load_state_dict(state)
+        if factor != self._factor or interval != self._growth_interval:
+            self.tune(factor / self._factor, interval)

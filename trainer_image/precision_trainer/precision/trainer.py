@@ -179,7 +179,14 @@ class ExtendedFP16Trainer:
         self.requested_mode = request.mode
         if self.sentinel is not None:
             self.sentinel.requested(self.step)
-        return self._change("request")
+        change = self._change("request")
+        self.tune(request)
+        return change
+
+    def tune(self, request: PrecisionRequest) -> None:
+        """What a request asks of the loss scaler; nothing in a mode that has none (the reporter says so)."""
+        if request.tunes and request.mode.uses_scaler:
+            self.scaler.tune(request.loss_scale_factor, request.growth_interval)
 
     def settle(self) -> ModeChange | None:
         """Enter the mode that the sentinel allows, if another is in force; at boundaries, and after loading its state."""

@@ -184,6 +184,13 @@ def _check_scaler(scaler: dict[str, object], where: Path) -> None:
         raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite number above 0")
     if not isinstance(tracker, float) or not 0 <= tracker < float("inf"):
         raise CheckpointError(f"{where}: scaler.growth_tracker {tracker!r}: expected a finite number from 0 on")
+    factor, interval = scaler.get("factor", 1.0), scaler.get("growth_interval", 1.0)  # absent: nobody asked
+    if not isinstance(factor, float) or not 0 < factor < float("inf"):
+        raise CheckpointError(f"{where}: scaler.factor {factor!r}: expected a finite number above 0")
+    if not isinstance(interval, float) or not 1 <= interval < 2**31 or not interval.is_integer():
+        raise CheckpointError(
+            f"{where}: scaler.growth_interval {interval!r}: expected a whole number in [1, 2147483647]"
+        )
 
 
 def _check_random_state(state: object, what: str) -> None:

@@ -91,13 +91,16 @@ class Keeper:
 
     # --- from disk ----------------------------------------------------------------------------------------------------
 
-    def resume(self, *, resume_from: str = "", rewind_generation: int = 0) -> None:
+    def resume(self, *, resume_from: str = "", rewind_generation: int = 0) -> int:
         """Load the newest good checkpoint, the same on all ranks, and say so; nothing if there is none.
 
         Args:
             resume_from: a checkpoint, or a plain file of another program, to begin from where the directory has none.
             rewind_generation: of a request to rewind that waits at start; it is carried out if the newest checkpoint was
                 made before it. 0: none.
+
+        Returns:
+            Generation under which the checkpoint was made: requests up to it are in its state. 0 without one.
 
         Raises:
             CheckpointError: none can be used, or a rank cannot read the one that rank 0 chose.
@@ -111,7 +114,7 @@ class Keeper:
         if loaded is None:
             if resume_from:
                 self._begin_from(Path(resume_from))
-            return
+            return 0
         state = loaded.state
         self._apply(state)
         self.history = list(state["mode_history"])
@@ -126,6 +129,7 @@ class Keeper:
             saved_mode=state["mode"],
             mode=self._trainer.mode.wire,
         )
+        return state["generation"]
 
     def _choose_start(self, store: CheckpointStore, rewind_generation: int) -> Loaded | None:
         trainer = self._trainer
@@ -157,11 +161,11 @@ class Keeper:
             path=str(path),
         )
 
-    def _apply(self, state: TrainingState) -> None:
+    def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:
         trainer = self._trainer
         trainer.model.load_state_dict(state["model_state_dict"])
         load_optimizer(trainer.optimizer, state["optimizer_state_dict"])
-        trainer.scaler.load_state_dict(state["scaler"])
+        (trainer.scaler.rewind if rewind else trainer.scaler.load_state_dict)(state["scaler"])
         trainer.step = step = state["step"]
         self._offset = state["samples"] - step * self._samples_per_step
         self.progress.load_state_dict(state["progress"])
@@ -209,7 +213,7 @@ class Keeper:
             self._log.error("rewind_failed", str(error), step=before, reason=reason)
             self._metrics.add({"genesis_rewind_failures": 1.0})
             return None
-        self._apply(loaded.state)
+        self._apply(loaded.state, rewind=True)
         if trainer.sentinel is not None:
             trainer.sentinel.rewound()
         if skip_data:
