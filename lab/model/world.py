@@ -6,6 +6,7 @@ writes is held in tests/cluster and tests/e2e. The property tests and the model 
 
 from dataclasses import dataclass, field, replace
 
+from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -32,8 +33,16 @@ from precision_operator.core.model import (
     SettleIntent,
     WorkloadView,
 )
+from precision_operator.core.windows import TUNINGS
 
-GOOD = {Signal.OVERFLOW: 0.0, Signal.DIVERGENCE: -0.1, Signal.FAILURES: 0.0, Signal.NON_FINITE: 0.0, Signal.SPEED: 1.0}
+GOOD = {
+    Signal.OVERFLOW: 0.0,
+    Signal.DIVERGENCE: -0.1,
+    Signal.FAILURES: 0.0,
+    Signal.NON_FINITE: 0.0,
+    Signal.SPEED: 1.0,
+    Signal.MEMORY: 0.6,
+}
 
 
 @dataclass
@@ -61,6 +70,8 @@ class World:
     """Workloads whose weights are NaN: non-finite losses in every precision."""
     referenced: dict[str, Mode] = field(default_factory=dict)
     """Workload → the mode that a ConfigMap gives its pods, where its template takes it from there."""
+    cured_by: dict[str, Rung] = field(default_factory=dict)
+    """Workload → what ends its overflow."""
     originals: dict[str, Mode | None] = field(default_factory=dict)
     """Workload → what its template said before our first write."""
     continuous_since: float = 0.0
@@ -130,6 +141,8 @@ class World:
                     values.pop(Signal.OVERFLOW)
                 else:
                     values.update(self.bad.get(workload.name, {}))
+                if mode is Mode.BF16 and self.cured_by.get(workload.name) is Rung.BF16:
+                    values[Signal.OVERFLOW] = 0.0
                 if workload.name in self.poisoned:
                     values[Signal.NON_FINITE] = 2.0
                 pods[pod.name] = PodSignals(mode, generation, self.now, 1000.0, values)
@@ -186,8 +199,17 @@ class World:
                 self.writes += 1
                 flag = " rewind" if action.rewind else ""
                 self.log.append((workload.name, f"request {action.mode} {action.generation}{flag}"))
+                self._tune(workload.name, action)
             pods.append(pod)
         self.workloads[workload.name] = replace(workload, pods=tuple(pods))
+
+    def _tune(self, name: str, action: RequestPod) -> None:
+        rung = next((rung for rung, tuning in TUNINGS.items() if tuning == action.tuning), None)
+        if rung is None:
+            return
+        self.log.append((name, str(rung)))
+        if name not in self.deaf and self.cured_by.get(name) is rung:
+            self.bad.pop(name, None)
 
     def _guarded(self, action: WriteTemplate | Settle | Latch) -> WorkloadView | None:
         workload = self.workloads.get(action.workload.name)

@@ -73,6 +73,7 @@ GOOD: dict[str, Json] = {
         "rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}
     },
     "short deadlines": {"rollback": {"deadlines": {"P0": "1s", "P1": "24h", "P2": "1s"}}},
+    "no mitigation": {"rollback": {"mitigation": {"overflow": {"window": "0s", "ladder": []}, "speed": {"window": "0s"}}}},
     "another answer to P1": {"rollback": {"strategies": {"P1": "Gradual", "P2": "Hold"}}},
     "a gradual rollback of one by one, at once": {
         "rollback": {"gradual": {"sustain": "0s", "batchShare": 0.01, "inFlight": "0s"}}
@@ -245,6 +246,8 @@ BAD: dict[str, tuple[Json, str]] = {
     "an answer that is none": ({"rollback": {"strategies": {"P2": "Canary"}}}, '"Emergency", "Gradual", "Hold"'),
     "a batch of nothing": ({"rollback": {"gradual": {"batchShare": 0}}}, "greater than 0"),
     "an in-flight wait of a week": ({"rollback": {"gradual": {"inFlight": "168h"}}}, "at most 24h"),
+    "a rung that nobody knows": ({"rollback": {"mitigation": {"overflow": {"ladder": ["Pray"]}}}}, "Unsupported value"),
+    "an investigation of a week": ({"rollback": {"mitigation": {"speed": {"window": "168h"}}}}, "at most 24h"),
     "a prerequisite that nobody knows": ({"reenable": {"prerequisites": ["coffee"]}}, "Unsupported value"),
     "a prerequisite twice": ({"reenable": {"prerequisites": ["fix", "fix"]}}, "Duplicate value"),
     "a back-off of a year": ({"reenable": {"backoff": "8760h"}}, "at most 24h"),
@@ -318,6 +321,15 @@ DEFAULTS: Json = {
         "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
         "strategies": {"P0": "Emergency", "P1": "Emergency", "P2": "Gradual"},
         "gradual": {"sustain": "10m", "batchShare": 0.25, "inFlight": "10m"},
+        "mitigation": {
+            "overflow": {
+                "window": "30m",
+                "ladder": ["HalveScale", "GrowthInterval", "BF16"],
+                "dwell": "8m",
+                "rollbackAbove": 0.2,
+            },
+            "speed": {"window": "1h"},
+        },
     },
     "reenable": {
         "prerequisites": ["rootCause", "fix", "stagingTested", "monitoring", "teamNotified", "rollbackReady"],

@@ -16,7 +16,10 @@ from tests.property.test_story import fleet, promoted
 from tests.property.world import World
 
 MILD = {Signal.OVERFLOW: 0.2}
-QUICK = {"gradual": {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34}}
+QUICK = {
+    "gradual": {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34},
+    "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}},
+}
 
 
 def incident_of(world: World) -> tuple[Severity, Strategy]:

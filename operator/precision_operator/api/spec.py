@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from precision_operator.api.canary import CanarySpec, parse_canary_spec
 from precision_operator.api.commands import Prerequisite
+from precision_operator.api.mitigation import MitigationSpec, parse_mitigation_spec
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.signals import Signal
@@ -17,6 +19,8 @@ class Severity(StrEnum):
     P0 = "P0"
     P1 = "P1"
     P2 = "P2"
+    P3 = "P3"
+    """Told, and nothing is promoted meanwhile; never rolled back for."""
 
 
 class Delivery(StrEnum):
@@ -35,6 +39,8 @@ class Strategy(StrEnum):
     """Everything at once: hot flips, restarts where those do not answer."""
     GRADUAL = "Gradual"
     """In batches, each acknowledged before the next; after in-flight work; expedited where the deadline would be missed."""
+    CANARY = "Canary"
+    """A share first, compared with the rest by a sequential test; the rest in batches only where that has helped."""
     HOLD = "Hold"
     """Nothing is promoted, and nothing rolled back."""
 
@@ -71,7 +77,10 @@ class Criterion:
     promote_below: float | None = None
     """A promotion needs the value below this; None: not breached is enough."""
     warn: float | None = None
-    """Beyond this it is a P2 breach, whatever the severity beyond ``enter``; None: there is no such tier."""
+    """Beyond this it is a breach of ``warn_severity``, whatever that beyond ``enter``; None: there is no such tier."""
+    warn_severity: Severity = Severity.P2
+    alert_after_seconds: float = 0.0
+    """How long a P3 breach must have stood before people are told. Promotions it holds at once."""
     enabled: bool = True
     lower_is_worse: bool = False
     query: str = ""
@@ -122,6 +131,8 @@ class RollbackSpec:
         }
     )
     gradual: GradualSpec = GradualSpec()
+    canary: CanarySpec = field(default_factory=CanarySpec)
+    mitigation: MitigationSpec = field(default_factory=MitigationSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +176,20 @@ DEFAULT_STAGES = (Stage(10, 600.0), Stage(25, 600.0), Stage(50, 600.0), Stage(10
 
 DEFAULT_CRITERIA = (
     Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05, warn=0.10),
-    Criterion(Signal.DIVERGENCE, Severity.P1, enter=0.20, leave=0.10, promote_below=0.05),
+    Criterion(
+        Signal.DIVERGENCE,
+        Severity.P1,
+        enter=0.20,
+        leave=0.10,
+        promote_below=0.05,
+        warn=0.05,
+        warn_severity=Severity.P3,
+        alert_after_seconds=1800.0,
+    ),
     Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
     Criterion(Signal.NON_FINITE, Severity.P0, enter=0.0, leave=0.0),
     Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, lower_is_worse=True),
+    Criterion(Signal.MEMORY, Severity.P3, enter=0.8, leave=0.75, alert_after_seconds=900.0),
 )
 
 
@@ -200,6 +221,8 @@ def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
         lower_is_worse=default.lower_is_worse,
         query=text(raw.get("query")),
         warn=None if default.warn is None else number(raw.get("warn"), default.warn),
+        warn_severity=choice(raw.get("warnSeverity"), default.warn_severity),
+        alert_after_seconds=duration_seconds(raw.get("alertAfter"), default.alert_after_seconds),
     )
 
 
@@ -235,6 +258,8 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
             batch_share=number(gradual.get("batchShare"), base.gradual.batch_share),
             in_flight_seconds=duration_seconds(gradual.get("inFlight"), base.gradual.in_flight_seconds),
         ),
+        canary=parse_canary_spec(mapping(raw.get("canary"))),
+        mitigation=parse_mitigation_spec(mapping(raw.get("mitigation"))),
     )
 
 

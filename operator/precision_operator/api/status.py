@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from precision_operator.api.canary import Comparison, comparison_to_wire, parse_comparison
 from precision_operator.api.conditions import Condition
+from precision_operator.api.mitigation import Mitigation, mitigations_to_wire, parse_mitigations
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
@@ -80,6 +82,8 @@ class Incident:
     last_patch_at: float | None = None
     last_ack_at: float | None = None
     settled_at: float | None = None
+    expedited_at: float | None = None
+    """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
     escalated: bool = False
     strategy: Strategy = Strategy.EMERGENCY
     poisoned: tuple[str, ...] = ()
@@ -113,9 +117,15 @@ class Status:
     members: tuple[Member, ...] = ()
     held: tuple[HeldWorkload, ...] = ()
     failing: tuple[Failing, ...] = ()
+    mitigations: tuple[Mitigation, ...] = ()
+    """What is tried against mild breaches before they are rolled back, and what came of it."""
     attempts: int = 0
     """Rollbacks of the fleet since it last proved itself."""
     incident: Incident | None = None
+    canary: tuple[Member, ...] = ()
+    """Who goes first in a rollback by canary."""
+    comparison: Comparison | None = None
+    """How the canary fares against the rest."""
     conditions: tuple[Condition, ...] = ()
     writer: str = ""
     epoch: int = 0
@@ -160,6 +170,7 @@ def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
         last_patch_at=parse_time(raw.get("lastPatchAt")),
         last_ack_at=parse_time(raw.get("lastAckAt")),
         settled_at=parse_time(raw.get("settledAt")),
+        expedited_at=parse_time(raw.get("expeditedAt")),
         escalated=boolean(raw.get("escalated"), False),
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
         poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
@@ -203,7 +214,10 @@ def status_to_wire(status: Status) -> dict[str, object]:
             }
             for f in status.failing
         ],
+        "mitigations": mitigations_to_wire(status.mitigations),
         "incident": _incident_to_wire(status.incident) if status.incident else None,
+        "canary": [{"name": m.name, "uid": m.uid} for m in status.canary],
+        "comparison": comparison_to_wire(status.comparison),
         "conditions": [c.to_wire() for c in status.conditions],
         "writer": {"holder": status.writer, "epoch": status.epoch},
     }
@@ -261,7 +275,12 @@ def parse_status(raw: object) -> Status:
             for f in map(mapping, sequence(body.get("failing")))
             if text(f.get("signal")) in signals
         ),
+        mitigations=parse_mitigations(body.get("mitigations")),
         incident=_incident_from_wire(mapping(body.get("incident"))),
+        canary=tuple(
+            Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("canary")))
+        ),
+        comparison=parse_comparison(body.get("comparison")),
         conditions=tuple(Condition.from_wire(c) for c in map(mapping, sequence(body.get("conditions")))),
         writer=text(writer.get("holder")),
         epoch=integer(writer.get("epoch"), 0),

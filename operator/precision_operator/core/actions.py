@@ -16,6 +16,16 @@ class SettleStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a request asks of the loss scaler, beside the mode."""
+
+    loss_scale_factor: float | None = None
+    """The loss scale is multiplied by this, once."""
+    growth_interval: int | None = None
+    """Good steps after which the loss scale grows, from then on."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPod:
     """Write the request onto a running pod: it flips at its next step boundary."""
 
@@ -25,6 +35,7 @@ class RequestPod:
     generation: int
     rewind: bool = False
     """Go back to the newest checkpoint that was proven healthy: the weights themselves are poisoned."""
+    tuning: Tuning | None = None
 
 
 @dataclass(frozen=True, slots=True)

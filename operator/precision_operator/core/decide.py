@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Strategy
 from precision_operator.api.status import HeldWorkload, Phase, Status
 from precision_operator.api.wire import generation_text
 from precision_operator.contract import FINALIZER
@@ -23,6 +24,7 @@ from precision_operator.core.actions import (
     SettleStage,
     WriteTemplate,
 )
+from precision_operator.core.alerting import told
 from precision_operator.core.conditions import conditions
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.gates import names
@@ -82,7 +84,7 @@ def decide(policy: Policy, status: Status, observation: Observation, now: float)
     outcome = Outcome(status) if policy.spec.suspend else _HANDLERS[status.phase](facts)
     outcome, actions = _write(facts, outcome)
     after = _describe(facts, outcome)
-    notices = outcome.notices if after != status else ()
+    notices = (*outcome.notices, *told(status, after)) if after != status else ()
     guards = _finalizer(policy)
     edge = after.transition_id != status.transition_id
     return Decision(after, (*guards, *actions, *notices), now + (0.0 if edge else _wake_in(facts, after)))
@@ -169,12 +171,12 @@ def _moved(facts: Facts, status: Status) -> int:
     rollback = status.phase in (Phase.ROLLING_BACK, Phase.HELD)
     if status.phase is Phase.PENDING or status.precision is None:
         return 0
-    accepted = accepted_modes(status.precision, rollback=rollback)
     inside = {m.uid for m in status.members} - {h.uid for h in status.held}
-    count = 0
+    facts, count = replace(facts, status=status), 0
     for workload, delivery in facts.movable:
         if not rollback and workload.uid not in inside:
             continue
+        accepted = accepted_modes(status.precision if rollback else facts.wanted(workload), rollback=rollback)
         progress = progress_of(workload, accepted, facts.evaluation, delivery)
         steady = status.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
         count += progress.told if steady else progress.acknowledged
@@ -186,7 +188,15 @@ def _wake_in(facts: Facts, status: Status) -> float:
     if idle or facts.spec.suspend:
         return IDLE_SECONDS
     interval = facts.spec.evaluation.interval_seconds
-    return min(interval, HURRY_SECONDS) if status.phase is Phase.ROLLING_BACK else interval
+    hurries = status.phase is Phase.ROLLING_BACK and not _compares(status)
+    return min(interval, HURRY_SECONDS) if hurries else interval
+
+
+def _compares(status: Status) -> bool:
+    """A canary is down and being watched, for hours: no answer is waited for."""
+    comparison, incident = status.comparison, status.incident
+    canary = incident is not None and incident.strategy is Strategy.CANARY
+    return canary and comparison is not None and (comparison.since is not None or comparison.ended_at is not None)
 
 
 def _finalizer(policy: Policy) -> tuple[Action, ...]:

@@ -211,7 +211,7 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         for mode in dict.fromkeys((facts.wanted(workload), facts.target)):
             told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
             crashing = told and any(pod.crashing for pod in pods)
-            # What was promoted, or breaches, stays under judgement even when its metrics are lost: that is Unknown, not gone.
+            # What was promoted, or breaches, stays judged even when its metrics are lost: that is Unknown, not gone.
             unseen = any(pod.name not in evaluation.pods for pod in pods)
             watched = told and (guarding or unseen or workload.uid in standing)
             if watched or crashing or trains_in(workload, evaluation.pods, mode):

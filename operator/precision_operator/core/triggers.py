@@ -14,6 +14,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.readings import LOSSES
+from precision_operator.core.windows import spared, window_of
 
 REASONS = {
     Signal.OVERFLOW: "OverflowRateHigh",
@@ -21,6 +22,7 @@ REASONS = {
     Signal.FAILURES: "TrainingFailing",
     Signal.NON_FINITE: "LossNotFinite",
     Signal.SPEED: "TrainingSlow",
+    Signal.MEMORY: "MemoryRatioHigh",
 }
 
 
@@ -49,12 +51,20 @@ def find_trigger(facts: Facts) -> Trigger | None:
         gradual = _whole_fleet(facts, asked, Severity.P2)
     if facts.evaluation is None:
         return gradual
-    standing = [f for f in _confirmed(facts) if cause_elsewhere(facts, f.signal) is None]
-    if standing:
-        found = _from_breaches(facts, standing)
-        # What a person asked for reaches the whole fleet, also where the breach alone would not.
-        return replace(found, scope=Scope.FLEET) if gradual is not None else found
+    breaches = [f for f in standing(facts) if not spared(facts, f)]
+    if breaches:
+        found = _from_breaches(facts, breaches)
+        if gradual is None:
+            return found
+        # What a person asked for reaches the whole fleet, also where the breach alone would not, and without a canary.
+        strategy = Strategy.GRADUAL if found.strategy is Strategy.CANARY else found.strategy
+        return replace(found, scope=Scope.FLEET, strategy=strategy)
     return _no_data(facts) or gradual
+
+
+def standing(facts: Facts) -> list[Failing]:
+    """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
+    return [f for f in _confirmed(facts) if cause_elsewhere(facts, f.signal) is None]
 
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
@@ -130,12 +140,24 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
         severity=severity,
         scope=scope,
         reason=REASONS[worst.signal],
-        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}",
+        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{_tried(facts, worst)}",
         workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
-        detected_at=min(f.since for f in standing if f.severity is severity),
+        detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],
         poisoned=tuple(sorted({f.name for f in standing if f.signal in LOSSES})),
     )
+
+
+def _since(facts: Facts, failing: Failing) -> float:
+    """From when on its deadline counts: a window that spared it has moved that to the window's end."""
+    window = window_of(facts, failing.uid, failing.signal)
+    spared_it = window is not None and window.open and failing.severity is Severity.P2
+    return max(failing.since, window.until) if window is not None and spared_it else failing.since
+
+
+def _tried(facts: Facts, failing: Failing) -> str:
+    window = window_of(facts, failing.uid, failing.signal)
+    return f"; tried before in {window.name}: {', '.join(window.found)}" if window is not None and window.found else ""
 
 
 def _no_data(facts: Facts) -> Trigger | None:

@@ -6,17 +6,21 @@ from precision_operator.api.commands import answered
 from precision_operator.api.status import HeldWorkload, Phase, Scope, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
+from precision_operator.core.alerting import standing
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.mitigation import ended, mitigate
 from precision_operator.core.phases.rollback import begin_rollback, new_incident
 from precision_operator.core.phases.rollout import move_members, target_changed
 from precision_operator.core.progress import accepted_modes
 from precision_operator.core.triggers import Trigger, find_trigger
+from precision_operator.core.windows import promotion_waits
 
 
 def guard(facts: Facts) -> Outcome:
     """Roll back what breaches, take in new workloads, start again where the target was changed."""
+    facts, notices = mitigate(facts)
     status = facts.status
     trigger = find_trigger(facts)
     if trigger is not None:
@@ -26,10 +30,11 @@ def guard(facts: Facts) -> Outcome:
     if status.precision is not facts.spec.target:
         return target_changed(facts)
     asked = answered(facts.policy.annotations, RETRY, status.transition_id) is not None and facts.window_clear
-    if status.held and asked:
+    if (status.held or status.mitigations) and asked:
         status = replace(
             status,
             held=(),
+            mitigations=(),
             phase=Phase.HEALTHY,
             reason="Retried",
             message="held workloads join again",
@@ -37,10 +42,11 @@ def guard(facts: Facts) -> Outcome:
         )
     status = _without_gone(facts, status)
     # What a rollback of another policy still holds joins when a person says so, not because it was found.
-    members = facts.in_cohort(len(facts.stages) - 1, status.members, latched=asked)
-    status = replace(status, members=members)
-    facts = replace(facts, status=status)
-    return _follow_held(facts)
+    window = promotion_waits(replace(facts, status=status))
+    if window is None and not standing(facts):
+        status = replace(status, members=facts.in_cohort(len(facts.stages) - 1, status.members, latched=asked))
+    outcome = _follow_held(replace(facts, status=status))
+    return replace(outcome, waiting=outcome.waiting or window, notices=(*notices, *outcome.notices))
 
 
 def _without_gone(facts: Facts, status: Status) -> Status:
@@ -85,6 +91,7 @@ def _hold_workloads(facts: Facts, trigger: Trigger) -> Outcome:
         reason=trigger.reason,
         message=trigger.message,
         held=tuple(sorted(held.values(), key=lambda h: h.name)),
+        mitigations=ended(status, frozenset(held)),
         generation=facts.next_generation,
         incident=new_incident(facts, trigger),
     )

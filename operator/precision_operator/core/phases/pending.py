@@ -65,6 +65,7 @@ def pending(facts: Facts) -> Outcome:
         step_since=facts.now,
         evidence_since=None,
         failing=(),
+        mitigations=(),
     )
     return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
 

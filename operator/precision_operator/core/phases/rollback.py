@@ -1,26 +1,35 @@
 """RollingBack and Held: everything to the fallback, proven by the processes; then kept there until a person retries."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from precision_operator.api.commands import answered
+from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.commands import Answer, answered
 from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.status import Incident, Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
+from precision_operator.core.canary import choose
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import follow, hurry_from
+from precision_operator.core.followup import follow, hurry_from, not_down
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.canary import compare, first_down
+from precision_operator.core.phases.mitigation import ended
 from precision_operator.core.plan import Desired
 from precision_operator.core.progress import accepted_modes, progress_of
 from precision_operator.core.triggers import Trigger, find_trigger
 
+_URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
 
-def new_incident(facts: Facts, trigger: Trigger) -> Incident:
-    """The incident of a rollback that is decided now."""
+
+def new_incident(facts: Facts, trigger: Trigger, *, canary: bool = False) -> Incident:
+    """The incident of a rollback that is decided now; without a ``canary`` to compare, what asks for one is gradual."""
+    strategy = Strategy.GRADUAL if trigger.strategy is Strategy.CANARY and not canary else trigger.strategy
+    limit = round(facts.now + facts.spec.rollback.canary.limit_seconds, 3)
     return Incident(
         id=f"{facts.policy.name}-{facts.status.transition_id + 1}",
         severity=trigger.severity,
@@ -30,8 +39,8 @@ def new_incident(facts: Facts, trigger: Trigger) -> Incident:
         workloads=tuple(name for name, _ in trigger.workloads),
         detected_at=round(trigger.detected_at, 3),
         decided_at=facts.now,
-        deadline_at=_deadline(facts, trigger),
-        strategy=trigger.strategy,
+        deadline_at=limit if canary else _deadline(facts, trigger),
+        strategy=strategy,
         poisoned=trigger.poisoned,
     )
 
@@ -41,7 +50,8 @@ def _deadline(facts: Facts, trigger: Trigger) -> float:
 
 
 def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
-    """Close the gate and turn the whole fleet to the fallback, in the same pass."""
+    """Close the gate and turn the fleet, or its canary, to the fallback, in the same pass."""
+    canary = choose(facts, trigger) if trigger.strategy is Strategy.CANARY else ()
     status = replace(
         facts.status,
         phase=Phase.ROLLING_BACK,
@@ -51,10 +61,13 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         fallback=facts.spec.fallback,
         gate_closed=True,
         generation=facts.next_generation,
-        incident=new_incident(facts, trigger),
+        incident=new_incident(facts, trigger, canary=bool(canary)),
+        canary=canary,
+        comparison=Comparison() if canary else None,
         evidence_since=None,
         step_since=facts.now,
         held=(),
+        mitigations=ended(facts.status),
         attempts=_attempts(facts) + 1,
     )
     facts = replace(facts, status=status)
@@ -72,6 +85,8 @@ def _attempts(facts: Facts) -> int:
 def _next_down(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Everything, or what a gradual rollback has come to."""
     everything, incident = everything_down(facts, escalate=escalate, force=force), facts.status.incident
+    if incident is not None and incident.strategy is Strategy.CANARY:
+        return first_down(facts, everything)
     gradual = incident is not None and incident.strategy is Strategy.GRADUAL
     if incident is None or not gradual or facts.now >= hurry_from(facts, incident):
         return everything
@@ -79,20 +94,29 @@ def _next_down(facts: Facts, *, escalate: bool = False, force: bool = False) -> 
 
 
 def _raise(facts: Facts, incident: Incident) -> tuple[Incident, tuple[Notify, ...]]:
-    """Severity never falls within an incident, and what it rises to is carried out at once."""
+    """Neither severity nor urgency falls within an incident, and what they rise to is carried out at once."""
     trigger = find_trigger(facts)
-    if trigger is None or trigger.severity >= incident.severity:
+    if trigger is None:
         return incident, ()
+    severity = min(trigger.severity, incident.severity)
+    strategy = max(trigger.strategy, incident.strategy, key=_URGENCY.index)
+    if severity is incident.severity and strategy is incident.strategy:
+        return incident, ()
+    if severity is incident.severity:
+        trigger = replace(trigger, severity=severity, detected_at=facts.now)  # the breach is not new, only the answer
     raised = replace(
         incident,
-        severity=trigger.severity,
-        strategy=trigger.strategy,
+        severity=severity,
+        strategy=strategy,
         reason=trigger.reason,
         message=trigger.message,
         workloads=tuple(sorted({*incident.workloads, *(name for name, _ in trigger.workloads)})),
         poisoned=tuple(sorted({*incident.poisoned, *trigger.poisoned})),
         deadline_at=min(incident.deadline_at, _deadline(facts, trigger)),
+        expedited_at=facts.now,
     )
+    if strategy is Strategy.CANARY:
+        raised = replace(raised, deadline_at=incident.deadline_at)
     return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
 
 
@@ -103,11 +127,6 @@ def everything_down(facts: Facts, *, escalate: bool = False, force: bool = False
         down(facts, w, d, latch=w.uid in moved or w.touched, escalate=escalate, force=force)
         for w, d in (*facts.movable, *facts.rescuable)
     )
-
-
-def unlatch(facts: Facts) -> tuple[Desired, ...]:
-    """Everything as it is, without its latch."""
-    return tuple(replace(desired, unlatch=True, latch=False) for desired in everything_down(facts))
 
 
 def down(
@@ -135,6 +154,10 @@ def rolling_back(facts: Facts) -> Outcome:
     if status.incident is None:
         return Outcome(replace(status, phase=Phase.HELD), everything_down(facts))
     incident, raised = _raise(facts, status.incident)
+    if incident.strategy is Strategy.CANARY:
+        if not_down(facts, _concerned(facts)):
+            return _by_canary(replace(facts, status=replace(status, incident=incident)), incident, raised)
+        incident = replace(incident, strategy=Strategy.GRADUAL)  # nothing is left to compare it with: all are down
     followed = follow(facts, incident, _concerned(facts))
     status = replace(status, incident=followed.incident)
     if raised:
@@ -150,6 +173,21 @@ def rolling_back(facts: Facts) -> Outcome:
     return Outcome(status, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
 
 
+def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> Outcome:
+    """The canary is compared; a verdict that holds it can be ended by a person's retry, as a finished rollback can."""
+    status, everything = facts.status, everything_down(facts)
+    outcome = compare(facts, incident, everything)
+    asked = answered(facts.policy.annotations, RETRY, status.transition_id)
+    if asked is not None and status.comparison is not None and status.comparison.verdict is not Verdict.OPEN:
+        closed = reenabled(facts)
+        if closed is None:
+            inside = {member.uid for member in status.canary}
+            down = [d for d in everything if d.workload.uid in inside or d.workload.latch is not None]
+            return _start_again(status, asked, down)
+        outcome = replace(outcome, waiting=closed)
+    return replace(outcome, notices=(*raised, *outcome.notices))
+
+
 def held(facts: Facts) -> Outcome:
     """Make the rollback last; leave only when a person answers this very transition with retry."""
     status = _current(facts)
@@ -162,25 +200,33 @@ def held(facts: Facts) -> Outcome:
     if asked is not None and closed is None and not settled:
         closed = Closed("Settling", "the rollback is being made to last")
         return Outcome(status, everything_down(facts), settle=True, waiting=closed)
-    latched = [w for w, _ in (*facts.movable, *facts.rescuable) if w.latch is not None]
-    if asked is not None and closed is None and latched:
-        # The person's word is carried out on the workloads first: what is latched later was latched by somebody else.
-        waiting = Closed("Unlatching", names([w.name for w in latched]))
-        return Outcome(status, unlatch(facts), settle=True, waiting=waiting)
     if asked is not None and closed is None:
-        text = f"{asked.by or 'a person'} asked for another attempt"
-        again = replace(
-            status,
-            phase=Phase.PENDING,
-            reason="Retried",
-            message=text,
-            members=(),
-            held=(),
-            failing=(),
-            gate_closed=False,
-        )
-        return Outcome(again, notices=(Notify("Retried", text),))
+        return _start_again(status, asked, everything_down(facts))
     return Outcome(status, everything_down(facts), settle=True, waiting=closed)
+
+
+def _start_again(status: Status, asked: Answer, down: Iterable[Desired]) -> Outcome:
+    """Another attempt, at a person's word; the latches come off first: what is latched later, somebody else latched."""
+    down = tuple(down)
+    latched = [desired.workload.name for desired in down if desired.workload.latch is not None]
+    if latched:
+        unlatched = tuple(replace(desired, unlatch=True, latch=False) for desired in down)
+        return Outcome(status, unlatched, settle=True, waiting=Closed("Unlatching", names(latched)))
+    text = f"{asked.by or 'a person'} asked for another attempt"
+    again = replace(
+        status,
+        phase=Phase.PENDING,
+        reason="Retried",
+        message=text,
+        members=(),
+        held=(),
+        failing=(),
+        canary=(),
+        comparison=None,
+        mitigations=(),
+        gate_closed=False,
+    )
+    return Outcome(again, notices=(Notify("Retried", text),))
 
 
 def _current(facts: Facts) -> Status:

@@ -2,21 +2,26 @@
 
 from dataclasses import replace
 
+from precision_operator.api.spec import Delivery
 from precision_operator.api.status import Phase, Status
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.gates.chain import first_closed
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.mitigation import mitigate
 from precision_operator.core.phases.rollback import begin_rollback, down
 from precision_operator.core.plan import Desired, conflicted
-from precision_operator.core.progress import accepted_modes, progress_of
+from precision_operator.core.progress import Progress, accepted_modes, progress_of
 from precision_operator.core.readings import promotes
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
+from precision_operator.core.windows import promotion_waits, tuning_of
 
 
 def rollout(facts: Facts) -> Outcome:
     """Roll back, promote, or wait for the first gate that is closed."""
+    facts, notices = mitigate(facts)
     trigger = find_trigger(facts)
     if trigger is not None:
         return begin_rollback(facts, trigger)
@@ -34,7 +39,7 @@ def rollout(facts: Facts) -> Outcome:
         return _promote(facts)
     phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
     status = replace(status, phase=phase, reason=closed.reason, message=closed.message)
-    return Outcome(status, move_members(facts), settle=True, waiting=closed)
+    return Outcome(status, move_members(facts), settle=True, waiting=closed, notices=notices)
 
 
 def target_changed(facts: Facts) -> Outcome:
@@ -43,19 +48,25 @@ def target_changed(facts: Facts) -> Outcome:
     again = replace(
         facts.status, phase=Phase.PENDING, reason="TargetChanged", message=text, members=(), held=(), step_index=0
     )
+    again = replace(again, mitigations=())
     return Outcome(again, notices=(Notify("TargetChanged", text),))
 
 
 def move_members(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Members in the target; those rolled back by themselves in the fallback, restarted where they do not listen."""
     held = {h.uid for h in facts.status.held}
-    up = tuple(Desired(w, facts.spec.target, d) for w, d in facts.members)
+    up = tuple(_up(facts, w, d) for w, d in facts.members)
     back = tuple(
         down(facts, w, d, latch=True, escalate=escalate, force=force)
         for w, d in (*facts.movable, *facts.rescuable)
         if w.uid in held
     )
     return up + back
+
+
+def _up(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Desired:
+    tuning, generation = tuning_of(facts, workload)
+    return Desired(workload, facts.wanted(workload), delivery, tuning=tuning, tuned_by=generation)
 
 
 def _waiting(facts: Facts) -> Closed | None:
@@ -67,7 +78,7 @@ def _waiting(facts: Facts) -> Closed | None:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
         return Closed("Undeliverable", text)
     ours = facts.status.generation
-    fought = [w.name for w, d in facts.members if conflicted(Desired(w, facts.spec.target, d), ours)]
+    fought = [w.name for w, d in facts.members if conflicted(_up(facts, w, d), ours)]
     if fought:
         text = f"somebody else writes the templates of {names(fought)} too: leave them out of what you apply, or abort"
         return Closed("ConflictedWriter", text)
@@ -75,18 +86,25 @@ def _waiting(facts: Facts) -> Closed | None:
         elsewhere = cause_elsewhere(facts, failing.signal)
         if elsewhere is not None:
             return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
-    accepted = accepted_modes(facts.spec.target, rollback=False)
+    window = promotion_waits(facts)
+    if window is not None:
+        return window
     given = GateInput(
         policy=facts.policy,
         status=facts.status,
         stage=facts.stages[facts.status.step_index],
         evaluation=facts.evaluation,
-        progress=tuple((w, progress_of(w, accepted, facts.evaluation, d)) for w, d in facts.members),
+        progress=tuple((w, _progress(facts, w, d)) for w, d in facts.members),
         fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
         verdicts=facts.verdicts,
         evidence_since=facts.status.evidence_since,
     )
     return first_closed(given)
+
+
+def _progress(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Progress:
+    accepted = accepted_modes(facts.wanted(workload), rollback=False)
+    return progress_of(workload, accepted, facts.evaluation, delivery)
 
 
 def _evidence_since(facts: Facts) -> float | None:

@@ -13,14 +13,16 @@ from precision_operator.contract import (
     ENABLE,
     ENABLE_ENV,
     GENERATION,
+    GROWTH_INTERVAL,
     LATCH,
+    LOSS_SCALE_FACTOR,
     MODE,
     MODE_ENV,
     ORIGINAL,
     REQUEST,
     SETTLE,
 )
-from precision_operator.core.actions import Latch, RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import Latch, RequestPod, Settle, Tuning, WriteTemplate
 from precision_operator.core.model import SettleIntent
 from precision_operator.errors import PolicyError, PreconditionFailed
 from precision_operator.kube.port import JsonObject, JsonValue, Operation
@@ -42,11 +44,17 @@ def pointer(base: str, key: str) -> str:
     return f"{base}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-def carried(mode: Mode, generation: int, *, rewind: bool = False) -> dict[str, str]:
+def carried(mode: Mode, generation: int, *, rewind: bool = False, tuning: Tuning | None = None) -> dict[str, str]:
     """The three annotations that tell a pod its mode."""
     request: JsonObject = {"generation": generation, "mode": mode.value}
+    if rewind:
+        request["rewind"] = True
+    if tuning is not None and tuning.loss_scale_factor is not None:
+        request[LOSS_SCALE_FACTOR] = tuning.loss_scale_factor
+    if tuning is not None and tuning.growth_interval is not None:
+        request[GROWTH_INTERVAL] = tuning.growth_interval
     return {
-        REQUEST: compact({**request, "rewind": True} if rewind else request),
+        REQUEST: compact(request),
         ENABLE: "false" if mode is Mode.FP32 else "true",
         MODE: mode.value,
     }
@@ -86,7 +94,7 @@ def request_pod(action: RequestPod) -> list[Operation]:
     operations = [Operation("test", "/metadata/uid", pod.uid), *ensure_map(OWN, pod.has_annotations)]
     if pod.has_annotations:
         operations.append(Operation("test", pointer(OWN, REQUEST), pod.request_raw))
-    values = carried(action.mode, action.generation, rewind=action.rewind)
+    values = carried(action.mode, action.generation, rewind=action.rewind, tuning=action.tuning)
     if pod.request_raw == values[REQUEST]:
         return []
     return operations + changes(OWN, {}, values)

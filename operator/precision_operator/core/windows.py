@@ -1,0 +1,104 @@
+"""The windows of ``status.mitigations``: what they spare, what they ask for, and what may still be tried."""
+
+from precision_operator.api.mitigation import Mitigation, Rung
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery, Severity, Strategy
+from precision_operator.api.status import Failing, Phase
+from precision_operator.api.wire import format_time
+from precision_operator.core.actions import Tuning
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import Closed, names
+from precision_operator.core.model import WorkloadView
+from precision_operator.core.readings import Breach, Reading, Unknown
+
+TUNINGS = {Rung.HALVE_SCALE: Tuning(loss_scale_factor=0.5), Rung.GROWTH_INTERVAL: Tuning(growth_interval=4000)}
+"""What the rungs ask of the loss scaler; a growth interval of 2000 is PyTorch's default."""
+
+
+def window_of(facts: Facts, uid: str, signal: Signal) -> Mitigation | None:
+    """The window of one workload's signal, open or not."""
+    return next((m for m in facts.status.mitigations if m.uid == uid and m.signal is signal), None)
+
+
+def reading_of(facts: Facts, uid: str, signal: Signal) -> Reading:
+    """What the signal reads now; Unknown where the workload is not judged."""
+    for verdict in facts.verdicts:
+        if verdict.workload.uid == uid:
+            return verdict.readings.get(signal, Unknown("NotJudged"))
+    return Unknown("NotJudged")
+
+
+def spared(facts: Facts, failing: Failing) -> bool:
+    """A mild breach that calls for no rollback: its window is open, or ended with little enough overflow."""
+    window = window_of(facts, failing.uid, failing.signal)
+    if window is None or not window.open or failing.severity is not Severity.P2:
+        return False
+    return facts.now < window.until or _tolerated(facts, window)
+
+
+def _tolerated(facts: Facts, window: Mitigation) -> bool:
+    reading = reading_of(facts, window.uid, window.signal)
+    limit = facts.spec.rollback.mitigation.rollback_above
+    return window.signal is Signal.OVERFLOW and isinstance(reading, Breach) and reading.value <= limit
+
+
+def window_seconds(facts: Facts, failing: Failing) -> float:
+    """How long a breach may be mitigated; 0: it is answered at once."""
+    rollback, status = facts.spec.rollback, facts.status
+    again = status.attempts > 0 and status.phase in (Phase.PROGRESSING, Phase.PAUSED)
+    # In another attempt the fault is known: what returns is rolled back.
+    if again or failing.severity is not Severity.P2 or rollback.strategies[Severity.P2] is not Strategy.GRADUAL:
+        return 0.0
+    windows = {
+        Signal.OVERFLOW: rollback.mitigation.overflow_window_seconds,
+        Signal.SPEED: rollback.mitigation.speed_window_seconds,
+    }
+    return windows.get(failing.signal, 0.0)
+
+
+def rungs_left(facts: Facts, uid: str, after: Rung | None) -> tuple[Rung, ...]:
+    """What may still be tried on a workload: nothing where a request does not reach it, or no loss scale runs."""
+    hot = any(w.uid == uid and delivery is Delivery.HOT for w, delivery in facts.members)
+    if not hot or facts.spec.target is not Mode.FP16:
+        return ()
+    # To the fallback goes a rollback, with its gate and its latch.
+    ladder = [
+        r for r in facts.spec.rollback.mitigation.ladder if r is not Rung.BF16 or facts.spec.fallback is Mode.FP32
+    ]
+    order = list(Rung)
+    return tuple(r for r in ladder if after is None or order.index(r) > order.index(after))
+
+
+def tuning_of(facts: Facts, workload: WorkloadView) -> tuple[Tuning | None, int]:
+    """What is asked of a member's loss scaler and in which generation; nothing once its processes have applied it.
+
+    Not again of a pod that comes later: the tuning is part of the checkpoint that it resumes from.
+    """
+    for window in facts.status.mitigations:
+        asked = window.open and window.acknowledged_at is None and window.uid == workload.uid
+        if asked and window.rung in TUNINGS:
+            return TUNINGS[window.rung], window.generation
+    return None, 0
+
+
+def promotion_waits(facts: Facts) -> Closed | None:
+    """Nothing is promoted while a window is open; the message has times that stand still."""
+    windows = [m for m in facts.status.mitigations if m.open]
+    if not windows:
+        return None
+    first = min(windows, key=lambda m: (m.until, m.name))
+    over = facts.now >= first.until
+    until = format_time(first.until)
+    if over:
+        text = f"the window of {first.name} is over; a breach of {first.signal} that is rolled back was not seen since"
+        return Closed("MitigationExhausted", f"{text}: it waits for good data, or for a person (rollback)")
+    same = names([m.name for m in windows])
+    if first.rung is None:
+        return Closed(
+            "Investigating", f"{same}: slow training may be investigated until {until}, then it is rolled back"
+        )
+    rung = f"{first.rung} in {first.name} since {format_time(first.rung_since)}"
+    dwell = facts.spec.rollback.mitigation.dwell_seconds
+    text = f"{rung}: {first.signal} must be good for {dwell:g} s by {until}, else it is rolled back"
+    return Closed("Mitigating", text if len(windows) == 1 else f"{text} ({same})")
