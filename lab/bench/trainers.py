@@ -127,4 +127,5 @@ class Trainers:
             "genesis_training_success_total": "1",
         }
         info = f'genesis_precision_info{{{where},mode="{mode}",generation="{generation}"}} 1\n'
+        info += f'genesis_run_info{{{where},device="cpu"}} 1\n'
         return info + "".join(f"{name}{{{where}}} {value}\n" for name, value in values.items())

@@ -6,14 +6,32 @@ It stands where the trainer's process would be; the API server, the controllers 
 import json
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+import urllib3
+from kubernetes import client, config
+
 from lab.cluster.kubectl import Kubectl
 
 STEPS_PER_SECOND = 50.0
+STEPS_PER_RUN = 20.0
+BASELINE_LOSS = 2.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a workload while it trains in reduced precision; shares are of its steps or runs, 0 to 1."""
+
+    overflow: float = 0.0
+    non_finite: float = 0.0
+    failures: float = 0.0
+    divergence: float = 0.0
+    """How far its loss lies above the FP32 baseline, relative."""
+    speed: float = 1.0
+    """Its throughput against the FP32 baseline."""
 
 
 @dataclass
@@ -24,20 +42,37 @@ class _Pod:
     steps: float = 0.0
     reduced_steps: float = 0.0
     overflows: float = 0.0
-    since: float = field(default_factory=time.time)
+    non_finite: float = 0.0
+    runs: float = 0.0
+    successes: float = 0.0
+    loss: float = BASELINE_LOSS
+
+    def train(self, seconds: float, fault: Fault) -> None:
+        """Count what a trainer would have in that time."""
+        fault = fault if self.mode != "fp32" else Fault()
+        done = seconds * STEPS_PER_SECOND * fault.speed
+        self.steps += done
+        self.reduced_steps += done if self.mode != "fp32" else 0.0
+        self.overflows += done * fault.overflow
+        self.non_finite += done * fault.non_finite
+        self.runs += done / STEPS_PER_RUN
+        self.successes += done / STEPS_PER_RUN * (1.0 - fault.failures)
+        self.loss = BASELINE_LOSS * (1.0 + fault.divergence)
 
 
 class ShadowTrainers:
     """Follows the pods of a namespace and exports what their trainers would."""
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
-        self._kubectl = kubectl
-        self._namespace = namespace
+        self._api = client.CoreV1Api(config.new_client_from_config(str(kubectl.kubeconfig), context=kubectl.context))
+        self.namespace = namespace
         self._pods: dict[str, _Pod] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.overflow: dict[str, float] = {}
         """Workload → share of its reduced-precision steps that overflow."""
+        self.faults: dict[str, Fault] = {}
+        """Workload → all that is wrong with it, where that is more than overflow."""
         self.silent = False
         """The exporter answers 503: the trainers' metrics are gone."""
         shadow = self
@@ -75,6 +110,7 @@ class ShadowTrainers:
         self._server.server_close()
         for thread in self._threads:
             thread.join(timeout=10)
+        self._api.api_client.close()
 
     def modes(self) -> dict[str, set[str]]:
         """Workload → the modes that its pods train in."""
@@ -89,37 +125,38 @@ class ShadowTrainers:
         lines = []
         with self._lock:
             for name, pod in self._pods.items():
-                where = f'namespace="{self._namespace}",pod="{name}"'
+                where = f'namespace="{self.namespace}",pod="{name}"'
                 mode = f'mode="{pod.mode}",generation="{pod.generation}"'
                 lines += [
                     f"genesis_precision_info{{{where},{mode}}} 1",
+                    f'genesis_run_info{{{where},device="cpu"}} 1',
                     f"genesis_training_steps_total{{{where}}} {pod.steps}",
                     f"genesis_training_samples_total{{{where}}} {pod.steps * 8}",
                     f"genesis_fp16_training_steps_total{{{where}}} {pod.reduced_steps}",
                     f"genesis_fp16_overflow_steps_total{{{where}}} {pod.overflows}",
-                    f"genesis_nonfinite_loss_steps_total{{{where}}} 0",
-                    f"genesis_training_loss{{{where}}} 2.0",
-                    f"genesis_fp32_baseline_loss{{{where}}} 2.0",
+                    f"genesis_nonfinite_loss_steps_total{{{where}}} {pod.non_finite}",
+                    f"genesis_training_loss{{{where}}} {pod.loss}",
+                    f"genesis_fp32_baseline_loss{{{where}}} {BASELINE_LOSS}",
                     f"genesis_fp32_baseline_samples_per_second{{{where}}} {STEPS_PER_SECOND * 8}",
-                    f"genesis_training_total{{{where}}} {int(pod.steps / 20)}",
-                    f"genesis_training_success_total{{{where}}} {int(pod.steps / 20)}",
+                    f"genesis_training_total{{{where}}} {int(pod.runs)}",
+                    f"genesis_training_success_total{{{where}}} {int(pod.successes)}",
                 ]
         return "\n".join(lines) + "\n"
 
     def _follow(self) -> None:
         last = time.time()
         while not self._stop.wait(0.2):
-            found = self._kubectl("get", "pods", "-n", self._namespace, "-o", "json", check=False)
+            try:
+                # One connection for all: a kubectl a look would cost more than what is tested.
+                answer = self._api.list_namespaced_pod(self.namespace, _preload_content=False, _request_timeout=5)
+                self._update(json.loads(answer.data)["items"])
+            except (client.ApiException, urllib3.exceptions.HTTPError):
+                pass  # the API server is being restarted by the test; trainers go on meanwhile
             now = time.time()
-            if found.returncode == 0:  # else: the API server is being restarted by the test
-                self._update(json.loads(found.stdout)["items"])
             with self._lock:
                 for pod in self._pods.values():
-                    done = (now - last) * STEPS_PER_SECOND
-                    pod.steps += done
-                    if pod.mode != "fp32":
-                        pod.reduced_steps += done
-                        pod.overflows += done * self.overflow.get(pod.workload, 0.0)
+                    overflow = self.overflow.get(pod.workload, 0.0)
+                    pod.train(now - last, self.faults.get(pod.workload, Fault(overflow=overflow)))
             last = now
 
     def _update(self, items: list[dict[str, Any]]) -> None:

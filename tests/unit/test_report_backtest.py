@@ -9,7 +9,14 @@ from precision_operator.api.status import Phase, Scope
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.report.backtest import Backtest, Simulation, workload_of
 
-GOOD = {Signal.OVERFLOW: 0.0, Signal.DIVERGENCE: 0.0, Signal.FAILURES: 0.0, Signal.NON_FINITE: 0.0, Signal.SPEED: 1.2}
+GOOD = {
+    Signal.OVERFLOW: 0.0,
+    Signal.DIVERGENCE: 0.0,
+    Signal.FAILURES: 0.0,
+    Signal.NON_FINITE: 0.0,
+    Signal.SPEED: 1.2,
+    Signal.MEMORY: 0.6,
+}
 PODS = [f"trainer-{i}-5d9c7b6f4-abcde" for i in range(4)]
 HOUR = 3600.0
 BEGAN = 1_700_000_000.0

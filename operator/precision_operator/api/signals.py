@@ -13,3 +13,4 @@ class Signal(StrEnum):
     FAILURES = "failures"
     NON_FINITE = "nonFinite"
     SPEED = "speed"
+    MEMORY = "memory"

@@ -68,7 +68,8 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
                 f"{path}.query",
                 f"{criterion.query!r} must stand in the operator's catalogue (config.queries of the chart)",
             )
-    if not any(spec.criterion(signal).enabled for signal in Signal):
+    rolling = [c for c in map(spec.criterion, Signal) if c.enabled and c.severity is not Severity.P3]
+    if not rolling:
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
     if spec.rollback.strategies[Severity.P0] is Strategy.HOLD:
         yield Fault("spec.rollback.strategies.P0", "Hold: dying jobs and NaN losses would roll nothing back")

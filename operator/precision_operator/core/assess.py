@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, PolicySpec, Strategy
+from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
 from precision_operator.api.status import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
@@ -21,7 +21,7 @@ SPEED_AGE_SHARE = 0.125
 TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
 
-REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED})
+REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED, Signal.MEMORY})
 """Signals that compare with FP32, or need a loss scale: they say nothing of a workload that trains in FP32."""
 
 
@@ -146,15 +146,16 @@ def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float, limit:
     """The breaches that more than ``limit`` evaluations in a row found, and that call for a rollback.
 
     Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing. What is answered
-    gradually must have stood for its time besides.
+    gradually, or by canary, must have stood for its time besides.
     """
-    rules = spec.rollback
+    rules, unhurried = spec.rollback, (Strategy.GRADUAL, Strategy.CANARY)
     return tuple(
         f
         for f in failing
         if f.count > limit
+        and f.severity is not Severity.P3
         and rules.strategies[f.severity] is not Strategy.HOLD
-        and (rules.strategies[f.severity] is not Strategy.GRADUAL or at - f.since >= rules.gradual.sustain_seconds)
+        and (rules.strategies[f.severity] not in unhurried or at - f.since >= rules.gradual.sustain_seconds)
     )
 
 

@@ -1,9 +1,17 @@
 """The conditions that a pass leaves behind."""
 
+from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.status import Phase, Status
+from precision_operator.core.alerting import alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+
+_STUCK = frozenset(
+    {"ProgressDeadlineExceeded", "DeadlineExceeded"}
+    | {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
+)
+"""What is waited for without getting nearer by itself."""
 
 
 def conditions(
@@ -17,6 +25,7 @@ def conditions(
         _is("Healthy", status.phase is Phase.HEALTHY, status.reason, status.message),
         _is("RolledBack", status.phase is Phase.HELD, status.reason, status.message),
         _is("GateClosed", status.gate_closed, "GateClosed" if status.gate_closed else "GateOpen", ""),
+        alerting(facts),
     ]
     return merge_conditions(facts.status.conditions, found, observed_generation=facts.policy.generation, now=facts.now)
 
@@ -72,6 +81,6 @@ def _progressing(facts: Facts, status: Status, waiting: Closed | None) -> Condit
         return _is("Progressing", False, "Suspended", "spec.suspend is true: nothing is decided or written")
     moving = status.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
     if waiting is not None:
-        stuck = waiting.reason in ("ProgressDeadlineExceeded", "DeadlineExceeded")
+        stuck = waiting.reason in _STUCK
         return _is("Progressing", moving and not stuck, waiting.reason, waiting.message)
     return _is("Progressing", moving, status.reason, status.message)

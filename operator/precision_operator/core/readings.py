@@ -54,7 +54,7 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     if not math.isfinite(value):
         return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown("NotANumber")
     if criterion.warn is not None and value > criterion.warn:
-        return Breach(value, Severity.P2)
+        return Breach(value, criterion.warn_severity)
     return Ok(value)
 
 

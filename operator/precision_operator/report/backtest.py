@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
 from precision_operator.api.status import HeldWorkload, Incident, Phase, Status
 from precision_operator.core.actions import RequestPod, WriteTemplate
 from precision_operator.core.cohorts import extend_cohort
@@ -215,6 +216,9 @@ class Simulation:
     def _breached(self, signals: PodSignals) -> bool:
         for criterion in self._policy.spec.criteria:
             value = signals.values.get(Signal(criterion.signal))
-            if criterion.enabled and value is not None and isinstance(judge(criterion, value, failing=True), Breach):
+            if not criterion.enabled or value is None:
+                continue
+            reading = judge(criterion, value, failing=True)
+            if isinstance(reading, Breach) and reading.severity is not Severity.P3:
                 return True
         return False

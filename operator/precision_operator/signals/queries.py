@@ -27,6 +27,13 @@ from precision_operator.errors import QueryInvalid
 ACK = "ack"
 STEPS = "steps"
 
+_LOSS_BY_MODEL = (
+    '(max by (pod) (genesis_training_loss{namespace="$namespace"})'
+    ' * on (pod) group_left (model) max by (pod, model) (genesis_run_info{namespace="$namespace"}))'
+)
+_IN_FP32 = f'({_LOSS_BY_MODEL} and on (pod) genesis_precision_info{{namespace="$namespace",mode="fp32"}})'
+_FP32_COHORT = f"(avg by (model) ({_IN_FP32}) and (count by (model) ({_IN_FP32}) >= 2))"
+
 BUILT_IN: Mapping[str, str] = {
     # Value: when the acknowledgement was scraped, seconds since the epoch, by Prometheus' clock.
     ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"})) - time()',
@@ -54,6 +61,24 @@ BUILT_IN: Mapping[str, str] = {
     "speed": (
         'sum by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[$window]))'
         ' / (max by (pod) (genesis_fp32_baseline_samples_per_second{namespace="$namespace"}) > 0)'
+    ),
+    # Most device memory seen allocated in low precision, relative to the FP32 baseline's peak; absent without a baseline. A
+    # trainer that says itself that it runs on a CPU allocates none on a device: that is data, not the want of it.
+    "memory": (
+        'max by (pod) (max_over_time(genesis_cuda_memory_allocated_bytes{namespace="$namespace",mode!="fp32"}[$window]))'
+        ' / (max by (pod) (genesis_fp32_baseline_peak_bytes{namespace="$namespace"}) > 0)'
+        ' or 0 * max by (pod) (genesis_run_info{namespace="$namespace",device="cpu"})'
+    ),
+    # In the place of divergence, by name, for workloads that never trained in FP32: how far the loss lies above the mean of
+    # the pods of the same model that train in FP32 now, where there are two or more of them.
+    "divergence-cohort": (
+        "max by (pod) (("
+        + _LOSS_BY_MODEL
+        + " - on (model) group_left () "
+        + _FP32_COHORT
+        + ") / on (model) group_left () abs("
+        + _FP32_COHORT
+        + "))"
     ),
 }
 """PromQL by signal name; ``ack`` and ``steps`` are asked in every evaluation."""

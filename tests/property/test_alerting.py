@@ -1,0 +1,123 @@
+"""Breaches that are told and hold promotions, and for which nothing is ever rolled back (P3)."""
+
+import pytest
+
+from precision_operator.api.conditions import Condition
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import Notify
+from precision_operator.core.alerting import ALERTING
+from tests.property.policies import FAST, policy
+from tests.property.world import World
+
+STEPS = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}}
+
+
+def fleet(*, count: int = 4, **spec: object) -> World:
+    world = World(policy(**{**STEPS, **spec}))
+    for index in range(count):
+        world.add(f"hot-{index}")
+    return world
+
+
+def breach(world: World, values: dict[Signal, float]) -> None:
+    world.bad = dict.fromkeys(world.workloads, values)
+
+
+def alert(world: World) -> Condition:
+    return next(c for c in world.status.conditions if c.type == ALERTING)
+
+
+MILD = [
+    (Signal.MEMORY, 0.85, 900.0, "MemoryRatioHigh"),
+    (Signal.DIVERGENCE, 0.12, 1800.0, "LossDiverging"),
+]
+
+
+@pytest.mark.parametrize(("signal", "value", "seconds", "reason"), MILD)
+def test_a_mild_breach_is_told_after_its_time_once_and_rolls_nothing_back(
+    signal: Signal, value: float, seconds: float, reason: str
+) -> None:
+    world = fleet()
+    world.run(12)
+    assert world.status.phase is Phase.HEALTHY
+    breach(world, {signal: value})
+    world.step()
+    began, told = world.now - 15.0, []
+    while world.now < began + seconds + 600.0:
+        decision = world.step()
+        told += [a for a in decision.actions if isinstance(a, Notify)]
+        assert (alert(world).status == "True") is (world.now - 15.0 - began >= seconds)
+    assert world.status.phase is Phase.HEALTHY
+    assert [notice.reason for notice in told] == [reason]
+    assert "hot-0, hot-1, hot-2, hot-3" in told[0].message
+    breach(world, {})
+    world.step()
+    assert alert(world).status == "False"
+
+
+@pytest.mark.parametrize(("signal", "value", "seconds", "reason"), MILD)
+def test_a_mild_breach_holds_the_next_step_from_its_first_evaluation_on(
+    signal: Signal, value: float, seconds: float, reason: str
+) -> None:
+    world = fleet()
+    breach(world, {signal: value})
+    world.run(20)
+    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
+    assert next(c for c in world.status.conditions if c.type == "Progressing").reason == "EvidenceInsufficient"
+    breach(world, {})
+    world.run(8)
+    assert world.status.phase is Phase.HEALTHY
+
+
+def test_a_standing_alert_costs_no_write() -> None:
+    world = fleet()
+    world.run(12)
+    breach(world, {Signal.MEMORY: 0.9})
+    world.run(80)
+    assert alert(world).status == "True"
+    writes = world.status_writes + world.writes
+    world.run(20)
+    assert world.status_writes + world.writes == writes
+
+
+def test_newcomers_join_no_fleet_that_people_were_told_of() -> None:
+    world = fleet()
+    world.run(12)
+    breach(world, {Signal.MEMORY: 0.9})
+    world.run(80)
+    world.add("hot-9")
+    world.run(4)
+    assert "hot-9" not in {m.name for m in world.status.members}
+    breach(world, {})
+    world.run(4)
+    assert "hot-9" in {m.name for m in world.status.members}
+
+
+def test_the_severity_of_a_mild_breach_is_a_setting() -> None:
+    criteria = {"divergence": {"warnSeverity": "P2"}}
+    rollback = {"gradual": {"sustain": "1m"}, "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}}
+    world = fleet(criteria=criteria, rollback=rollback)
+    world.run(12)
+    breach(world, {Signal.DIVERGENCE: 0.12})
+    world.run(12)
+    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+
+
+def test_worse_divergence_is_rolled_back_although_milder_was_only_told() -> None:
+    world = fleet()
+    world.run(12)
+    breach(world, {Signal.DIVERGENCE: 0.12})
+    world.run(5)
+    breach(world, {Signal.DIVERGENCE: 0.3})
+    world.run(2)
+    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    assert world.status.incident is not None
+    assert world.status.incident.reason == "LossDiverged"
+
+
+def test_missing_memory_data_promotes_nothing() -> None:
+    world = fleet()
+    breach(world, {Signal.MEMORY: float("nan")})
+    world.run(12)
+    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
