@@ -60,7 +60,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
 def _asked_since(facts: Facts, incident: Incident) -> float:
     """From when on an answer is due: from when all had been asked; where that is not known, from when we began to watch."""
     watched = facts.evaluation.continuous_since if facts.evaluation is not None else 0.0
-    if incident.decided_at > facts.now:
+    if _begun(incident) > facts.now:
         return watched  # a clock was set back: what it said then is no measure now
     asked = incident.last_patch_at if incident.last_patch_at is not None else watched
     return max(hurry_from(facts, incident), asked)
@@ -68,9 +68,16 @@ def _asked_since(facts: Facts, incident: Incident) -> float:
 
 def hurry_from(facts: Facts, incident: Incident) -> float:
     """From when on everything is written at once: from the start, or where a gradual rollback would miss its deadline."""
+    begun, rules = _begun(incident), facts.spec.rollback
+    if incident.strategy is Strategy.CANARY:
+        return begun + rules.gradual.in_flight_seconds
     if incident.strategy is not Strategy.GRADUAL:
-        return incident.decided_at
-    return max(incident.decided_at, incident.deadline_at - 3 * facts.spec.rollback.ack_timeout_seconds)
+        return begun
+    return max(begun, incident.deadline_at - 3 * rules.ack_timeout_seconds)
+
+
+def _begun(incident: Incident) -> float:
+    return max(incident.decided_at, incident.expedited_at or incident.decided_at)
 
 
 def not_down(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:

@@ -148,6 +148,8 @@ class Observation:
     """How many more settles may be under way at once."""
     problem: tuple[str, str] | None = None
     """(reason, message) of why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
+    canary_nodes: tuple[str, ...] = ()
+    """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(workload, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     writer: str = ""

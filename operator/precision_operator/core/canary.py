@@ -1,0 +1,113 @@
+"""Who goes first in a rollback by canary, and how much better they fare than the rest.
+
+Like is compared with like: both sides are breached workloads. A canary of healthy ones would look cured, and a rest of
+healthy ones would hide the cure.
+"""
+
+import math
+from collections.abc import Container
+from statistics import fmean
+
+from precision_operator.api.canary import Choice
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Criterion, Delivery, Severity
+from precision_operator.api.status import Member
+from precision_operator.core.assess import assess, trains_in
+from precision_operator.core.cohorts import canary_order
+from precision_operator.core.facts import Facts
+from precision_operator.core.followup import not_down
+from precision_operator.core.gates import Closed, names
+from precision_operator.core.model import WorkloadView
+from precision_operator.core.progress import live_pods
+from precision_operator.core.readings import Breach, Reading, Unknown
+from precision_operator.core.triggers import Trigger
+
+KNOWN_SHARE = 0.5
+"""Of the rest that must be known in a look; of the canary, all."""
+
+
+def choose(facts: Facts, trigger: Trigger) -> tuple[Member, ...]:
+    """The canary of a rollback that is decided now; empty where fewer than two breached workloads could be compared."""
+    rules, breached = facts.spec.rollback.canary, {uid for _, uid in trigger.workloads}
+    pool = [
+        w
+        for w, d in (*facts.members, *facts.residual)
+        if w.uid in breached and d is not Delivery.NEW_ONLY and live_pods(w) and facts.reduced(w)
+    ]
+    chosen = _labelled(facts, pool)
+    if not 0 < len(chosen) < len(pool):
+        size = max(1, math.floor(rules.share * facts.moved_count))
+        chosen = canary_order(facts.policy.uid, pool)[: min(size, len(pool) // 2)]
+    return tuple(sorted(Member(w.name, w.uid) for w in chosen))
+
+
+def _labelled(facts: Facts, pool: list[WorkloadView]) -> list[WorkloadView]:
+    """Those that run on labelled nodes only. Where the nodes could not be read there are none: the share decides."""
+    nodes = facts.observation.canary_nodes
+    if facts.spec.rollback.canary.by is not Choice.NODE_LABEL:
+        return []
+    return [w for w in pool if all(pod.node in nodes for pod in live_pods(w))]
+
+
+def difference(facts: Facts) -> float | Closed:
+    """How much more trouble the rest is in than the canary, -1 to 1; or why that is not known."""
+    incident = facts.status.incident
+    inside = {member.uid for member in facts.status.canary}
+    fleet = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if live_pods(w)]
+    canary = [(w, d) for w, d in fleet if w.uid in inside]
+    if not canary:
+        return Closed("CanaryGone", "no workload of the canary has a pod: there is nothing to compare")
+    late = [w.name for w, _ in not_down(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
+    if late:
+        return Closed("AwaitingAcknowledgement", f"waiting for {names(late)} to report {facts.spec.fallback} again")
+    known = incident.workloads if incident is not None else ()
+    rest = [w for w, _ in fleet if w.name in known and w.uid not in inside and facts.reduced(w)]
+    if not rest:
+        return Closed("NothingToCompare", "none of the breached workloads is left in reduced precision")
+    first = {w.name: trouble(facts, w) for w, _ in canary}
+    others = {w.name: trouble(facts, w) for w in rest}
+    unknown = [name for name, found in first.items() if found is None]
+    heard = [found for found in others.values() if found is not None]
+    if len(heard) < KNOWN_SHARE * len(others):
+        unknown += [name for name, found in others.items() if found is None]
+    if unknown:
+        return Closed("CanaryUnknown", f"no believable data for {names(unknown)}: this look is not counted")
+    return fmean(heard) - fmean(found for found in first.values() if found is not None)
+
+
+def trouble(facts: Facts, workload: WorkloadView) -> float | None:
+    """How near a workload is to a breach, of any signal: 0 as good as what promotes, 1 a breach; None where not known.
+
+    Loss and speed are relative to the workload's own FP32 baseline, on both sides: that FP32 is slower and needs more
+    memory is its price, never trouble. In FP32 there is no loss scale that could overflow.
+    """
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return None
+    # As if in reduced precision: for FP32 the signals that are relative to its baseline would be left out.
+    readings = dict(assess(workload, facts.spec, evaluation, mode=Mode.FP16, failing=frozenset()).readings)
+    if trains_in(workload, evaluation.pods, Mode.FP32):
+        readings.pop(Signal.OVERFLOW, None)
+        readings.pop(Signal.MEMORY, None)
+    answered = facts.spec.rollback.strategies
+    judged = [(facts.spec.criterion(signal), reading) for signal, reading in readings.items()]
+    levels = [_level(c, reading, answered) for c, reading in judged if c.severity in answered]
+    if 1.0 in levels:
+        return 1.0
+    known = [level for level in levels if level is not None]
+    return max(known, default=None) if len(known) == len(levels) else None
+
+
+def _level(criterion: Criterion, reading: Reading, answered: Container[Severity]) -> float | None:
+    """0 to 1 between what promotes and what is a breach that a rollback answers."""
+    if isinstance(reading, Unknown):
+        return None
+    if isinstance(reading, Breach) and reading.severity in answered:
+        return 1.0
+    good = criterion.leave if criterion.promote_below is None else criterion.promote_below
+    warns = criterion.warn is not None and criterion.warn_severity in answered
+    bad = criterion.warn if criterion.warn is not None and warns else criterion.enter
+    if good == bad:
+        return 0.0
+    return min(1.0, max(0.0, (reading.value - good) / (bad - good)))

@@ -1,0 +1,148 @@
+"""A rollback by canary, while it is one: the first go down, are compared with the rest, and a verdict ends it."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
+from precision_operator.api.commands import answered
+from precision_operator.api.spec import Strategy
+from precision_operator.api.status import Incident, Status
+from precision_operator.contract import PROMOTE
+from precision_operator.core.actions import Notify
+from precision_operator.core.batches import under_way
+from precision_operator.core.canary import difference
+from precision_operator.core.facts import Facts
+from precision_operator.core.followup import follow
+from precision_operator.core.gates import Closed
+from precision_operator.core.outcome import Outcome
+from precision_operator.core.plan import Desired
+from precision_operator.core.sequential import look, verdict
+
+_HOLDS = {
+    Verdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
+    Verdict.WORSE: "the canary fares worse than the rest",
+    Verdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
+}
+
+
+def first_down(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, ...]:
+    """The canary alone; what it asks of it is asked as in a gradual rollback."""
+    inside = {member.uid for member in facts.status.canary}
+    incident = facts.status.incident
+    own = [desired for desired in everything if desired.workload.uid in inside]
+    return under_way(facts, incident, own) if incident is not None else ()
+
+
+def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
+    """One pass of a rollback by canary that nothing more urgent has taken over."""
+    comparison = facts.status.comparison or Comparison()
+    asked = answered(facts.policy.annotations, PROMOTE, facts.status.transition_id)
+    if asked is not None:
+        return _promote(facts, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
+    if comparison.verdict is not Verdict.OPEN:
+        return _held(facts, everything, comparison)
+    if comparison.since is None:
+        return _await(facts, incident, everything)
+    comparison, waiting = _look(facts, comparison)
+    found = _found(facts, comparison)
+    helped = found is Verdict.NO_DIFFERENCE and facts.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
+    if found is Verdict.BETTER or helped:
+        comparison = replace(comparison, verdict=found, ended_at=facts.now)
+        text = (
+            "the canary fares better than the rest"
+            if found is Verdict.BETTER
+            else f"{_HOLDS[found]}, and Promote is set"
+        )
+        return _promote(facts, everything, comparison, f"{text} ({_figures(facts, comparison)})")
+    if found is not Verdict.OPEN:
+        return _hold(facts, everything, replace(comparison, verdict=found, ended_at=facts.now))
+    status = replace(facts.status, comparison=comparison)
+    return Outcome(status, first_down(facts, everything), settle=True, waiting=waiting)
+
+
+def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
+    """Until every canary says that it trains in the fallback, or only crashes there."""
+    inside = {member.uid for member in facts.status.canary}
+    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in inside])
+    desired = tuple(replace(d, escalate=followed.escalate, force=followed.force) for d in first_down(facts, everything))
+    # Written and acknowledged is what the whole fleet is, not its canary.
+    kept = replace(followed.incident, last_patch_at=None, last_ack_at=None)
+    status = replace(facts.status, incident=kept)
+    if followed.waiting is None and facts.evaluation is not None:
+        status = replace(status, comparison=Comparison(since=round(facts.evaluation.at, 3)))
+        waiting = Closed("ComparingCanary", "the canary is down; its first window has begun")
+        return Outcome(status, desired, settle=True, waiting=waiting, notices=followed.notices)
+    if _over(facts):
+        return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
+    return Outcome(status, desired, waiting=followed.waiting, notices=followed.notices)
+
+
+def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
+    """Look once a window of the metrics: readings of windows that overlap are no two observations."""
+    rules, evaluation = facts.spec.rollback.canary, facts.evaluation
+    before = comparison.looked_at if comparison.looked_at is not None else comparison.since
+    if evaluation is None or before is None or evaluation.at - before < facts.spec.evaluation.window_seconds:
+        return comparison, Closed("ComparingCanary", _figures(facts, comparison))
+    found = difference(facts)
+    if isinstance(found, Closed):
+        return comparison, found
+    seen = replace(look(comparison, found, margin=rules.margin), looked_at=round(evaluation.at, 3))
+    return seen, Closed("ComparingCanary", _figures(facts, seen))
+
+
+def _found(facts: Facts, comparison: Comparison) -> Verdict:
+    """Time without data does not count towards the window, only towards the limit."""
+    shown = verdict(comparison, alpha=facts.spec.rollback.canary.false_alarm_rate)
+    if shown is Verdict.OPEN and comparison.looks >= _planned(facts):
+        return Verdict.NO_DIFFERENCE
+    return Verdict.INCONCLUSIVE if shown is Verdict.OPEN and _over(facts) else shown
+
+
+def _planned(facts: Facts) -> int:
+    """The looks after which the comparison has run its window."""
+    return max(1, math.ceil(facts.spec.rollback.canary.window_seconds / facts.spec.evaluation.window_seconds))
+
+
+def _over(facts: Facts) -> bool:
+    incident = facts.status.incident
+    return incident is not None and facts.now >= incident.deadline_at
+
+
+def _figures(facts: Facts, comparison: Comparison) -> str:
+    mean = comparison.mean
+    said = f"mean difference {mean:+.2f}" if mean is not None else "nothing known yet"
+    return f"{comparison.looks} of {_planned(facts)} looks, {said}"
+
+
+def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison, why: str) -> Outcome:
+    """The rest follows in batches. Its deadline begins here, as if it had been decided now."""
+    incident = facts.status.incident
+    assert incident is not None
+    text = f"{why}: the rest of the fleet follows in batches"
+    incident = replace(
+        incident,
+        strategy=Strategy.GRADUAL,
+        expedited_at=facts.now,
+        deadline_at=round(facts.now + facts.spec.rollback.deadlines_seconds[incident.severity], 3),
+    )
+    status = replace(facts.status, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
+    facts = replace(facts, status=status)
+    return Outcome(status, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
+
+
+def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
+    """The verdict is no reason to go on. The canary stays where it is, the rest too, until a person decides."""
+    status: Status = replace(facts.status, comparison=comparison, reason=f"Canary{comparison.verdict}")
+    status = replace(
+        status, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
+    )
+    outcome = _held(replace(facts, status=status), everything, comparison)
+    return replace(outcome, notices=(Notify(status.reason, status.message, warning=True),))
+
+
+def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
+    number = facts.status.transition_id
+    how = f"promote={number} rolls back the rest, retry={number} ends the rollback, abort={number} rolls back at once"
+    waiting = Closed(f"Canary{comparison.verdict}", f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
+    return Outcome(facts.status, first_down(facts, everything), settle=True, waiting=waiting)

@@ -1,0 +1,325 @@
+"""A rollback by canary: who goes first, what ends the comparison, and what takes it over."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precision_operator.api.canary import Verdict
+from precision_operator.api.commands import Prerequisite
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
+from tests.property.test_awkward_histories import NAN, OVERFLOWS, answer, until
+from tests.property.test_story import promoted
+from tests.property.test_strategies import QUICK, annotate, incident_of
+from tests.property.world import World
+
+MILD = {Signal.OVERFLOW: 0.2}
+SLOW = {Signal.SPEED: 0.7}
+MINUTE = 60.0
+WINDOW_SECONDS = 300.0
+
+
+def by_canary(canary: dict[str, object] | None = None, *, everywhere: bool = False, **spec: object) -> World:
+    """A promoted fleet of six whose mild breach has just begun a rollback by canary."""
+    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "canary": canary or {}}
+    world = promoted(rollback=rollback, **spec)
+    if everywhere:
+        world.everywhere = dict(SLOW)
+    else:
+        world.bad = dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    return world
+
+
+def verdict_of(world: World) -> Verdict:
+    assert world.status.comparison is not None
+    return world.status.comparison.verdict
+
+
+def canary_of(world: World) -> set[str]:
+    return {member.name for member in world.status.canary}
+
+
+def compared(world: World) -> World:
+    """On to the first look."""
+    until(world, lambda w: w.status.comparison is not None and w.status.comparison.looks > 0, seconds=MINUTE)
+    return world
+
+
+def pinned(world: World, values: Callable[[World], dict[Signal, float]]) -> None:
+    """The canary's metrics alone are others, in the precision that it is in now."""
+    observe = world.observe
+
+    def changed() -> object:
+        seen = observe()
+        assert seen.evaluation is not None
+        mine = {p.name for w in seen.workloads if w.name in canary_of(world) for p in w.pods}
+        pods = {
+            name: replace(said, values={**said.values, **values(world)}) if name in mine else said
+            for name, said in seen.evaluation.pods.items()
+        }
+        return replace(seen, evaluation=replace(seen.evaluation, pods=pods))
+
+    world.observe = changed  # type: ignore[method-assign, assignment]
+
+
+def test_one_breached_workload_goes_first_and_the_gate_is_closed() -> None:
+    world = by_canary()
+    assert incident_of(world) == (Severity.P2, Strategy.CANARY)
+    assert world.status.gate_closed
+    compared(world)
+    assert world.really_in(Mode.FP32) == canary_of(world)
+    assert len(canary_of(world)) == 1
+
+
+def test_a_canary_that_fares_better_takes_the_rest_with_it_in_batches() -> None:
+    world = by_canary()
+    begun = world.now
+    left = [len(world.really_in(Mode.FP16))]
+    while world.status.phase is not Phase.HELD:
+        world.step(MINUTE / 4)
+        left.append(len(world.really_in(Mode.FP16)))
+        assert left[-2] - left[-1] <= 2, "more than a batch at once"
+        assert len(left) < 1000, world.status.message
+    assert verdict_of(world) is Verdict.BETTER
+    assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
+    assert left[-1] == 0
+    incident, comparison = world.status.incident, world.status.comparison
+    assert incident is not None
+    assert comparison is not None
+    assert comparison.ended_at is not None
+    assert incident.last_ack_at is not None
+    assert comparison.ended_at < incident.last_ack_at <= incident.deadline_at == comparison.ended_at + 1800.0
+    # Eight looks at the greatest difference; the canary's first window does not count before it is over.
+    assert 8 * WINDOW_SECONDS <= comparison.ended_at - begun <= 10 * WINDOW_SECONDS
+
+
+def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_to_go_on() -> None:
+    world = by_canary(everywhere=True)
+    begun = world.now
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is Verdict.NO_DIFFERENCE
+    assert world.now - begun >= 7200.0
+    world.run(600, MINUTE)
+    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.status.reason == "CanaryNoDifference"
+    assert world.really_in(Mode.FP32) == canary_of(world)
+    progressing = {c.type: c for c in world.status.conditions}["Progressing"]
+    assert (progressing.status, progressing.reason) == ("False", "CanaryNoDifference")
+    assert f"promote={world.status.transition_id}" in progressing.message
+
+
+def test_no_difference_goes_on_to_the_rest_where_the_policy_says_so() -> None:
+    world = by_canary({"onNoDifference": "Promote", "window": "30m"}, everywhere=True)
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=MINUTE)
+    assert verdict_of(world) is Verdict.NO_DIFFERENCE
+
+
+def test_a_canary_that_fares_worse_is_held_and_moves_nobody_else() -> None:
+    world = by_canary()
+    compared(world)
+    world.bad = {}
+    pinned(world, lambda w: {Signal.FAILURES: 0.6})
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is Verdict.WORSE
+    assert world.really_in(Mode.FP32) == canary_of(world)
+
+
+def test_that_fp32_is_slower_than_fp16_is_no_trouble_of_the_canary() -> None:
+    world = by_canary()
+    compared(world)
+    world.bad = {name: {Signal.SPEED: 2.5} for name in world.workloads}  # the canary itself is at 1.0 of its baseline
+    before = world.status.comparison
+    assert before is not None
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    after = world.status.comparison
+    assert after is not None
+    assert (after.verdict, after.total) == (Verdict.NO_DIFFERENCE, before.total)
+
+
+@pytest.mark.parametrize("worse", [OVERFLOWS, NAN])
+def test_a_severe_breach_takes_over_a_canary_at_once_and_its_trainers_have_time_to_answer(
+    worse: dict[Signal, float],
+) -> None:
+    world = compared(by_canary())
+    world.run(10, MINUTE)
+    world.bad = dict.fromkeys(world.workloads, worse)
+    restarts = dict(world.restarts)
+    deaf = world.train
+    world.train = lambda name=None: None  # type: ignore[method-assign]
+    world.run(4, 15.0)
+    severity, strategy = incident_of(world)
+    assert severity < Severity.P2
+    assert strategy is Strategy.EMERGENCY
+    hot = [w for w in world.workloads.values() if w.hot]
+    assert all(pod.effective_mode is Mode.FP32 for w in hot for pod in w.pods)
+    assert {name: count for name, count in world.restarts.items() if name != "literal"} == {
+        name: count for name, count in restarts.items() if name != "literal"
+    }, "restarted before ackTimeout was over"
+    world.train = deaf  # type: ignore[method-assign]
+    world.bad = {}
+    world.run(3)
+    assert incident_of(world) == (severity, strategy)
+
+
+@pytest.mark.parametrize(("command", "strategy"), [("abort", Strategy.EMERGENCY), ("rollback", Strategy.GRADUAL)])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_person_can_end_the_comparison_at_any_time(command: str, strategy: Strategy, waits: bool) -> None:
+    world = compared(by_canary(everywhere=waits))
+    if waits:
+        until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    answer(world, command)
+    world.step(1.0)
+    assert incident_of(world)[1] is strategy
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_person_can_promote_the_canary_before_and_after_the_verdict(waits: bool) -> None:
+    world = compared(by_canary(everywhere=True))
+    if waits:
+        until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    answer(world, "promote")
+    world.step(1.0)
+    assert (incident_of(world)[1], world.status.reason) == (Strategy.GRADUAL, "CanaryPromoted")
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+
+
+def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_any_other() -> None:
+    world = by_canary(everywhere=True, reenable={"prerequisites": ["rootCause"], "backoff": "0s"})
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    answer(world, "retry")
+    world.run(5)
+    assert world.status.gate_closed
+    assert {c.type: c.reason for c in world.status.conditions}["Progressing"] == "AwaitingPrerequisites"
+    world.everywhere = {}
+    annotate(world, Prerequisite.ROOT_CAUSE)
+    until(world, lambda w: w.status.phase is Phase.PENDING, seconds=15.0)
+    assert not world.status.gate_closed
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    assert len(world.really_in(Mode.FP16)) == 6
+
+
+def test_a_retry_is_not_followed_while_the_comparison_runs() -> None:
+    world = compared(by_canary())
+    answer(world, "retry")
+    world.run(3)
+    assert (world.status.phase, world.status.gate_closed) == (Phase.ROLLING_BACK, True)
+
+
+def test_suspended_nothing_is_looked_at() -> None:
+    world = compared(by_canary())
+    world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=True))
+    before = world.status.comparison
+    world.run(30, MINUTE)
+    assert world.status.comparison == before
+
+
+def test_readings_of_overlapping_windows_are_one_look() -> None:
+    world = compared(by_canary())
+    first = world.status.comparison
+    assert first is not None
+    assert first.looked_at is not None
+    assert first.since is not None
+    assert first.looked_at - first.since >= WINDOW_SECONDS
+    until(world, lambda w: w.status.comparison != first, seconds=15.0)
+    second = world.status.comparison
+    assert second is not None
+    assert second.looked_at is not None
+    assert (second.looks, second.looked_at - first.looked_at) == (2, WINDOW_SECONDS)
+
+
+def test_a_canary_that_crashes_in_fp32_is_worse_not_silent() -> None:
+    world = by_canary(everywhere=False)
+    for name in canary_of(world):
+        world.crashing.add(name)
+        pods = tuple(replace(p, crashing=True, ready=False) for p in world.workloads[name].pods)
+        world.workloads[name] = replace(world.workloads[name], pods=pods)
+    world.bad = {}
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is Verdict.WORSE
+
+
+def test_a_canary_that_cannot_be_seen_is_held_at_the_limit_and_not_before() -> None:
+    world = by_canary({"limit": "6h"})
+    begun = world.now
+    world.run(2)
+    world.blind |= canary_of(world)
+    world.run(300, MINUTE)
+    assert verdict_of(world) is Verdict.OPEN
+    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is Verdict.INCONCLUSIVE
+    assert 6 * 3600.0 - 15.0 <= world.now - begun <= 6 * 3600.0 + 2 * MINUTE
+    world.run(100, MINUTE)
+    assert world.really_in(Mode.FP16) == set(world.workloads) - canary_of(world)
+
+
+def test_one_breached_workload_has_nobody_to_be_compared_with_and_goes_gradually() -> None:
+    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "fleetMinimum": 1, "fleetShare": 0.1}
+    world = promoted(rollback=rollback)
+    world.bad = {"hot-0": MILD}
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert (incident_of(world)[1], world.status.canary) == (Strategy.GRADUAL, ())
+
+
+def test_labelled_nodes_choose_the_canary_where_breached_workloads_run_on_them() -> None:
+    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "canary": {"by": "NodeLabel"}}
+    world = promoted(rollback=rollback)
+    for name, workload in world.workloads.items():
+        pods = tuple(replace(p, node="first" if name in ("hot-1", "hot-2") else "other") for p in workload.pods)
+        world.workloads[name] = replace(workload, pods=pods)
+    observe = world.observe
+    world.observe = lambda: replace(observe(), canary_nodes=("first",))  # type: ignore[method-assign]
+    world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3"), MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert canary_of(world) == {"hot-1"}
+
+
+def test_a_comparison_costs_a_status_write_a_look_and_no_other() -> None:
+    world = compared(by_canary(everywhere=True))
+    until(world, lambda w: not any(x.settle for x in w.workloads.values()), seconds=15.0)
+    world.run(2)
+    before, looks = (world.writes, world.status_writes), world.status.comparison
+    world.run(100, MINUTE)
+    assert looks is not None
+    assert world.status.comparison is not None
+    assert world.writes == before[0]
+    assert world.status_writes - before[1] == world.status.comparison.looks - looks.looks
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["canary", "rest", "prometheus", "all", "none"]), st.integers(1, 12)), max_size=12
+    )
+)
+def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_told_before_the_verdict(
+    silences: list[tuple[str, int]],
+) -> None:
+    world = by_canary(everywhere=True)
+    canary = canary_of(world)
+    for who, passes in silences:
+        rest = set(world.workloads) - canary
+        world.blind = {"canary": canary, "rest": rest, "all": canary | rest}.get(who, set())
+        world.down = who == "prometheus"
+        for _ in range(passes):
+            before = world.status.comparison
+            told = {
+                a.workload.name for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate | Settle)
+            }
+            world.step(150.0)
+            after = world.status.comparison
+            assert before is not None
+            assert after is not None
+            if who in ("canary", "prometheus", "all"):
+                assert (after.looks, after.verdict) == (before.looks, before.verdict)
+            if after.verdict is Verdict.OPEN:
+                assert told <= canary
+    assert world.really_in(Mode.FP32) <= canary
+    assert verdict_of(world) in (Verdict.OPEN, Verdict.NO_DIFFERENCE)
