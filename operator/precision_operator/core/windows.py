@@ -15,6 +15,9 @@ from precision_operator.core.readings import Breach, Reading, Unknown
 TUNINGS = {Rung.HALVE_SCALE: Tuning(loss_scale_factor=0.5), Rung.GROWTH_INTERVAL: Tuning(growth_interval=4000)}
 """What the rungs ask of the loss scaler; a growth interval of 2000 is PyTorch's default."""
 
+_PATIENT = (Strategy.GRADUAL, Strategy.CANARY)
+"""Answers that a window may come before: who asked for an emergency, or for none, gets no window."""
+
 
 def window_of(facts: Facts, uid: str, signal: Signal) -> Mitigation | None:
     """The window of one workload's signal, open or not."""
@@ -48,7 +51,7 @@ def window_seconds(facts: Facts, failing: Failing) -> float:
     rollback, status = facts.spec.rollback, facts.status
     again = status.attempts > 0 and status.phase in (Phase.PROGRESSING, Phase.PAUSED)
     # In another attempt the fault is known: what returns is rolled back.
-    if again or failing.severity is not Severity.P2 or rollback.strategies[Severity.P2] is not Strategy.GRADUAL:
+    if again or failing.severity is not Severity.P2 or rollback.strategies[Severity.P2] not in _PATIENT:
         return 0.0
     windows = {
         Signal.OVERFLOW: rollback.mitigation.overflow_window_seconds,

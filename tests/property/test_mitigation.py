@@ -1,0 +1,321 @@
+"""Mild breaches: what is tried before they are rolled back, for how long, and what ends it early."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import Notify, RequestPod, Tuning
+from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, until
+from tests.property.test_story import fleet, promoted
+from tests.property.world import World
+
+MILD = {Signal.OVERFLOW: 0.25}
+SLOW = {Signal.SPEED: 0.5}
+EVALUATION = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"}
+GRADUAL = {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34}
+WINDOWS = {"overflow": {"window": "10m", "dwell": "60s"}, "speed": {"window": "5m"}}
+RULES = {"gradual": GRADUAL, "mitigation": WINDOWS, "ackTimeout": "45s"}
+QUICK: dict[str, object] = {"evaluation": EVALUATION, "rollback": RULES}
+HOT = [f"hot-{index}" for index in range(5)]
+
+
+def overflow(**settings: object) -> dict[str, object]:
+    """QUICK with other settings of the overflow window."""
+    return {**QUICK, "rollback": {**RULES, "mitigation": {**WINDOWS, "overflow": {**WINDOWS["overflow"], **settings}}}}
+
+
+def window(world: World, name: str = "hot-0") -> Mitigation:
+    return next(m for m in world.status.mitigations if m.name == name)
+
+
+def breached(*names: str, values: dict[Signal, float] = MILD, cured_by: Rung | None = None, **spec: object) -> World:
+    """A promoted fleet in which a mild breach has stood for long enough: its window is open."""
+    world = promoted(**{**QUICK, **spec})
+    world.cured_by = {"hot-0": cured_by} if cured_by else {}
+    world.bad = dict.fromkeys(names or ("hot-0",), values)
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    return world
+
+
+def condition(world: World) -> str:
+    return next(c for c in world.status.conditions if c.type == "Progressing").reason
+
+
+def tried(world: World, name: str = "hot-0") -> list[str]:
+    return [what for who, what in world.log if who == name and what in tuple(Rung)]
+
+
+def said(world: World, *, passes: int) -> list[str]:
+    """The reasons of the Events of so many passes."""
+    return [a.reason for _ in range(passes) for a in world.step().actions if isinstance(a, Notify)]
+
+
+def test_halving_the_loss_scale_that_helps_ends_the_window_without_a_rollback() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "Mitigating")
+    assert "Mitigated" in said(world, passes=10)
+    assert (window(world).result, window(world).rung) == (Result.MITIGATED, Rung.HALVE_SCALE)
+    assert world.status.phase is Phase.HEALTHY
+    assert world.status.incident is None
+    assert world.really_in(Mode.FP16) == {*HOT, "literal"}
+    assert not world.restarts.get("hot-0")
+
+
+def test_each_rung_is_one_request_of_one_generation_and_waiting_costs_no_write() -> None:
+    world = breached("hot-0", "hot-1")
+    requests = [a for a in world.step().actions if isinstance(a, RequestPod)]
+    assert not requests, "asked in the pass that opened the window"
+    assert tried(world) == tried(world, "hot-1") == [Rung.HALVE_SCALE]
+    assert {m.generation for m in world.status.mitigations} == {world.status.generation}
+    until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
+    world.step()
+    before = (world.writes, world.status_writes)
+    world.run(2)
+    assert (world.writes, world.status_writes) == before
+
+
+def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None:
+    world = breached(cured_by=Rung.BF16)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=40)
+    assert tried(world) == [Rung.HALVE_SCALE, Rung.GROWTH_INTERVAL]
+    assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
+    world.run(10)
+    assert world.really_in(Mode.BF16) == {"hot-0"}
+    assert world.workloads["hot-0"].template_mode is Mode.BF16
+    assert (world.status.phase, world.status.moved) == (Phase.HEALTHY, 6)
+    assert set(world.restarts) == {"literal"}
+    before = (world.writes, world.status_writes)
+    world.run(30)
+    assert (world.writes, world.status_writes) == before
+
+
+def test_a_retry_gives_what_stayed_in_bf16_another_attempt() -> None:
+    world = breached(cured_by=Rung.BF16)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=40)
+    world.bad = {}
+    answer(world, "retry")
+    world.run(10)
+    assert len(world.really_in(Mode.FP16)) == 6
+
+
+def test_what_nothing_helps_against_is_rolled_back_gradually_with_a_deadline_from_the_windows_end() -> None:
+    world = breached("hot-0", "hot-1", "hot-2")
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=60)
+    incident = world.status.incident
+    assert incident is not None
+    assert (incident.severity, incident.strategy) == (Severity.P2, Strategy.GRADUAL)
+    assert "HalveScale: 0.25, GrowthInterval: 0.25, BF16: 0.25" in incident.message
+    assert incident.detected_at == max(m.until for m in world.status.mitigations)
+    assert incident.deadline_at - incident.detected_at == world.policy.spec.rollback.deadlines_seconds[Severity.P2]
+    assert {m.result for m in world.status.mitigations} == {Result.FAILED}
+    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+    assert not world.really_in(Mode.FP16) | world.really_in(Mode.BF16)
+
+
+def test_one_workload_that_nothing_helps_is_rolled_back_by_itself() -> None:
+    world = breached()
+    until(world, lambda w: w.status.held, seconds=15.0, passes=60)
+    world.run(5)
+    assert world.status.phase is Phase.DEGRADED
+    assert len(world.really_in(Mode.FP16)) == 5
+
+
+@pytest.mark.parametrize("worse", [OVERFLOWS, NAN])
+def test_a_severe_breach_ends_the_window_at_once(worse: dict[Signal, float]) -> None:
+    world = breached("hot-0", "hot-1")
+    world.step()
+    world.bad = dict.fromkeys(("hot-0", "hot-1"), worse)
+    world.run(2, 1.0)
+    assert world.status.incident is not None
+    assert (world.status.incident.severity < Severity.P2, world.status.incident.strategy) == (True, Strategy.EMERGENCY)
+    assert not world.really_in(Mode.FP16) & set(HOT)
+    assert {m.result for m in world.status.mitigations} == {Result.FAILED}
+
+
+def test_the_window_of_one_workload_does_not_spare_another() -> None:
+    world = breached()
+    world.bad["hot-1"] = NAN
+    world.run(2)
+    assert {h.name for h in world.status.held} == {"hot-1"}
+    assert window(world).open
+
+
+def test_a_persons_abort_goes_past_the_window() -> None:
+    world = breached()
+    answer(world, "abort")
+    world.run(2, 1.0)
+    assert world.status.phase in DOWN
+
+
+def test_silence_neither_helps_nor_climbs_nor_rolls_back() -> None:
+    world = breached()
+    world.step()
+    world.down = True
+    world.run(100)
+    assert (window(world).rung, window(world).result) == (Rung.HALVE_SCALE, Result.OPEN)
+    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    world.down = False
+    world.run(3)
+    assert {h.name for h in world.status.held} == {"hot-0"}
+
+
+def test_good_evidence_counts_only_while_this_process_has_watched_it() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    until(world, lambda w: window(w).good_since, seconds=15.0, passes=5)
+    world.now += 600.0
+    world.continuous_since = world.now
+    world.step()
+    assert window(world).open
+    world.run(5)
+    assert window(world).result is Result.MITIGATED
+
+
+def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
+    world = promoted(**QUICK)
+    world.bad, world.deaf = {"hot-0": MILD}, {"hot-0"}
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    world.blind = {"hot-0"}
+    world.run(10)
+    assert window(world).rung is Rung.HALVE_SCALE
+    world.blind = set()
+    until(world, lambda w: window(w).rung is Rung.GROWTH_INTERVAL, seconds=15.0, passes=5)
+    assert window(world).found == ("HalveScale: NotAcknowledged",)
+
+
+def test_a_crash_between_commit_and_patch_loses_no_rung() -> None:
+    world = promoted(**QUICK)
+    world.bad = {"hot-0": MILD}
+    while not world.status.mitigations:
+        decision = world.decide()
+        world.commit(decision)
+        world.now += 15.0
+    assert not tried(world)
+    asked = window(world).generation
+    world.run(2)
+    assert tried(world) == [Rung.HALVE_SCALE]
+    assert window(world).generation == asked
+    assert window(world).acknowledged_at is not None
+
+
+def test_a_pod_that_comes_later_is_not_tuned_again() -> None:
+    world = breached()
+    until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
+    world._start_pods("hot-0")
+    world.run(2)
+    assert tried(world) == [Rung.HALVE_SCALE]
+
+
+def test_slow_training_may_be_investigated_and_is_then_rolled_back_gradually() -> None:
+    world = breached("hot-0", "hot-1", values=SLOW)
+    opened = world.now
+    assert condition(world) == "Investigating"
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=40)
+    assert world.now - opened >= 270.0
+    incident = world.status.incident
+    assert incident is not None
+    assert (incident.strategy, incident.reason) == (Strategy.GRADUAL, "TrainingSlow")
+    assert incident.detected_at >= opened + 270.0
+
+
+def test_slow_training_that_recovers_is_not_rolled_back() -> None:
+    world = breached("hot-0", "literal", values=SLOW)
+    world.bad = {}
+    world.run(8)
+    assert {(m.name, m.result) for m in world.status.mitigations} == {
+        ("hot-0", Result.MITIGATED),
+        ("literal", Result.MITIGATED),
+    }
+    assert world.status.phase is Phase.HEALTHY
+
+
+def test_overflow_of_a_workload_that_takes_no_request_has_no_window() -> None:
+    world = promoted(**QUICK)
+    world.bad = {"literal": MILD}
+    until(world, lambda w: w.status.held, seconds=15.0, passes=6)
+    assert not world.status.mitigations
+
+
+def test_nothing_is_promoted_while_a_window_is_open() -> None:
+    steps = {"steps": [{"setWeight": 40}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}
+    world = fleet(**QUICK, strategy=steps)
+    until(world, lambda w: w.really_in(Mode.FP16) & set(HOT), seconds=15.0)
+    name = min(world.really_in(Mode.FP16) & set(HOT))
+    world.bad, world.cured_by = {name: MILD}, {name: Rung.HALVE_SCALE}
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=20)
+    while window(world, name).open:
+        assert (world.status.step_index, condition(world)) == (0, "Mitigating")
+        world.step()
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+
+
+def test_another_attempt_has_no_window() -> None:
+    world = fleet(**QUICK)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    world.status = replace(world.status, attempts=1)
+    world.run(2)
+    world.bad = dict.fromkeys(HOT, MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
+
+
+@pytest.mark.parametrize("off", [{"window": "0s"}, {"ladder": []}])
+def test_without_a_window_or_anything_to_try_it_is_rolled_back_at_once(off: dict[str, object]) -> None:
+    world = promoted(**overflow(**off))
+    world.bad = dict.fromkeys(HOT, MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
+
+
+def test_past_the_window_a_little_overflow_is_said_and_more_is_rolled_back() -> None:
+    world = breached(values={Signal.OVERFLOW: 0.15}, **overflow(ladder=["HalveScale"]))
+    world.run(60)
+    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    before = (world.writes, world.status_writes)
+    world.run(10)
+    assert (world.writes, world.status_writes) == before
+    world.bad = {"hot-0": MILD}
+    world.run(2)
+    assert {h.name for h in world.status.held} == {"hot-0"}
+
+
+def test_what_comes_back_goes_on_from_the_next_rung() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=15)
+    world.bad = {"hot-0": MILD}
+    until(world, lambda w: window(w).open, seconds=15.0, passes=10)
+    assert (window(world).rung, window(world).found) == (Rung.GROWTH_INTERVAL, ("HalveScale: Mitigated",))
+
+
+def test_what_helped_is_forgotten_once_the_workload_has_proved_itself() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE, reenable={"prerequisites": [], "stable": "1h"})
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=15)
+    world.now += 3600.0
+    world.run(2)
+    assert world.status.mitigations == ()
+
+
+def test_bf16_is_no_rung_where_it_is_the_fallback() -> None:
+    world = breached(fallback="bf16")
+    until(world, lambda w: w.status.held, seconds=15.0, passes=60)
+    assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
+    world.run(3)
+    assert world.workloads["hot-0"].latch is Mode.BF16
+
+
+def test_a_workload_that_is_deleted_takes_its_window_with_it() -> None:
+    world = breached()
+    del world.workloads["hot-0"]
+    world.run(2)
+    assert world.status.mitigations == ()
+    assert condition(world) == "Promoted"
+
+
+def test_the_second_rung_asks_for_a_growth_interval_and_nothing_else() -> None:
+    world = breached()
+    asked = []
+    for _ in range(10):
+        asked += [a.tuning for a in world.step().actions if isinstance(a, RequestPod)]
+    assert asked == [Tuning(growth_interval=4000), None]
