@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,8 +74,8 @@ class Scene:
 
     def status(self, name: str = "fleet") -> Json:
         """The policy's status."""
-        found = self.kubectl("get", "pp", name, "-n", self.namespace, "-o", "yaml", check=False)
-        status: Json = (yaml.safe_load(found.stdout) or {}).get("status", {}) if found.returncode == 0 else {}
+        found = self.kubectl("get", "pp", name, "-n", self.namespace, "-o", "json", check=False)
+        status: Json = json.loads(found.stdout).get("status", {}) if found.returncode == 0 else {}
         return status
 
     def wait_phase(self, phase: str, *, seconds: float = 60) -> Json:
@@ -121,9 +122,9 @@ class Scene:
         )
 
 
-def scraping(target: str) -> Json:
-    """Prometheus' configuration: the exporter names the pods itself."""
-    job = {"job_name": "shadow", "honor_labels": True, "static_configs": [{"targets": [target]}]}
+def scraping(*targets: str) -> Json:
+    """Prometheus' configuration: the exporters name the pods themselves."""
+    job = {"job_name": "shadow", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}
     return {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
 
 

@@ -1,0 +1,69 @@
+"""Several fleets at once, each in a namespace of its own, under one operator and one Prometheus: what they wait for,
+they wait for together.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from lab.cluster import ControlPlane
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+from tests.cluster.fleet import Json, deployment
+from tests.cluster.scene import HOT, Operators, Scene, scraping
+from tests.cluster.shadow import ShadowTrainers
+
+LITERAL = "literal"
+REQUEST = "precision.genesis.ai/request"
+
+
+@contextmanager
+def side_by_side(
+    control_plane: ControlPlane, directory: Path, names: Iterable[str], *, hot: int = 2, settings: Json | None = None
+) -> Iterator[dict[str, Scene]]:
+    """One scene a name: ``hot`` hot trainers and a literal one in FP32, and an operator that serves all of them."""
+    kubectl = control_plane.kubectl
+    with ExitStack() as stack:
+        shadows: dict[str, ShadowTrainers] = {}
+        for name in names:
+            namespace = f"{name}-{uuid.uuid4().hex[:8]}"
+            kubectl("create", "namespace", namespace)
+            stack.callback(kubectl, "delete", "namespace", namespace, "--wait=false")
+            kubectl.wait_for_namespace(namespace)
+            shadows[name] = stack.enter_context(ShadowTrainers(kubectl, namespace))
+        targets = (shadow.target for shadow in shadows.values())
+        prometheus = stack.enter_context(Prometheus(directory / "prometheus", scraping(*targets)))
+        system = next(iter(shadows.values())).namespace
+        operators = Operators(control_plane.kubeconfig, directory, prometheus.url, system, settings or {})
+        stack.callback(operators.stop)
+        operators.start("one")
+        scenes = {
+            name: Scene(kubectl, shadow.namespace, shadow, operators, prometheus) for name, shadow in shadows.items()
+        }
+        for scene in scenes.values():
+            scene.apply(*(deployment(workload) for workload in HOT[:hot]), deployment(LITERAL, hot=False))
+        for name, scene in scenes.items():
+            wait_for(lambda s=scene: len(s.shadow.modes()) == hot + 1, what=f"the pods of {name}", seconds=60)
+        yield scenes
+
+
+def pods(scene: Scene) -> dict[str, Json]:
+    """Workload → its pod; each has one."""
+    items = scene.kubectl.json("get", "pods", "-n", scene.namespace)["items"]
+    return {item["metadata"]["labels"]["app"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
+
+
+def told(scene: Scene) -> dict[str, Json]:
+    """Hot workload → what its running pod was last asked for."""
+    found = {name: pod["metadata"].get("annotations", {}) for name, pod in pods(scene).items() if name in HOT}
+    return {name: json.loads(annotations[REQUEST]) for name, annotations in found.items() if REQUEST in annotations}
+
+
+def confessed(scene: Scene) -> dict[str, tuple[str, int]]:
+    """Pod → (mode, generation) that its process reports, as Prometheus scraped it."""
+    series = scene.prometheus.query(f'genesis_precision_info{{namespace="{scene.namespace}"}}')
+    return {s["metric"]["pod"]: (s["metric"]["mode"], int(s["metric"]["generation"])) for s in series}

@@ -1,0 +1,102 @@
+"""Each trigger of a rollback, with the severities, strategies and deadlines of the documented table, on a real API server
+with real Prometheus data. Nothing of the table is set by these policies, and no clock is mocked: only the windows are short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.waiting import wait_for
+from precision_operator.api.wire import parse_time
+from tests.cluster.fleet import Json, policy
+from tests.cluster.fleets import LITERAL, confessed, pods, side_by_side, told
+from tests.cluster.scene import HOT, Scene
+from tests.cluster.shadow import Fault
+
+pytestmark = pytest.mark.xdist_group("triggers")
+
+FAULTY = HOT[:2]
+AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
+# Windows of seconds make trainers that have just started look slow: only what is about speed judges it.
+NO_SPEED: Json = {"criteria": {"speed": {"enabled": False}}, "strategy": AT_ONCE}
+# A mild breach must stand for longer than the window, so that a start is none.
+MILD: Json = {"rollback": {"gradual": {"sustain": "6s", "inFlight": "3s"}}, "strategy": AT_ONCE}
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A fault, and what the table says of it."""
+
+    fault: Fault
+    reason: str
+    severity: str
+    strategy: str
+    deadline_seconds: float
+    rewinds: bool
+    spec: Json
+
+
+TRIGGERS = {
+    "failures": Trigger(Fault(failures=0.8), "TrainingFailing", "P0", "Emergency", 300, False, NO_SPEED),
+    "non-finite": Trigger(Fault(non_finite=0.2), "LossNotFinite", "P0", "Emergency", 300, True, NO_SPEED),
+    "overflow": Trigger(Fault(overflow=0.5), "OverflowRateHigh", "P1", "Emergency", 900, False, NO_SPEED),
+    "divergence": Trigger(Fault(divergence=0.4), "LossDiverged", "P1", "Emergency", 900, True, NO_SPEED),
+    "speed": Trigger(Fault(speed=0.5), "TrainingSlow", "P2", "Gradual", 1800, False, MILD),
+    "mild-overflow": Trigger(
+        Fault(overflow=0.2), "OverflowRateHigh", "P2", "Gradual", 1800, False, {**NO_SPEED, **MILD}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """A fleet for each trigger: promoted to FP16 by its own policy, then broken; all at the same time."""
+    with side_by_side(control_plane, tmp_path_factory.mktemp("triggers"), TRIGGERS) as scenes:
+        for name, scene in scenes.items():
+            scene.apply(policy(**TRIGGERS[name].spec))
+        for name, scene in scenes.items():
+            scene.wait_phase("Healthy", seconds=90)
+            scene.shadow.faults = dict.fromkeys(FAULTY, TRIGGERS[name].fault)
+        yield scenes
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_trigger_is_answered_as_the_table_says_and_fp32_is_verified_from_the_processes(
+    fleets: dict[str, Scene], name: str
+) -> None:
+    scene, trigger = fleets[name], TRIGGERS[name]
+    status = scene.wait_phase("Held", seconds=120)
+    incident = status["incident"]
+    assert (incident["reason"], incident["severity"], incident["strategy"]) == (
+        trigger.reason,
+        trigger.severity,
+        trigger.strategy,
+    )
+    assert incident["scope"] == "Fleet"
+    assert incident["workloads"] == FAULTY
+    assert incident.get("poisoned", []) == (FAULTY if trigger.rewinds else [])
+    assert status["gate"] == "Closed"
+
+    detected, decided, patched, acknowledged, deadline = (
+        parse_time(incident[at]) or 0.0 for at in ("detectedAt", "decidedAt", "lastPatchAt", "lastAckAt", "deadlineAt")
+    )
+    assert deadline - detected == pytest.approx(trigger.deadline_seconds)
+    assert detected <= decided <= patched <= acknowledged <= deadline
+
+    requests = told(scene)
+    assert {w: (r["mode"], r.get("rewind", False)) for w, r in requests.items()} == dict.fromkeys(
+        FAULTY, ("fp32", trigger.rewinds)
+    )
+    environment = {e["name"]: e["value"] for e in pods(scene)[LITERAL]["spec"]["containers"][0]["env"]}
+    assert environment == {"ENABLE_FP16_TRAINING": "false", "PRECISION_MODE": "fp32"}
+
+    def said() -> bool:
+        alive = {pod["metadata"]["name"]: workload for workload, pod in pods(scene).items()}
+        found = {alive[pod]: word for pod, word in confessed(scene).items() if pod in alive}
+        return found == {**{w: ("fp32", r["generation"]) for w, r in requests.items()}, LITERAL: ("fp32", 0)}
+
+    wait_for(said, what="all to be in FP32 by Prometheus", seconds=15, found=lambda: f"{requests} {confessed(scene)}")
