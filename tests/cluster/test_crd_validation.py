@@ -73,8 +73,16 @@ GOOD: dict[str, Json] = {
         "rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}
     },
     "short deadlines": {"rollback": {"deadlines": {"P0": "1s", "P1": "24h", "P2": "1s"}}},
-    "no mitigation": {"rollback": {"mitigation": {"overflow": {"window": "0s", "ladder": []}, "speed": {"window": "0s"}}}},
+    "no mitigation": {
+        "rollback": {"mitigation": {"overflow": {"window": "0s", "ladder": []}, "speed": {"window": "0s"}}}
+    },
     "another answer to P1": {"rollback": {"strategies": {"P1": "Gradual", "P2": "Hold"}}},
+    "a canary of labelled nodes": {
+        "rollback": {
+            "strategies": {"P2": "Canary"},
+            "canary": {"by": "NodeLabel", "nodeLabel": "pool.example/fp16=off"},
+        }
+    },
     "a gradual rollback of one by one, at once": {
         "rollback": {"gradual": {"sustain": "0s", "batchShare": 0.01, "inFlight": "0s"}}
     },
@@ -243,7 +251,17 @@ BAD: dict[str, tuple[Json, str]] = {
     ),
     "an unknown severity": ({"criteria": {"overflow": {"severity": "P3"}}}, 'supported values: "P0", "P1", "P2"'),
     "a criterion with a typo": ({"criteria": {"overflows": {}}}, 'unknown field "spec.criteria.overflows"'),
-    "an answer that is none": ({"rollback": {"strategies": {"P2": "Canary"}}}, '"Emergency", "Gradual", "Hold"'),
+    "an answer that is none": (
+        {"rollback": {"strategies": {"P2": "Later"}}},
+        '"Emergency", "Gradual", "Canary", "Hold"',
+    ),
+    "a canary of everybody": ({"rollback": {"canary": {"share": 0.9}}}, "less than or equal to 0.5"),
+    "a canary of a week": ({"rollback": {"canary": {"limit": "168h"}}}, "canary.limit must be between 1s and 24h"),
+    "a canary compared past its limit": (
+        {"rollback": {"canary": {"window": "4h", "limit": "2h"}}},
+        "canary.window (default 2h) must not be longer than canary.limit",
+    ),
+    "a node label without a value's key": ({"rollback": {"canary": {"nodeLabel": "=disabled"}}}, "should match"),
     "a batch of nothing": ({"rollback": {"gradual": {"batchShare": 0}}}, "greater than 0"),
     "an in-flight wait of a week": ({"rollback": {"gradual": {"inFlight": "168h"}}}, "at most 24h"),
     "a rung that nobody knows": ({"rollback": {"mitigation": {"overflow": {"ladder": ["Pray"]}}}}, "Unsupported value"),
@@ -321,6 +339,16 @@ DEFAULTS: Json = {
         "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
         "strategies": {"P0": "Emergency", "P1": "Emergency", "P2": "Gradual"},
         "gradual": {"sustain": "10m", "batchShare": 0.25, "inFlight": "10m"},
+        "canary": {
+            "by": "Share",
+            "share": 0.1,
+            "nodeLabel": "fp16=disabled",
+            "window": "2h",
+            "limit": "24h",
+            "falseAlarmRate": 0.05,
+            "margin": 0.1,
+            "onNoDifference": "Hold",
+        },
         "mitigation": {
             "overflow": {
                 "window": "30m",

@@ -179,10 +179,14 @@ def _weights_rise(value: object) -> bool:
     return all(a < b for a, b in pairwise(weights))
 
 
-def _window_is_enough(value: object) -> bool:
-    body = mapping(value)
-    window, interval = (duration_seconds(body.get(name), NEVER) for name in ("window", "interval"))
-    return not window < interval
+def _not_shorter(longer: str, shorter: str) -> Predicate:
+    """Two durations stand in this order, where both are given."""
+
+    def holds(value: object) -> bool:
+        high, low = (duration_seconds(mapping(value).get(name), NEVER) for name in (longer, shorter))
+        return not high < low
+
+    return holds
 
 
 _KNOWN: Mapping[str, Predicate] = {
@@ -207,5 +211,10 @@ _KNOWN: Mapping[str, Predicate] = {
     "self.filter(s, has(s.setWeight)).map(s, s.setWeight).isSorted() && self.filter(s, has(s.setWeight))"
     ".all(s, self.exists_one(t, has(t.setWeight) && t.setWeight == s.setWeight))": _weights_rise,
     "has(self.setWeight) != has(self.pause)": lambda v: ("setWeight" in mapping(v)) != ("pause" in mapping(v)),
-    "!has(self.window) || !has(self.interval) || duration(self.window) >= duration(self.interval)": _window_is_enough,
+    "!has(self.window) || !has(self.interval) || duration(self.window) >= duration(self.interval)": (
+        _not_shorter("window", "interval")
+    ),
+    "!has(self.window) || !has(self.limit) || duration(self.window) <= duration(self.limit)": (
+        _not_shorter("limit", "window")
+    ),
 }
