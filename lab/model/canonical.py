@@ -171,5 +171,6 @@ def _flat(value: object, generations: list[int]) -> object:
 def _generations(fleet: Fleet) -> Iterator[int]:
     yield from (0, fleet.status.generation)
     yield from (applied for _, applied in fleet.modes.values())
+    yield from (window.generation for window in fleet.status.mitigations)
     for workload in fleet.workloads.values():
         yield from _shape(workload)[1]

@@ -11,7 +11,7 @@ from lab.model.fleet import TICK_SECONDS, Fleet
 from lab.model.invariants import Checker
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
-from precision_operator.contract import FINALIZER
+from precision_operator.contract import FINALIZER, RETRY
 from precision_operator.core.model import WorkloadView
 
 CONVERGE_PASSES = 40
@@ -23,7 +23,7 @@ RELEASE_SECONDS = 30.0
 CORRECTIONS = 3
 """S9: so often a value is corrected that somebody else writes back, within ten minutes."""
 
-_EXPLAINED = {"ConflictedWriter", "LatchedWorkloads", "Undeliverable"}
+_EXPLAINED = {"ConflictedWriter", "LatchedWorkloads", "Undeliverable", "CohortInBF16"}
 """What only a person can resolve, and is told."""
 _RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
 _ACTIVE = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
@@ -188,6 +188,8 @@ def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     wanted = _movable(fleet) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held} & _movable(fleet)
     if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
         return
+    if fleet.policy.annotations.get(RETRY) == str(status.transition_id):
+        return  # a person has them join again
     now = fleet.clone()
     now.heal_all()
     now.deaf = set(now.workloads)

@@ -24,6 +24,9 @@ _REPEATS = 6
 _BAD = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
 """One breach of each severity."""
 
+_MILD = {Signal.OVERFLOW: 0.25}
+"""One that is mitigated first."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Event:
@@ -81,6 +84,8 @@ def _environment(fleet: Fleet, event: Event) -> None:
         case "breach":
             signal = Signal(event.choice)
             fleet.bad[name] = {signal: _BAD[signal]}
+        case "mild":
+            fleet.bad[name] = _MILD
         case "poison":
             fleet.poisoned.add(name)
         case "blind":
@@ -232,6 +237,7 @@ def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
         yield from (Event("breach", name, signal) for signal in _BAD)
     yield Event("scale", name, "0" if workload.replicas else "1")
     possible = {
+        "mild": name not in fleet.bad,
         "poison": name not in fleet.poisoned,
         "blind": name not in fleet.blind,
         "deaf": name not in fleet.deaf and workload.hot,

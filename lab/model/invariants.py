@@ -148,7 +148,7 @@ class Checker:
                 case RequestPod(pod=pod):
                     if pod.request is not None and pod.request.generation >= action.generation:
                         self.report("S8", "a request does not outrank the one that the trainer has", before)
-                    if pod.effective_mode is action.mode:
+                    if pod.effective_mode is action.mode and not _first_tuning(decision.status, action):
                         self.report("L4", "a pod is told what it was told already", before)
                 case Settle(workload=workload) if workload.settle is None:
                     if any(pod.crashing for pod in workload.pods):
@@ -205,6 +205,13 @@ class Checker:
 
 def _generation(action: Action) -> int:
     return action.generation if isinstance(action, RequestPod | WriteTemplate | Settle) else 0
+
+
+def _first_tuning(status: Status, action: RequestPod) -> bool:
+    """It carries an open window's rung, which this pod has not been told of."""
+    windows = [m for m in status.mitigations if m.uid == action.workload.uid and m.open]
+    told = action.pod.request.generation if action.pod.request is not None else 0
+    return action.tuning is not None and not status.gate_closed and any(told < m.generation for m in windows)
 
 
 def _needless(fleet: Fleet, action: Action) -> bool:

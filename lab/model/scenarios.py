@@ -26,6 +26,7 @@ _RULES: dict[str, object] = {
         "ackTimeout": "20s",
         "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
         "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
+        "mitigation": {"overflow": {"window": "60s", "dwell": "10s"}, "speed": {"window": "20s"}},
     },
     "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s"},
     "progressDeadlineSeconds": 40,
@@ -60,6 +61,9 @@ def _times(passes: int) -> tuple[Event, ...]:
 
 _PROMOTED = _times(16)
 _BROKEN = (*_PROMOTED, Event("breach", "a", "nonFinite"), Event("breach", "b", "nonFinite"), PASS, PASS)
+
+
+_MITIGATING = (*_PROMOTED, Event("mild", "a"), *_times(4))
 
 
 def scenarios() -> tuple[Scenario, ...]:
@@ -99,6 +103,12 @@ def scenarios() -> tuple[Scenario, ...]:
                 | {"delete-policy", "stale", "retry"}
             ),
             {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+        ),
+        Scenario(
+            "mitigation",
+            _start(names="abc", literal=""),
+            frozenset({"breach", "mild", "heal", "deaf", "blind", "crash", "stale", "late", "retry", "scale"}),
+            {"healthy": _PROMOTED, "mitigating": _MITIGATING, "climbing": (*_MITIGATING, *_times(4))},
         ),
     )
 

@@ -319,3 +319,26 @@ def test_the_second_rung_asks_for_a_growth_interval_and_nothing_else() -> None:
     for _ in range(10):
         asked += [a.tuning for a in world.step().actions if isinstance(a, RequestPod)]
     assert asked == [Tuning(growth_interval=4000), None]
+
+
+def test_an_edit_may_end_an_open_window_and_suspend_stops_its_ladder() -> None:
+    world = breached()
+    world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=True))
+    world.run(40)
+    assert tried(world) == [Rung.HALVE_SCALE]
+    rollback = world.policy.spec.rollback
+    off = replace(rollback, mitigation=replace(rollback.mitigation, overflow_window_seconds=0.0))
+    world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=False, rollback=off))
+    world.run(2)
+    assert {h.name for h in world.status.held} == {"hot-0"}
+
+
+def test_a_cohort_that_only_bf16_could_help_promotes_nothing() -> None:
+    steps = {"steps": [{"setWeight": 20}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}
+    world = fleet(**QUICK, strategy=steps)
+    until(world, lambda w: w.status.members, seconds=15.0)
+    name = world.status.members[0].name
+    world.bad, world.cured_by = {name: MILD}, {name: Rung.BF16}
+    world.run(60)
+    assert (world.really_in(Mode.BF16), len(world.status.members)) == ({name}, 1)
+    assert (world.status.phase, condition(world)) == (Phase.PROGRESSING, "CohortInBF16")

@@ -78,10 +78,17 @@ REASONS: Mapping[str, Guidance] = {
         "Prometheus does not answer: nothing is promoted, and nothing is rolled back for it",
         ("check the metric source of spec.prometheusRef; its address stands in the operator's configuration",),
     ),
-    "QueryInvalid": Guidance("a query of the operator's catalogue does not parse", ("tell the operator's admin",)),
+    "QueryInvalid": Guidance(
+        "a query cannot be asked as it is written",
+        ("correct criteria.<signal>.promql, where it is the policy's own; else tell the operator's admin",),
+    ),
     "UnknownEndpoint": Guidance(
         "spec.prometheusRef names a metric source that the operator's configuration lacks",
         ("correct the name, or ask the operator's admin to add it (config.prometheus of the chart)",),
+    ),
+    "RawQueryNotAllowed": Guidance(
+        "a criterion brings PromQL of its own, which this operator's admin does not allow",
+        ("name a query of the catalogue, or ask the admin for it (config.allowRawQueries of the chart)",),
     ),
     "UnknownQuery": Guidance(
         "a criterion names a query that the operator's catalogue lacks",
@@ -116,6 +123,28 @@ REASONS: Mapping[str, Guidance] = {
     "LossNotFinite": Guidance(
         "a loss was NaN or infinite: weights may be poisoned",
         ("check the newest checkpoint before it is used: precision-trainer checkpoint verify", *_AFTER_BREACH),
+    ),
+    "Mitigating": Guidance(
+        "something milder than a rollback is being tried against overflow, for a while; nothing is promoted meanwhile",
+        ("see each workload's rung: `!status {name}`", "or go back now: `!rollback {name}`"),
+    ),
+    "Investigating": Guidance(
+        "training is slow, which harms no weights: there is time to look for the cause before it is rolled back",
+        (
+            "are the batch and the layers multiples of 8, which tensor cores need? (genesis_run_info, the model's sizes)",
+            "are the tensor cores busy? (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE, where a DCGM exporter runs)",
+            "is the CPU throttled? (container_cpu_cfs_throttled_periods_total)",
+            "or go back now: `!rollback {name}`",
+        ),
+    ),
+    "MitigationExhausted": Guidance(
+        "what was tried is over; a breach that is to be rolled back was not seen since, nor that all is well",
+        ("lower the overflow, or restore the metrics, or go back: `!rollback {name}`",),
+    ),
+    "Mitigated": Guidance("the signal became good again within its window: nothing is rolled back"),
+    "CohortInBF16": Guidance(
+        "overflow ended only in BF16 in every workload of the cohort, so that nothing is learnt about the target",
+        ("set spec.target: bf16, or go back: `!rollback {name}`",),
     ),
     "TrainingFailing": Guidance("too many training runs failed or crashed", _AFTER_BREACH),
     "TrainingSlow": Guidance(

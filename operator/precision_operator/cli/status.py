@@ -14,6 +14,7 @@ from precision_operator.cli.output import age, console, phase_text, said, write_
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary
 
 if TYPE_CHECKING:
+    from precision_operator.api.mitigation import Mitigation
     from precision_operator.api.status import Incident
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
@@ -123,6 +124,8 @@ def render(target: "Target") -> RenderableType:
         rows.add_row(
             "breach", Text(f"{failing.severity} {failing.signal} in {failing.name} for {age(failing.since)}", "red")
         )
+    for window in status.mitigations:
+        rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
     return rows
@@ -131,6 +134,22 @@ def render(target: "Target") -> RenderableType:
 def _bar(done: int, total: int) -> str:
     full = round(BAR_COLUMNS * done / total) if total else 0
     return "━" * full + "─" * (BAR_COLUMNS - full)
+
+
+def _mitigation(window: "Mitigation") -> Text:
+    """Its rung, what it waits for, and until when."""
+    text = Text.assemble(f"{window.name} {window.signal} ", (str(window.rung or "Investigate"), "bold"))
+    if not window.open:
+        return text.append(f": {window.result}")
+    if window.good_since is not None:
+        text.append(f": good for {age(window.good_since)}")
+    elif window.rung is not None and window.acknowledged_at is None:
+        text.append(": not acknowledged yet")
+    else:
+        text.append(": waiting for good data")
+    left = window.until - time.time()
+    text.append(f", {left:.0f} s left" if left >= 0 else ", past its window", style="" if left >= 0 else "yellow")
+    return text.append(f"\ntried {', '.join(window.found)}" if window.found else "")
 
 
 def _incident(incident: "Incident") -> Text:

@@ -1,6 +1,7 @@
 """A policy's status in few words, for people and for programs."""
 
 from precision_operator.api.commands import answers
+from precision_operator.api.mitigation import mitigations_to_wire
 from precision_operator.api.status import Incident, Phase
 from precision_operator.api.wire import format_time
 from precision_operator.cli.session import Target
@@ -39,6 +40,7 @@ def summary(target: Target) -> dict[str, object]:
         "stepSince": format_time(status.step_since),
         "evidenceSince": format_time(status.evidence_since),
         "noDataSince": format_time(status.no_data_since),
+        "mitigations": mitigations_to_wire(status.mitigations),
         "incident": incident_json(status.incident) if status.incident else None,
         "waiting": waiting(target),
         "commands": [

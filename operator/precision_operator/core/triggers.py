@@ -151,8 +151,9 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
 def _since(facts: Facts, failing: Failing) -> float:
     """From when on its deadline counts: a window that spared it has moved that to the window's end."""
     window = window_of(facts, failing.uid, failing.signal)
-    spared_it = window is not None and window.open and failing.severity is Severity.P2
-    return max(failing.since, window.until) if window is not None and spared_it else failing.since
+    if window is None or not window.open or failing.severity is not Severity.P2:
+        return failing.since
+    return max(failing.since, min(window.until, facts.now))
 
 
 def _tried(facts: Facts, failing: Failing) -> str:

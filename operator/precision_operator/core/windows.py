@@ -35,7 +35,7 @@ def reading_of(facts: Facts, uid: str, signal: Signal) -> Reading:
 def spared(facts: Facts, failing: Failing) -> bool:
     """A mild breach that calls for no rollback: its window is open, or ended with little enough overflow."""
     window = window_of(facts, failing.uid, failing.signal)
-    if window is None or not window.open or failing.severity is not Severity.P2:
+    if window is None or not window.open or window_seconds(facts, failing) <= 0:
         return False
     return facts.now < window.until or _tolerated(facts, window)
 
@@ -53,11 +53,14 @@ def window_seconds(facts: Facts, failing: Failing) -> float:
     # In another attempt the fault is known: what returns is rolled back.
     if again or failing.severity is not Severity.P2 or rollback.strategies[Severity.P2] not in _PATIENT:
         return 0.0
-    windows = {
-        Signal.OVERFLOW: rollback.mitigation.overflow_window_seconds,
-        Signal.SPEED: rollback.mitigation.speed_window_seconds,
-    }
-    return windows.get(failing.signal, 0.0)
+    return length_seconds(facts, failing.signal)
+
+
+def length_seconds(facts: Facts, signal: Signal) -> float:
+    """How long the policy makes a window of this signal."""
+    rules = facts.spec.rollback.mitigation
+    windows = {Signal.OVERFLOW: rules.overflow_window_seconds, Signal.SPEED: rules.speed_window_seconds}
+    return windows.get(signal, 0.0)
 
 
 def rungs_left(facts: Facts, uid: str, after: Rung | None) -> tuple[Rung, ...]:

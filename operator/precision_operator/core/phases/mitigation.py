@@ -19,7 +19,7 @@ from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import standing
-from precision_operator.core.windows import reading_of, rungs_left, window_seconds
+from precision_operator.core.windows import length_seconds, reading_of, rungs_left, window_seconds
 
 
 def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
@@ -85,7 +85,9 @@ def _followed(
         return _remembered(facts, window)
     if workload is None or not (workload.pods or workload.replicas):
         return None
-    window = _heard(window, workload, evaluation)
+    # An edit may shorten a window that is open, never lengthen what was promised.
+    limit = round(window.since + length_seconds(facts, window.signal), 3)
+    window = _heard(replace(window, until=min(window.until, limit)), workload, evaluation)
     reading, at = reading_of(facts, window.uid, window.signal), round(evaluation.at, 3)
     if isinstance(reading, Ok):
         window = replace(window, good_since=at if window.good_since is None else window.good_since)

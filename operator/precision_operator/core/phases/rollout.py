@@ -86,7 +86,7 @@ def _waiting(facts: Facts) -> Closed | None:
         elsewhere = cause_elsewhere(facts, failing.signal)
         if elsewhere is not None:
             return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
-    window = promotion_waits(facts)
+    window = promotion_waits(facts) or _learns_nothing(facts)
     if window is not None:
         return window
     given = GateInput(
@@ -100,6 +100,15 @@ def _waiting(facts: Facts) -> Closed | None:
         evidence_since=facts.status.evidence_since,
     )
     return first_closed(given)
+
+
+def _learns_nothing(facts: Facts) -> Closed | None:
+    """A cohort of which BF16 had to help every member says nothing of the target."""
+    running = [w for w, _ in facts.members if w.pods]
+    if not running or any(facts.wanted(w) is facts.target for w in running):
+        return None
+    text = f"overflow ended only in BF16 in {names([w.name for w in running])}: set spec.target: bf16, or abort"
+    return Closed("CohortInBF16", text)
 
 
 def _progress(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Progress:
