@@ -202,6 +202,29 @@ def test_no_loss_scale_helps_against_the_drill_and_off_means_off_at_the_next_ste
     assert trainer.get_stats()["overflow_steps"] == 5
 
 
+def test_drill_ruins_one_weight_before_its_step_and_only_once(
+    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fault"
+    path.write_text("nan=3")
+    monkeypatch.setenv(demo_fault.ENV, str(path))
+    trainer = make(BF16)
+    fault = demo_fault.install(trainer.model, JsonLog())
+    assert fault is not None
+    ruined = []
+    for _ in range(4):
+        fault.begin_step(trainer.step)
+        ruined.append(sum(int(torch.isnan(weight).sum()) for weight in weights(trainer)))
+        step(trainer, text)
+    assert ruined == [0, 0, 0, 1]
+    for weight in trainer.model.parameters():
+        torch.nan_to_num_(weight.data)
+    path.with_suffix(".new").write_text("nan=3")
+    path.with_suffix(".new").replace(path)  # the same order in another file, as a kubelet leaves it
+    fault.begin_step(3)
+    assert not any(torch.isnan(weight).any() for weight in weights(trainer))
+
+
 def test_drill_is_not_installed_by_default_and_ignores_nonsense(
     text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
