@@ -74,7 +74,13 @@ class App:
         expectations = Expectations(clock)
         gatherer = Gatherer(
             inventory=self._inventory,
-            evaluator=Evaluator(self._sources, settings.queries, clock, observe=metrics.prometheus_query),
+            evaluator=Evaluator(
+                self._sources,
+                settings.queries,
+                clock,
+                observe=metrics.prometheus_query,
+                allow_raw=settings.allow_raw_queries,
+            ),
             elector=self._elector,
             expectations=expectations,
             settings=settings,

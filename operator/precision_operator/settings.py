@@ -102,6 +102,9 @@ class Settings:
     queries: Mapping[str, str] = field(default_factory=dict)
     """Admin-written PromQL by the name that policies use in ``criteria.*.query``; ``$namespace``, ``$window`` and
     ``$minSteps`` are filled in; the result must be a vector with a ``pod`` label."""
+    allow_raw_queries: bool = False
+    """Policies may bring PromQL of their own (``criteria.*.promql``). Each selector of it is confined to the policy's
+    namespace; what it costs Prometheus is their authors' choice, within the bounds of docs/signals.md."""
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
     lease: LeaseSettings = field(default_factory=LeaseSettings)
@@ -146,8 +149,8 @@ def _build(cls: type[T], raw: object, *, where: str) -> T:
         spec = known[key]
         if spec.type is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if spec.type in (str, int, float) and (
-            not isinstance(value, cast(type, spec.type)) or (isinstance(value, bool))
+        if spec.type in (str, int, float, bool) and (
+            not isinstance(value, cast(type, spec.type)) or isinstance(value, bool) is not (spec.type is bool)
         ):
             raise ConfigurationError(
                 f"{where}.{key}: expected {cast(type, spec.type).__name__}, found {type(value).__name__} {value!r}"

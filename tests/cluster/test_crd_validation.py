@@ -68,6 +68,10 @@ GOOD: dict[str, Json] = {
     "every criterion off": {
         "criteria": {name: {"enabled": False} for name in ("overflow", "divergence", "failures", "nonFinite", "speed")}
     },
+    "PromQL of its own": {"criteria": {"overflow": {"promql": "max by (pod) (mine)"}, "memory": {"severity": "P2"}}},
+    "mild divergence rolled back": {
+        "criteria": {"divergence": {"warn": 0.1, "warnSeverity": "P2", "alertAfter": "0s"}}
+    },
     "speed, where lower is worse": {"criteria": {"speed": {"enter": 1.0, "leave": 1.2, "query": "team-speed"}}},
     "a whole fleet needed for a fleet rollback": {
         "rollback": {"fleetShare": 1, "fleetMinimum": 100, "ackTimeout": "30m"}
@@ -165,6 +169,9 @@ BAD: dict[str, tuple[Json, str]] = {
         {"criteria": {"overflow": {"query": '"} or vector(0) #'}}},
         "spec.criteria.overflow.query",
     ),
+    "PromQL beside a query's name": ({"criteria": {"speed": {"query": "q", "promql": "x"}}}, "not both: name a query"),
+    "PromQL of 4097 characters": ({"criteria": {"speed": {"promql": "x" * 4097}}}, "may not be more than 4096"),
+    "a memory breach as P0": ({"criteria": {"memory": {"severity": "P0"}}}, "spec.criteria.memory.severity"),
     "a query of 64 characters": ({"criteria": {"speed": {"query": "q" * 64}}}, "may not be more than 63"),
     # steps
     "no steps": (steps(), "should have at least 1 items"),

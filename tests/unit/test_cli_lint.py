@@ -77,6 +77,8 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         (steps({"setWeight": 10}, {"setWeight": 100}), "after 10 % the evidence is watched for 30 s"),
         ({"criteria": {"nonFinite": {"enabled": False}}}, "nobody notices poisoned weights"),
         ({"criteria": {"overflow": {"query": "mine"}}}, "'mine' must stand in the operator's catalogue"),
+        ({"criteria": {"overflow": {"promql": "mine"}}}, "the operator's admin must allow it"),
+        ({"criteria": {"overflow": {"promql": "absent(mine)"}}}, "would be refused: function absent"),
         ({"criteria": {"overflow": {"enter": 0.9}}}, "90% of all steps may be thrown away"),
         ({"target": "bf16"}, "no loss scaler that could overflow"),
         (GOOD["every criterion off"], "nothing would ever roll this fleet back"),

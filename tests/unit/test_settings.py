@@ -35,6 +35,8 @@ def test_reads_endpoints_queries_and_namespaces() -> None:
         ({"restartBudgets": 1}, "restartBudgets: no such setting"),
         ({"restartBudget": "5"}, "restartBudget: expected int, found str '5'"),
         ({"restartBudget": True}, "expected int, found bool"),
+        ({"allowRawQueries": "no"}, "expected bool, found str"),
+        ({"allowRawQueries": 1}, "expected bool, found int"),
         ({"prometheus": {"default": {}}}, "url"),
         ({"prometheus": {"default": {"uri": "x"}}}, "prometheus.default.uri: no such setting"),
         ({"lease": {"durationSeconds": 1, "renewSeconds": 2}}, "retrySeconds < renewSeconds < durationSeconds"),

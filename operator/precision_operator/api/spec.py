@@ -85,6 +85,8 @@ class Criterion:
     lower_is_worse: bool = False
     query: str = ""
     """Name in the admin's catalogue; empty: the built-in query."""
+    promql: str = ""
+    """PromQL in its place, where the admin allows it; confined to the policy's namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
         enabled=boolean(raw.get("enabled"), True),
         lower_is_worse=default.lower_is_worse,
         query=text(raw.get("query")),
+        promql=text(raw.get("promql")),
         warn=None if default.warn is None else number(raw.get("warn"), default.warn),
         warn_severity=choice(raw.get("warnSeverity"), default.warn_severity),
         alert_after_seconds=duration_seconds(raw.get("alertAfter"), default.alert_after_seconds),

@@ -6,6 +6,8 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy
 from precision_operator.cli.schema import Fault
+from precision_operator.errors import QueryInvalid
+from precision_operator.signals.promql import written
 
 SOURCE_OVERFLOW_LIMIT = 0.30
 """Above this, steps that are skipped cost more than the precision gains (mission row O2)."""
@@ -68,6 +70,8 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
                 f"{path}.query",
                 f"{criterion.query!r} must stand in the operator's catalogue (config.queries of the chart)",
             )
+        if criterion.promql:
+            yield from _promql(f"{path}.promql", criterion.promql, spec)
     rolling = [c for c in map(spec.criterion, Signal) if c.enabled and c.severity is not Severity.P3]
     if not rolling:
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
@@ -87,6 +91,16 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
         yield Fault(
             "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will say nothing"
         )
+
+
+def _promql(path: str, query: str, spec: PolicySpec) -> Iterator[Fault]:
+    rules = spec.evaluation
+    try:
+        written(query, "default", rules.window_seconds, rules.min_steps)
+    except QueryInvalid as error:
+        yield Fault(path, f"would be refused: {error}")
+    else:
+        yield Fault(path, "the operator's admin must allow it (config.allowRawQueries of the chart)")
 
 
 def _times(spec: PolicySpec) -> Iterator[Fault]:

@@ -207,6 +207,7 @@ _KNOWN: Mapping[str, Predicate] = {
     "self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0": lambda v: (
         mapping(v).get("operator") in ("In", "NotIn") or not mapping(v).get("values")
     ),
+    "!has(self.query) || !has(self.promql)": lambda v: not {"query", "promql"} <= mapping(v).keys(),
     "size(self) == 0 || has(self[0].setWeight)": lambda v: not v or "setWeight" in mapping(sequence(v)[0]),
     "self.filter(s, has(s.setWeight)).map(s, s.setWeight).isSorted() && self.filter(s, has(s.setWeight))"
     ".all(s, self.exists_one(t, has(t.setWeight) && t.setWeight == s.setWeight))": _weights_rise,

@@ -10,6 +10,7 @@ from precision_operator.errors import QueryInvalid
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.incident import Evidence, stamp
 from precision_operator.signals.port import Series
+from precision_operator.signals.promql import written
 from precision_operator.signals.queries import BUILT_IN, render
 
 AROUND_SECONDS = 1800.0
@@ -67,15 +68,18 @@ def queries_of(
     namespace: str,
     window_seconds: float,
     min_steps: int,
+    raw: Sequence[tuple[str, str]] = (),
 ) -> dict[str, str]:
     """PromQL by signal name, as the evaluator asks it; what cannot be rendered is left out: the evaluation said so."""
     found: dict[str, str] = {}
+    own = dict(raw)
     for signal, name in wanted:
         template = catalogue.get(name) or BUILT_IN.get(name or signal)
-        if template is None:
-            continue
         try:
-            found[signal] = render(template, namespace, window_seconds, min_steps)
+            if signal in own:
+                found[signal] = written(own[signal], namespace, window_seconds, min_steps)
+            elif template is not None:
+                found[signal] = render(template, namespace, window_seconds, min_steps)
         except QueryInvalid:
             continue
     return found

@@ -10,6 +10,7 @@ from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.signals.grouping import group
 from precision_operator.signals.port import MetricHistory, Sample
+from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, render
 
 CHUNK_POINTS = 2000
@@ -44,11 +45,17 @@ def queries_for(policy: Policy, catalogue: Mapping[str, str]) -> dict[str, str]:
     for criterion in policy.spec.criteria:
         if criterion.enabled:
             name = criterion.query
-            templates[criterion.signal.value] = catalogue[name] if name else BUILT_IN[criterion.signal.value]
-    return {
+            found = catalogue.get(name) or BUILT_IN.get(name or criterion.signal.value)
+            if found is None:
+                raise KeyError(name)
+            templates[criterion.signal.value] = found
+    asked = {
         name: render(template, policy.namespace, rules.window_seconds, rules.min_steps)
         for name, template in templates.items()
     }
+    raw = {c.signal.value: c.promql for c in policy.spec.criteria if c.enabled and c.promql}
+    own = {name: written(q, policy.namespace, rules.window_seconds, rules.min_steps) for name, q in raw.items()}
+    return {**asked, **own}
 
 
 async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span) -> AsyncIterator[Evaluation]:

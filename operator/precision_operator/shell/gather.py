@@ -116,4 +116,5 @@ def plan_of(policy: Policy) -> EvaluationPlan:
         min_steps=spec.evaluation.min_steps,
         interval_seconds=spec.evaluation.interval_seconds,
         queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
+        raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
     )

@@ -29,6 +29,7 @@ class Witness:
             namespace=policy.namespace,
             window_seconds=plan.window_seconds,
             min_steps=plan.min_steps,
+            raw=plan.raw,
         )
         incident = seen.decision.status.incident
         detected_at = incident.detected_at if incident is not None else report.decided_at

@@ -15,6 +15,7 @@ from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.runtime.clock import Clock, SystemClock
 from precision_operator.signals.grouping import group
 from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, check, render
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class EvaluationPlan:
     interval_seconds: float
     queries: tuple[tuple[str, str], ...] = ()
     """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
+    raw: tuple[tuple[str, str], ...] = ()
+    """(signal name, PromQL of the policy's own, in the place of the above)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,14 @@ class Evaluator:
         clock: Clock | None = None,
         *,
         observe: Observe = lambda query, result, seconds: None,
+        allow_raw: bool = False,
     ) -> None:
+        """``allow_raw``: policies may bring PromQL of their own, which is confined to their namespace."""
         self._sources = sources
         self._catalogue = queries
         self._clock: Clock = clock or SystemClock()
         self._observe = observe
+        self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str], _Request] = {}
         self._watched: dict[EvaluationPlan, tuple[float, float]] = {}
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
@@ -111,6 +117,19 @@ class Evaluator:
                     f"query {name!r} of the operator's catalogue: {self._refused[name]}; "
                     "have the admin correct it in the operator's settings under queries"
                 )
+        return self._raw_problem(plan)
+
+    def _raw_problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
+        for signal, query in plan.raw:
+            if not self._allow_raw:
+                return "RawQueryNotAllowed", (
+                    f"criteria {signal!r} brings its own PromQL, and this operator's admin does not allow that; name a "
+                    "query of the catalogue instead, or have the admin set allowRawQueries"
+                )
+            try:
+                written(query, plan.namespace, plan.window_seconds, plan.min_steps)
+            except QueryInvalid as error:
+                return "QueryInvalid", f"criteria {signal!r}, promql: {error}"
         return None
 
     async def evaluate(self, plan: EvaluationPlan, *, no_older_seconds: float | None = None) -> Evaluation:
@@ -123,13 +142,16 @@ class Evaluator:
         wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
         errors: dict[str, str] = {}
-        problem = self.problem(plan)
+        problem, raw = self.problem(plan), dict(plan.raw)
         for signal, name in wanted.items():
             try:
                 if problem is not None:
                     raise QueryInvalid(problem[1])
-                template = self._catalogue[name] if name in self._catalogue else BUILT_IN[name or signal]
-                query = render(template, plan.namespace, plan.window_seconds, plan.min_steps)
+                if signal in raw:
+                    query = written(raw[signal], plan.namespace, plan.window_seconds, plan.min_steps)
+                else:
+                    template = self._catalogue[name] if name in self._catalogue else BUILT_IN[name or signal]
+                    query = render(template, plan.namespace, plan.window_seconds, plan.min_steps)
             except QueryInvalid as error:
                 errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
             else:

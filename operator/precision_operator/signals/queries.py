@@ -116,22 +116,22 @@ def check(template: str) -> None:
     if '"$namespace"' not in template and "'$namespace'" not in template:
         raise QueryInvalid('expected a matcher namespace="$namespace": without it pods of other namespaces are judged')
     try:
-        kind = _kind(parse(render(template, "default", 60.0, 1)))
+        kind = kind_of(parse(render(template, "default", 60.0, 1)))
     except ValueError as error:
         raise QueryInvalid(f"does not parse: {error}") from None
     if kind != "vector":
         raise QueryInvalid(f"expected an expression that gives an instant vector with a pod label, found a {kind}")
 
 
-def _kind(expression: Expr) -> str:
+def kind_of(expression: Expr) -> str:
     """``vector``, ``scalar`` or something else that cannot be judged."""
     match expression:
         case VectorSelector() | AggregateExpr():
             return "vector"
         case ParenExpr() | UnaryExpr():
-            return _kind(expression.expr)
+            return kind_of(expression.expr)
         case BinaryExpr():
-            return "vector" if "vector" in (_kind(expression.lhs), _kind(expression.rhs)) else "scalar"
+            return "vector" if "vector" in (kind_of(expression.lhs), kind_of(expression.rhs)) else "scalar"
         case Call():
             return "vector" if expression.func.return_type == ValueType.Vector else "scalar"
         case SubqueryExpr():

@@ -243,3 +243,34 @@ async def test_requests_are_observed_and_a_namespace_that_is_none_is_an_error() 
     evaluation = await evaluator.evaluate(replace(PLAN, namespace='"}'))
     assert evaluation.errors["ack"].startswith("QueryInvalid: expected a namespace")
     await evaluator.close()
+
+
+async def test_a_policys_own_query_is_asked_confined_where_the_admin_allows_it() -> None:
+    source = Source(mine=[at("a", 0.7)])
+    plan = replace(PLAN, raw=(("overflow", "max by (pod) (max_over_time(mine[$window]))"),))
+    evaluation = await Evaluator({"main": source}, {}, ManualClock(), allow_raw=True).evaluate(plan)
+    assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
+    assert 'max by (pod) (max_over_time(mine{namespace="team"}[10s]))' in source.asked
+    assert len(source.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("allowed", "query", "reason", "words"),
+    [
+        (False, "mine", "RawQueryNotAllowed", "allowRawQueries"),
+        (True, 'mine{namespace="victim"}', "QueryInvalid", "no other namespace"),
+    ],
+)
+async def test_a_policys_own_query_that_may_not_be_asked_is_not_and_nothing_else_either(
+    allowed: bool, query: str, reason: str, words: str
+) -> None:
+    source = Source()
+    evaluator = Evaluator({"main": source}, {}, ManualClock(), allow_raw=allowed)
+    plan = replace(PLAN, raw=(("overflow", query),))
+    problem = evaluator.problem(plan)
+    assert problem is not None
+    assert problem[0] == reason
+    assert words in problem[1]
+    evaluation = await evaluator.evaluate(plan)
+    assert source.asked == []
+    assert evaluation.errors["overflow"].startswith(reason)
