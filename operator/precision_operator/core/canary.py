@@ -100,14 +100,18 @@ def trouble(facts: Facts, workload: WorkloadView) -> float | None:
 
 
 def _level(criterion: Criterion, reading: Reading, answered: Container[Severity]) -> float | None:
-    """0 to 1 between what promotes and what is a breach that a rollback answers."""
     if isinstance(reading, Unknown):
         return None
     if isinstance(reading, Breach) and reading.severity in answered:
-        return 1.0
+        return 1.0  # also of a loss that is not a number
+    return depth(criterion, reading.value, answered)
+
+
+def depth(criterion: Criterion, value: float, answered: Container[Severity]) -> float:
+    """How deep a value is in trouble: 0 at what promotes, 1 at a breach of a severity that a rollback answers."""
     good = criterion.leave if criterion.promote_below is None else criterion.promote_below
     warns = criterion.warn is not None and criterion.warn_severity in answered
     bad = criterion.warn if criterion.warn is not None and warns else criterion.enter
     if good == bad:
-        return 0.0
-    return min(1.0, max(0.0, (reading.value - good) / (bad - good)))
+        return float(value > bad)
+    return min(1.0, max(0.0, (value - good) / (bad - good)))
