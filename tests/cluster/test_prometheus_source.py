@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from threading import Thread
 from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
@@ -27,6 +28,7 @@ from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
+from precision_operator.signals.promql import confine
 
 T = TypeVar("T")
 
@@ -45,12 +47,24 @@ PLAN = EvaluationPlan(
 class Trainer(Collector):
     """What one trainer exports: counters that rise at a known rate since ever, and gauges."""
 
-    def __init__(self, *, mode: str, generation: int, rates: dict[str, float], gauges: dict[str, float]) -> None:
+    def __init__(
+        self,
+        *,
+        mode: str,
+        generation: int,
+        rates: dict[str, float],
+        gauges: dict[str, float],
+        run: dict[str, str] | None = None,
+        allocated_bytes: float | None = None,
+    ) -> None:
+        """``run``: labels of genesis_run_info; ``allocated_bytes``: of device memory, in ``mode``."""
+        self.run = run
+        self.allocated_bytes = allocated_bytes
         self.mode = mode
         self.generation = generation
         self.rates = rates
         self.gauges = gauges
-        self._began = time.monotonic()
+        self._began, self._base = time.monotonic(), 1000
         registry = CollectorRegistry()
         registry.register(self)
         server, thread = start_http_server(0, "127.0.0.1", registry)
@@ -63,12 +77,24 @@ class Trainer(Collector):
         info = GaugeMetricFamily("genesis_precision_info", "Mode.", labels=["mode", "generation"])
         info.add_metric([self.mode, str(self.generation)], 1)
         yield info
+        if self.run is not None:
+            what = GaugeMetricFamily("genesis_run_info", "What runs.", labels=list(self.run))
+            what.add_metric(list(self.run.values()), 1)
+            yield what
+        if self.allocated_bytes is not None:
+            memory = GaugeMetricFamily("genesis_cuda_memory_allocated_bytes", "Memory.", labels=["mode"])
+            memory.add_metric([self.mode], self.allocated_bytes)
+            yield memory
         elapsed = time.monotonic() - self._began
         for name, rate in self.rates.items():
             # Far from 0: there `increase` would not look beyond the first sample.
-            yield CounterMetricFamily(name, name, value=1000 + math.floor(rate * elapsed * 100) / 100)
+            yield CounterMetricFamily(name, name, value=self._base + math.floor(rate * elapsed * 100) / 100)
         for name, value in self.gauges.items():
             yield GaugeMetricFamily(name, name, value=value)
+
+    def restart(self) -> None:
+        """Its process begins anew: counters at 0."""
+        self._base, self._began = 0, time.monotonic()
 
     def stop(self) -> None:
         """The pod is gone."""
@@ -97,7 +123,10 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_training_loss": 2.2,
                 "genesis_fp32_baseline_loss": 2.0,
                 "genesis_fp32_baseline_samples_per_second": 100,
+                "genesis_fp32_baseline_peak_bytes": 4e9,
             },
+            run={"device": "cuda", "model": "world"},
+            allocated_bytes=3.4e9,
         ),
         "calm": Trainer(
             mode="fp32",
@@ -112,6 +141,15 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_training_success": 0,
             },
             gauges={"genesis_training_loss": 2.0},
+            run={"device": "cpu", "model": "world"},
+        ),
+        "placid": Trainer(
+            mode="fp32",
+            generation=0,
+            rates={"genesis_training_steps": 10},
+            gauges={"genesis_training_loss": 1.8},
+            run={"device": "cuda", "model": "world"},
+            allocated_bytes=4e9,
         ),
         "new": Trainer(
             mode="fp16",
@@ -174,7 +212,7 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     evaluation = await evaluator.evaluate(PLAN)
     assert evaluation.errors == {}
     source.close()
-    assert set(evaluation.pods) == {"bad", "calm", "new", "doomed"}, "no pod of another namespace"
+    assert set(evaluation.pods) == {"bad", "calm", "placid", "new", "doomed"}, "no pod of another namespace"
     now = time.time()
 
     bad = evaluation.pods["bad"]
@@ -188,16 +226,74 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
         Signal.FAILURES: pytest.approx(0.75, rel=0.03),
         Signal.NON_FINITE: pytest.approx(2 * WINDOW, rel=0.1),
         Signal.SPEED: pytest.approx(0.8, rel=0.1),
+        Signal.MEMORY: pytest.approx(0.85),
     }
 
     calm = evaluation.pods["calm"]
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
-    assert calm.values == {Signal.NON_FINITE: 0.0}, "no FP16 step, no baseline, no run ended: no sample"
+    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0}, (
+        "on a CPU; no FP16 step, no baseline, no run ended"
+    )
+    assert Signal.MEMORY not in evaluation.pods["placid"].values, "FP32's own memory is no ratio"
 
     new = evaluation.pods["new"]
     assert Signal.OVERFLOW not in new.values, "4 steps are fewer than minSteps"
     assert math.isnan(new.values[Signal.DIVERGENCE])
+    assert Signal.MEMORY not in new.values, "what it runs on is not known"
+
+
+async def test_without_a_baseline_the_fp32_cohort_of_the_same_model_is_the_measure(prometheus: Prometheus) -> None:
+    source = source_of(prometheus)
+    plan = replace(PLAN, queries=(("divergence", "divergence-cohort"),))
+    evaluator = Evaluator({"main": source}, {})
+
+    def known(evaluation: Evaluation) -> bool:
+        return Signal.DIVERGENCE in getattr(evaluation.pods.get("bad"), "values", {})
+
+    evaluation = await until("the cohort", lambda: evaluator.evaluate(plan), known)
+    source.close()
+    assert evaluation.errors == {}
+    assert evaluation.pods["bad"].values[Signal.DIVERGENCE] == pytest.approx(2.2 / 1.9 - 1)
+    assert Signal.DIVERGENCE not in evaluation.pods["new"].values, "of no known model"
+
+
+async def test_a_policys_own_query_sees_no_other_namespace_on_a_real_prometheus(prometheus: Prometheus) -> None:
+    source = source_of(prometheus)
+    steps = "genesis_training_steps_total"
+    await until("a scrape", lambda: source.vector(steps), lambda found: len(found) >= 6)
+    for query in (
+        steps,
+        f"rate({steps}[10s])",
+        f"max_over_time({steps}[10s:1s])",
+        f"sum by (namespace, pod) ({steps})",
+        f'{steps}{{pod=~".*"}} * on (pod) group_left () {steps}',
+        f'{steps}{{pod!="\\\\\\" # é\\n"}}',
+        f'-({steps} unless on (pod) {steps}{{pod="bad"}})',
+    ):
+        found = await source.vector(confine(query, NAMESPACE))
+        assert {"calm", "new"} <= {sample.labels.get("pod") for sample in found}
+        assert "foreign" not in {sample.labels.get("pod") for sample in found}
+        assert {sample.labels.get("namespace", NAMESPACE) for sample in found} == {NAMESPACE}
+    source.close()
+
+
+async def test_a_counter_that_starts_again_is_no_fall_and_another_pod_starts_its_own(
+    prometheus: Prometheus, trainers: dict[str, Trainer]
+) -> None:
+    """A container that restarts keeps its pod's name and counts from 0 again."""
+    source, placid = source_of(prometheus), trainers["placid"]
+    evaluator = Evaluator({"main": source}, {})
+    steps = 'count_over_time(genesis_training_steps_total{pod="placid"}[4s])'
+    await until("a full window", lambda: source.vector(steps), lambda found: bool(found) and found[0].value >= 7)
+    placid.restart()
+    resets = 'resets(genesis_training_steps_total{pod="placid"}[4s])'
+    await until("the reset", lambda: source.vector(resets), lambda found: bool(found) and found[0].value >= 1)
+    evaluation = await evaluator.evaluate(PLAN)
+    source.close()
+    found = evaluation.pods["placid"].steps
+    assert found is not None
+    assert 0 < found <= 10 * WINDOW * 1.2, "as many as were made, and no fewer than none"
 
 
 async def test_a_change_of_mode_is_acknowledged_once_and_a_pod_that_ends_falls_silent(
