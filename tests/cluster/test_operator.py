@@ -130,7 +130,10 @@ def test_policy_created_again_over_latched_workloads_is_held(scene: Scene) -> No
 
 
 def test_mild_overflow_that_lasts_is_rolled_back_in_batches(scene: Scene) -> None:
-    quick = {"gradual": {"sustain": "2s", "inFlight": "3s", "batchShare": 0.4}}
+    quick = {
+        "gradual": {"sustain": "2s", "inFlight": "3s", "batchShare": 0.4},
+        "mitigation": {"overflow": {"window": "0s"}},
+    }
     # Windows of seconds and no patience make trainers that have just started look slow.
     promoted(scene, rollback=quick, criteria={"speed": {"enabled": False}})
     scene.shadow.overflow = dict.fromkeys(("hot-0", "hot-1", "hot-2"), 0.2)

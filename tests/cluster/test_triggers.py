@@ -24,7 +24,11 @@ AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
 # Windows of seconds make trainers that have just started look slow: only what is about speed judges it.
 NO_SPEED: Json = {"criteria": {"speed": {"enabled": False}}, "strategy": AT_ONCE}
 # A mild breach must stand for longer than the window, so that a start is none.
-MILD: Json = {"rollback": {"gradual": {"sustain": "6s", "inFlight": "3s"}}, "strategy": AT_ONCE}
+NO_WINDOW: Json = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}  # what comes before: test_mitigation.py
+MILD: Json = {
+    "rollback": {"gradual": {"sustain": "6s", "inFlight": "3s"}, "mitigation": NO_WINDOW},
+    "strategy": AT_ONCE,
+}
 
 
 @dataclass(frozen=True)
