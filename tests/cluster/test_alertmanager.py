@@ -1,9 +1,8 @@
-"""A real Alertmanager wakes a real operator: a policy that looks once a minute answers a breach within seconds."""
+"""A real Alertmanager wakes a real operator: a policy that looks every five minutes answers a breach within seconds."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 from lab.alertmanager import Alertmanager
@@ -25,7 +24,7 @@ def port_of(scene: Scene) -> int:
 def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> None:
     promoted(scene)
     before = scene.status()["observedGeneration"]
-    rarely = {"interval": "60s", "window": "60s", "maxSampleAge": "60s"}
+    rarely = {"interval": "5m", "window": "5m", "maxSampleAge": "60s"}
     scene.kubectl(
         "patch",
         "pp",
@@ -37,17 +36,16 @@ def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> N
         "-p",
         json.dumps({"spec": {"evaluation": rarely}}),
     )
-    # Seen with a reading of its own: the next one is a minute away.
-    wait_for(lambda: scene.status()["observedGeneration"] > before, what="the new interval to be in force", seconds=10)
+    # Seen with a reading of its own: the next one is five minutes away.
+    wait_for(lambda: scene.status()["observedGeneration"] > before, what="the new interval to be in force", seconds=30)
     with Alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{port_of(scene)}/api/v1/alerts") as alertmanager:
         break_two(scene)
         overflow = (
-            "sum by (pod) (increase(genesis_fp16_overflow_steps_total[60s])) > "
-            "0.35 * sum by (pod) (increase(genesis_fp16_training_steps_total[60s]))"
+            "sum by (pod) (increase(genesis_fp16_overflow_steps_total[5m])) > "
+            "0.35 * sum by (pod) (increase(genesis_fp16_training_steps_total[5m]))"
         )
         wait_for(lambda: len(scene.prometheus.query(overflow)) >= 2, what="the breach to be in Prometheus", seconds=50)
         assert scene.status()["phase"] == "Healthy"
-        fired = time.monotonic()
         alertmanager.fire({"alertname": "OverflowHigh", "namespace": scene.namespace, "deployment": "hot-0"})
-        scene.wait_phase("Held", seconds=20)
-        assert time.monotonic() - fired < 20
+        # Long before the policy itself would have looked again.
+        scene.wait_phase("Held", seconds=60)

@@ -35,7 +35,10 @@ def test_mutating_admission_policies_are_served_as_v1(kubectl: Kubectl) -> None:
 
 def test_the_audit_log_tells_who_sent_what(control_plane: ControlPlane, namespace: str) -> None:
     control_plane.kubectl("apply", "--server-side", "-n", namespace, "-f", "-", input=json.dumps(WORKLOAD))
-    events = [json.loads(line) for line in control_plane.audit_log.read_text().splitlines()]
+    lines = control_plane.audit_log.read_text().splitlines(keepends=True)
+    events = [
+        json.loads(line) for line in lines if line.endswith("\n")
+    ]  # the last one may be in the middle of its write
     writes = [
         event
         for event in events

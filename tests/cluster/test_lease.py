@@ -22,9 +22,12 @@ import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.waiting import wait_for
+from precision_operator.settings import LeaseSettings
 
 ROOT = Path(__file__).parents[2]
-TAKEOVER_SECONDS = 8.0
+LEASE = LeaseSettings()
+TAKEOVER_SECONDS = 2 * LEASE.duration_seconds
+"""Twice the lease: what a busy machine adds is not judged here; `make bench-operator` measures the budget of 8 s."""
 
 
 def elect(kubeconfig: str, namespace: str, name: str) -> None:
@@ -35,7 +38,6 @@ def elect(kubeconfig: str, namespace: str, name: str) -> None:
     from precision_operator.kube.access import Access
     from precision_operator.kube.client import KubeClient
     from precision_operator.runtime.lease import LeaseElector
-    from precision_operator.settings import LeaseSettings
 
     def say(event: str, **more: object) -> None:
         # One write a line: two threads speak here, and print() writes the text and its end apart.
@@ -154,7 +156,7 @@ def test_a_frozen_leader_finds_itself_not_leading_when_it_thaws(
     assert leads["since"] - frozen <= TAKEOVER_SECONDS
     thawed = one.send(signal.SIGCONT)
     assert one.wait("led")["until"] < frozen + 0.5, "not one instant of leadership after the thaw"
-    assert one.wait("stopped")["at"] - thawed < 2
+    assert one.wait("stopped")["at"] - thawed < LEASE.renew_seconds, "it waits for no other sign than the clock"
     renewed = lease(kubectl, namespace)["renewTime"]
     wait_for(lambda: lease(kubectl, namespace)["renewTime"] != renewed, what="the new leader's renewal", seconds=10)
     assert len(one.events("leads")) == 1
@@ -165,7 +167,7 @@ def test_a_frozen_leader_finds_itself_not_leading_when_it_thaws(
 def test_an_orderly_end_hands_over_at_once(pair: tuple[Process, Process], kubectl: Kubectl, namespace: str) -> None:
     one, two = pair
     stopped = one.send(signal.SIGTERM)
-    assert two.wait("leads")["since"] - stopped < 3
+    assert two.wait("leads")["since"] - stopped < LEASE.duration_seconds, "sooner than the lease could have expired"
     assert one.wait("led")["until"] <= two.events("leads")[0]["since"]
     assert one.process.wait(10) == 0
     assert one.events("ended")

@@ -43,7 +43,7 @@ class World(InventorySink):
         self._news.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             while not holds():
                 self._news.clear()
                 await self._news.wait()

@@ -1,0 +1,183 @@
+"""Scenarios of the emergency plan, another attempt after a rollback, and the guard for life, on a real API server with real
+Prometheus data. Time is short by the policies' own settings. Scenarios A and D begin with a mitigation: test_mitigation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.waiting import wait_for
+from precision_operator.api.commands import Prerequisite
+from precision_operator.api.wire import parse_time
+from tests.cluster.fleet import Json, policy
+from tests.cluster.fleets import side_by_side, told
+from tests.cluster.scene import HOT, Scene
+from tests.cluster.shadow import Fault
+
+pytestmark = pytest.mark.xdist_group("scenarios")
+
+PREFIX = "precision.genesis.ai"
+FLEET = 5
+"""Four hot ones and a literal one."""
+CANARY_FIRST: Json = {"steps": [{"setWeight": 20}, {"pause": {"duration": "2s"}}, {"setWeight": 100}]}
+AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
+NO_SPEED: Json = {"speed": {"enabled": False}}
+
+POLICIES: dict[str, Json] = {
+    "table": {"criteria": NO_SPEED, "strategy": CANARY_FIRST},
+    "text": {"criteria": {**NO_SPEED, "divergence": {"enter": 0.14, "leave": 0.1}}, "strategy": CANARY_FIRST},
+    "nan": {"criteria": NO_SPEED, "strategy": AT_ONCE},
+    "guard": {"criteria": NO_SPEED, "strategy": AT_ONCE},
+    "again": {
+        "criteria": NO_SPEED,
+        "strategy": AT_ONCE,
+        "evaluation": {"interval": "500ms", "window": "4s", "failureLimit": 4, "maxSampleAge": "5s"},
+        "reenable": {"backoff": "6s", "backoffLimit": "1h", **CANARY_FIRST},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """A fleet for each scenario under its policy; divergent from their first step in reduced precision on in scenario B."""
+    with side_by_side(control_plane, tmp_path_factory.mktemp("scenarios"), POLICIES, hot=FLEET - 1) as scenes:
+        for name in ("table", "text"):
+            scenes[name].shadow.faults = dict.fromkeys([*HOT, "literal"], Fault(divergence=0.15))
+        for name, scene in scenes.items():
+            scene.apply(policy(**POLICIES[name]))
+        yield scenes
+
+
+def annotate(scene: Scene, commands: dict[str, str], *, as_user: str) -> None:
+    """Give commands by kubectl alone, as a user."""
+    given = [f"{PREFIX}/{command}={value}" for command, value in commands.items()]
+    scene.kubectl(
+        "annotate",
+        "pp",
+        "fleet",
+        "-n",
+        scene.namespace,
+        "--overwrite",
+        f"--as={as_user}",
+        "--as-group=system:masters",
+        *given,
+    )
+
+
+def until(scene: Scene, condition: Callable[[Json], bool], *, what: str, seconds: float = 60) -> Json:
+    """Wait until the status meets a condition; returns it."""
+
+    def probe() -> Json | None:
+        status = scene.status()
+        return status if status and condition(status) else None
+
+    return wait_for(probe, what=what, seconds=seconds, found=lambda: f"{scene.status()}\n{scene.operators.logs()}")
+
+
+def decided(status: Json) -> float:
+    """When the incident's rollback was decided."""
+    return parse_time(status["incident"]["decidedAt"]) or 0.0
+
+
+def ask_again(scene: Scene) -> Json:
+    """Acknowledge every prerequisite and ask for another attempt; returns the status that was answered."""
+    status = scene.status()
+    number = status["transitionId"]
+    annotate(scene, {f"ack-{item}": f"{number}: drill" for item in Prerequisite}, as_user="ada@example.org")
+    annotate(scene, {"retry": f"{number}: fixed, we think"}, as_user="ben@example.org")
+    return status
+
+
+def test_scenario_b_at_15_percent_holds_the_promotion_by_the_table(fleets: dict[str, Scene]) -> None:
+    scene = fleets["table"]
+    condition = scene.condition("Progressing", "EvidenceInsufficient", seconds=60)
+    assert "divergence" in condition["message"]
+    status = scene.status()
+    assert status["weight"] == 20
+    assert "incident" not in status
+    assert sum(modes == {"fp16"} for modes in scene.shadow.modes().values()) == 1
+
+
+def test_scenario_b_at_15_percent_is_an_emergency_where_the_policy_takes_it_by_the_text(
+    fleets: dict[str, Scene],
+) -> None:
+    scene = fleets["text"]
+    incident = scene.wait_phase("Held", seconds=90)["incident"]
+    assert (incident["reason"], incident["severity"], incident["strategy"]) == ("LossDiverged", "P1", "Emergency")
+    assert incident["scope"] == "Cohort"
+    assert len(incident["workloads"]) == 1
+    assert incident["poisoned"] == incident["workloads"]
+    assert {w for w, r in told(scene).items() if r.get("rewind")} <= set(incident["workloads"])
+
+
+def test_scenario_c_failures_with_nan_losses_are_one_emergency_that_rewinds(fleets: dict[str, Scene]) -> None:
+    scene = fleets["nan"]
+    scene.wait_phase("Healthy", seconds=90)
+    scene.shadow.faults = dict.fromkeys(HOT[:3], Fault(failures=0.9, non_finite=0.3))
+    status = scene.wait_phase("Held")
+    incident = status["incident"]
+    assert (incident["severity"], incident["strategy"], incident["scope"]) == ("P0", "Emergency", "Fleet")
+    assert incident["reason"] in ("LossNotFinite", "TrainingFailing")
+    assert (parse_time(incident["deadlineAt"]) or 0.0) - (parse_time(incident["detectedAt"]) or 0.0) == pytest.approx(
+        300
+    )
+    assert set(incident["poisoned"]) <= set(HOT[:3])
+    assert incident["poisoned"]
+    assert {w for w, request in told(scene).items() if request.get("rewind")} == set(incident["poisoned"])
+    assert all(modes == {"fp32"} for modes in scene.shadow.modes().values())
+
+
+def test_another_attempt_is_staged_rolled_back_at_once_and_backed_off(
+    fleets: dict[str, Scene],
+) -> None:
+    scene = fleets["again"]
+    scene.wait_phase("Healthy", seconds=90)
+    scene.shadow.faults = dict.fromkeys(HOT[:2], Fault(overflow=0.8))
+    first = scene.wait_phase("Held")
+    assert first["attempts"] == 1
+
+    # Not without the prerequisites, each in its giver's name.
+    annotate(scene, {"retry": str(first["transitionId"])}, as_user="ben@example.org")
+    missing = scene.condition("Progressing", "AwaitingPrerequisites")
+    assert all(item in missing["message"] for item in Prerequisite)
+    # The fault is still there, in all of them: the canary of the second attempt finds it at its first evaluation.
+    scene.shadow.faults = dict.fromkeys([*HOT, "literal"], Fault(overflow=0.8))
+    ask_again(scene)
+    annotations = scene.kubectl.json("get", "pp", "fleet", "-n", scene.namespace)["metadata"]["annotations"]
+    assert {annotations[f"{PREFIX}/ack-{item}-by"] for item in Prerequisite} == {"ada@example.org"}
+    assert annotations[f"{PREFIX}/retry-by"] == "ben@example.org"
+    staged = until(scene, lambda s: s["phase"] == "Progressing", what="the second attempt")
+    assert (staged["weight"], len(staged["members"])) == (20, 1)
+    second = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 2, what="the second rollback")
+    assert second["incident"]["scope"] == "Cohort"
+    assert len(second["incident"]["workloads"]) == 1
+
+    # From the second failure on time has to pass, twice as much each time.
+    ask_again(scene)
+    assert "6 s" in scene.condition("Progressing", "BackingOff")["message"]
+    third = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 3, what="the third rollback", seconds=90)
+    assert decided(third) - decided(second) >= 6.0
+    ask_again(scene)
+    assert "12 s" in scene.condition("Progressing", "BackingOff")["message"]
+
+
+def test_promoted_fleet_is_guarded_and_one_breached_workload_is_rolled_back_by_itself(fleets: dict[str, Scene]) -> None:
+    scene = fleets["guard"]
+    scene.wait_phase("Healthy", seconds=90)
+    scene.shadow.faults = {HOT[2]: Fault(overflow=0.8)}
+    alone = scene.wait_phase("Degraded")
+    assert (alone["incident"]["scope"], alone["incident"]["strategy"]) == ("Workload", "Emergency")
+    assert [held["name"] for held in alone["held"]] == [HOT[2]]
+    wait_for(lambda: scene.shadow.modes()[HOT[2]] == {"fp32"}, what="it to train in FP32", seconds=30)
+    assert all(modes == {"fp16"} for name, modes in scene.shadow.modes().items() if name != HOT[2])
+    assert alone["gate"] == "Open"
+
+    # And for life: what comes later is not forgiven, and two make it the fleet's affair.
+    scene.shadow.faults = dict.fromkeys(HOT[1:3], Fault(overflow=0.8))
+    status = scene.wait_phase("Held")
+    assert status["incident"]["scope"] == "Fleet"
+    assert status["gate"] == "Closed"
+    assert all(modes == {"fp32"} for modes in scene.shadow.modes().values())
