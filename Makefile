@@ -3,6 +3,8 @@ PYTHON := .venv/bin/python
 CONTEXT ?=
 REGISTRY ?=
 export CONTEXT REGISTRY
+# uv leaves dependencies uncompiled. Where bytecode may not be written, each process that imports torch compiles it again: 10 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
