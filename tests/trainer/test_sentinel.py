@@ -212,6 +212,26 @@ def test_a_backward_overflow_is_localised_by_the_clipping_norms() -> None:
     assert list(by_layer) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
+def test_it_is_localised_in_every_bad_step_with_clipping_and_without(
+    max_grad_norm: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _chain()
+
+    def overflow(_module: object, inputs: tuple[torch.Tensor], _outputs: object) -> tuple[torch.Tensor]:
+        return (inputs[0] * (float("inf") if inputs[0].dtype is torch.float16 else 1.0),)
+
+    model[2].register_full_backward_hook(overflow)
+    config = ExtendedFP16Config(precision_mode=FP16, loss_scale=1024.0, max_grad_norm=max_grad_norm, sentinel=QUICK)
+    trainer = ExtendedFP16Trainer(model, torch.optim.AdamW(model.parameters(), fused=True), config, allow_cpu=True)
+    for _ in range(100):
+        trainer.backward_and_step(
+            trainer.training_step(torch.ones(2, 8), lambda net, batch: net(batch).square().mean())
+        )
+    layers = [event["layer"] for event in events(capsys, "sentinel_transition") if event["to"] == "pin"]
+    assert layers[:1] == ["1"]
+
+
 def test_norms_that_are_all_bad_or_incomplete_name_no_layer() -> None:
     model = _chain()
     layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -16,6 +16,7 @@ from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
 from precision_trainer.telemetry.logs import JsonLog
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -141,6 +142,46 @@ def test_clipping_comes_after_unscaling(text: LibraryText) -> None:
         trainer.optimizer.register_step_pre_hook(spy)
         step(trainer, text)
         assert seen[0] == pytest.approx(0.25, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", [FP32, FP16, BF16])
+def test_without_clipping_norms_are_sampled_and_a_gradient_that_is_not_finite_is_found_in_every_step(
+    mode: PrecisionMode, text: LibraryText
+) -> None:
+    trainer = make(mode, max_grad_norm=0.0, loss_scale=1024.0)
+    bad = {5, NORM_EVERY_STEPS}  # one that is not measured, one that is
+    last = list(trainer.model.parameters())[-1]
+    last.register_hook(lambda gradient: gradient * (float("inf") if trainer.step in bad else 1.0))
+    records = []
+    for number in range(NORM_EVERY_STEPS + 2):
+        before = weights(trainer)
+        step(trainer, text)
+        same = all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+        assert same is (number in bad)
+        records += trainer.drain().records
+    assert [record.step for record in records if record.skipped] == sorted(bad)
+    assert [record.overflow for record in records] == [mode is FP16 and record.step in bad for record in records]
+    assert [record.step for record in records if record.grad_norm is not None] == [0, NORM_EVERY_STEPS]
+    assert trainer.get_stats()["nonfinite_steps"] == (0 if mode is FP16 else 2)
+
+
+def test_clipping_does_what_clip_grad_norm_does_bit_for_bit() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for scale in (1e-3, 1.0, 300.0, 1e15):
+        ours, theirs = (torch.nn.Linear(33, 17) for _ in range(2))
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            gradient = torch.randn(a.shape, generator=generator) * scale
+            a.grad, b.grad = gradient.clone(), gradient.clone()
+        seen: list[torch.Tensor] = []
+        optimizer = torch.optim.SGD(ours.parameters(), lr=0.0)
+        optimizer.register_step_pre_hook(
+            lambda *_, kept=seen, module=ours: kept.extend(p.grad for p in module.parameters())
+        )
+        updated = GradientUpdate(optimizer, 0.7, device=torch.device("cpu"))(None, measure=False)
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.7)
+        assert updated.norm is not None
+        assert torch.equal(updated.norm.squeeze(), norm)
+        assert all(torch.equal(a, b.grad) for a, b in zip(seen, theirs.parameters(), strict=True))
 
 
 def test_accumulation_equals_one_large_batch(text: LibraryText) -> None:

@@ -112,7 +112,7 @@ def _step(side: _Side, batch: object, loss: Loss, device: torch.device) -> None:
 
 def _run(mode: str, side: _Side, reference: list[float]) -> ModeRun:
     records = [*side.records, *side.trainer.drain().records]
-    norms = [record.grad_norm for record in records if math.isfinite(record.grad_norm)]
+    norms = [norm for record in records if (norm := record.grad_norm) is not None and math.isfinite(norm)]
     skip = WARM_UP if len(side.seconds) > WARM_UP else 0
     seconds = sorted(side.seconds[skip:])
     ratios = [theirs / own for theirs, own in zip(reference[skip:], side.seconds[skip:], strict=True)]

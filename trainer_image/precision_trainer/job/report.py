@@ -161,7 +161,7 @@ class Reporter:
         gauges = {"genesis_training_step": float(record.step + 1), "genesis_loss_scale": record.loss_scale}
         if progress.loss is not None:
             gauges["genesis_training_loss"] = progress.loss
-        if record.grad_norm - record.grad_norm == 0.0:
+        if record.grad_norm is not None and record.grad_norm - record.grad_norm == 0.0:
             gauges["genesis_grad_norm"] = record.grad_norm
         if progress.baseline_loss >= 0:
             gauges["genesis_fp32_baseline_loss"] = progress.baseline_loss

@@ -24,15 +24,16 @@ class Channel:
         self._world_size, self._device = world_size, device
         self._key: tuple[object, ...] | None = None
         self._header = torch.zeros(HEADER, device=device)
+        self._quiet_mode: PrecisionMode | None = None
+        self._quiet: list[float] = []
 
     @property
     def delay(self) -> int:
         """Boundaries between sending and reading; the same on all ranks."""
         return self._mailbox.delay
 
-    def message(
+    def header(
         self,
-        loss: torch.Tensor,
         *,
         request: PrecisionRequest | None,
         stop: bool,
@@ -40,23 +41,33 @@ class Channel:
         verdict: Verdict | None,
         finding: Finding | None,
     ) -> torch.Tensor:
-        """This rank's message, [WIDTH]; see agreement.encode. The header is built anew only when it changed: rarely."""
+        """This rank's message without the loss, [HEADER]; see agreement.encode. Built anew only when it changed: rarely."""
         key = (request, stop, running, verdict, finding)
         if key != self._key:
             self._key = key
             header = encode(request, stop=stop, running=running, verdict=verdict, finding=finding)
             self._header = torch.tensor(header, dtype=torch.float32, device=self._device)
-        return torch.cat((self._header, loss.reshape(1)))
+        return self._header
 
-    def put(self, sent: Sent, numbers: tuple[torch.Tensor, ...]) -> None:
-        """Send the averaged message and what follows it (steps.read_record) to the host, unread."""
+    def put(self, sent: Sent, numbers: list[torch.Tensor]) -> None:
+        """Send the averaged message and what follows it (steps.read_record), all 1-D, to the host, unread."""
         self._mailbox.put(sent, torch.cat(numbers))
 
-    def read(self, keep: int) -> Iterator[tuple[Sent, Agreed, StepRecord]]:
-        """The steps that were sent, oldest first, but for the last ``keep`` ones. Raises RankMismatchError."""
-        while len(self._mailbox) > keep:
-            sent, values = self._mailbox.get()
-            yield sent, decode(values[:WIDTH], self._world_size, sent.mode), read_record(sent, values)
+    def read(self, keep: int) -> Iterator[tuple[Sent, Agreed | None, StepRecord]]:
+        """The steps that were sent, oldest first, but for the last ``keep`` ones; None where nobody had anything to say.
+
+        Raises:
+            RankMismatchError: the ranks fell apart.
+        """
+        mailbox = self._mailbox
+        while len(mailbox) > keep:
+            sent, values = mailbox.get()
+            if sent.mode is not self._quiet_mode:
+                self._quiet_mode, self._quiet = sent.mode, encode(None, stop=False, running=sent.mode)
+            # What nearly every step says, so it is not decoded: nothing asked, nothing found, all ranks in one mode.
+            quiet = values[:HEADER] == self._quiet
+            agreed = None if quiet else decode(values[:WIDTH], self._world_size, sent.mode)
+            yield sent, agreed, read_record(sent, values)
 
     def peek(self) -> list[StepRecord]:
         """The steps on their way; they stay. Waits for the device."""

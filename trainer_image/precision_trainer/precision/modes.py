@@ -21,6 +21,13 @@ class PrecisionMode(Enum):
     MIXED_FP16 = "mixed_fp16"
     MIXED_BF16 = "mixed_bf16"
 
+    def __init__(self, name: str) -> None:
+        # Attributes, not properties: they are asked for several times a step.
+        self.uses_scaler = name.endswith("fp16")
+        """True if gradients need loss scaling: FP16's exponent is too short for small ones, BF16's is not."""
+        self.wire = name.removeprefix("mixed_")
+        """The mode's name in requests, metrics and log lines: fp32, fp16 or bf16."""
+
     @classmethod
     def from_wire(cls, name: str) -> PrecisionMode | None:
         """The mode a policy, a request or an annotation means: there ``fp16`` and ``bf16`` are the mixed ones.
@@ -30,19 +37,9 @@ class PrecisionMode(Enum):
         return _FROM_WIRE.get(name.strip().lower())
 
     @property
-    def wire(self) -> str:
-        """The mode's name in requests, metrics and log lines: fp32, fp16 or bf16."""
-        return self.value.removeprefix("mixed_")
-
-    @property
     def hot(self) -> bool:
         """True if the mode can be switched to while training: its state is the canonical FP32 one."""
         return self in _FROM_WIRE.values()
-
-    @property
-    def uses_scaler(self) -> bool:
-        """True if gradients need loss scaling: FP16's exponent is too short for small ones, BF16's is not."""
-        return self in (PrecisionMode.FP16, PrecisionMode.MIXED_FP16)
 
     @property
     def code(self) -> int:

@@ -42,13 +42,18 @@ class LossScaler:
         """``loss`` (0-dim) times the scale."""
         return loss * self.scale_value
 
-    def unscale_(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def unscale_(self, gradients: list[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
         """Divide FP32 gradients by the scale, in place.
+
+        Args:
+            gradients: on the scaler's device.
+            out: takes found_inf, 0-dim; a new tensor if None.
 
         Returns:
             found_inf, 0-dim: 1.0 if any gradient holds inf or NaN, else 0.0. Not read on the host here.
         """
-        found_inf = torch.zeros((), dtype=torch.float32, device=self.scale_value.device)
+        device = self.scale_value.device
+        found_inf = torch.zeros((), dtype=torch.float32, device=device) if out is None else out.zero_()
         if gradients:
             # Through float64, as GradScaler does: 1/scale in FP32 may be subnormal and flushed to 0.
             inverse = self.scale_value.double().reciprocal().float()

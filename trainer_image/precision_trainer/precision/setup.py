@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import torch
 
 from ..errors import ConfigError
+from ..sentinel.machine import SentinelConfig
 from ..telemetry.logs import JsonLog
 from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
 from .modes import PrecisionMode
@@ -54,6 +56,7 @@ def set_tf32(device: torch.device, *, allowed: bool) -> None:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def has_bf16(device: torch.device) -> bool:
-    """Whether BF16 is computed by the hardware, not emulated; a CPU has it in software at worst, and never faults."""
-    return device.type != "cuda" or bool(torch.cuda.is_bf16_supported(including_emulation=False))
+def on_hardware(settings: SentinelConfig, device: torch.device) -> SentinelConfig:
+    """Without BF16 as a way out, where only an emulation has it; a CPU has it in software at worst, and never faults."""
+    has_bf16 = device.type != "cuda" or bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return replace(settings, bf16_available=settings.bf16_available and has_bf16)

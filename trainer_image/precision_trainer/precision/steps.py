@@ -22,13 +22,25 @@ class Sent(NamedTuple):
     mode: PrecisionMode
     generation: int
     norms: torch.Tensor | None
-    """Gradient norm of each parameter in the optimizer's order, before clipping, on the device: [P]."""
+    """Gradient norm of each parameter in the optimizer's order, before clipping, on the device: [P]. None: not measured."""
+    gradients: list[torch.Tensor]
+    """Of a step that was not measured, unscaled, in the optimizer's order; good until the next backward pass."""
     replays: tuple[Callable[[torch.nn.Module], torch.Tensor], ...]
     """The micro-batches, to be computed again by the model given. Keeps the batches alive for ``delay`` boundaries."""
 
+    def gradient_norms(self) -> list[float]:
+        """Gradient norm of each parameter, measured now if it was not; empty if there were no gradients. Waits for the
+        device: for steps that need a closer look."""
+        norms = self.norms
+        if norms is None:
+            if not self.gradients:
+                return []
+            norms = torch.stack(torch._foreach_norm(self.gradients))
+        values: list[float] = norms.tolist()
+        return values
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+
+class StepRecord(NamedTuple):
     """What one step came to, gang-wide; known ``delay`` boundaries later."""
 
     step: int
@@ -41,8 +53,8 @@ class StepRecord:
     """The optimizer update was skipped: gradients were not finite."""
     loss_scale: float
     """After the step; the frozen value where no scaler runs."""
-    grad_norm: float
-    """Global norm of the averaged, unscaled gradients, before clipping."""
+    grad_norm: float | None
+    """Global norm of the averaged, unscaled gradients, before clipping; None in a step that was not measured."""
 
     @property
     def overflow(self) -> bool:
@@ -52,7 +64,7 @@ class StepRecord:
     @property
     def nonfinite(self) -> bool:
         """Non-finite where no scaler took care of it: the loss, or (in FP32 and BF16) the gradients."""
-        return not self.overflow and (self.skipped or not _finite(self.loss))
+        return not self.mode.uses_scaler if self.skipped else self.loss - self.loss != 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +88,7 @@ class ModeChange:
         return self.request.generation if self.request else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(NamedTuple):
     """What was agreed between two steps. All ranks see the same one."""
 
     step: int
@@ -91,11 +102,9 @@ class Boundary:
 
 
 def read_record(sent: Sent, values: list[float]) -> StepRecord:
-    """A record from the numbers a step sent to the host: the averaged message, found_inf, loss scale, gradient norm."""
-    found_inf, scale, norm = values[WIDTH:]
-    scale = scale if sent.mode.uses_scaler else 1.0
-    return StepRecord(sent.step, sent.mode, sent.generation, values[HEADER], found_inf > 0, scale, norm)
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0.0
+    """A record from the numbers a step sent to the host: the averaged message, found_inf, loss scale and, if it was
+    measured, the gradient norm."""
+    mode = sent.mode
+    scale = values[WIDTH + 1] if mode.uses_scaler else 1.0
+    norm = values[WIDTH + 2] if len(values) > WIDTH + 2 else None
+    return StepRecord(sent.step, mode, sent.generation, values[HEADER], values[WIDTH] > 0, scale, norm)

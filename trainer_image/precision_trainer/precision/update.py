@@ -1,61 +1,95 @@
-"""From gradients to new weights: unscale, measure, clip, then step or skip, without the host looking."""
+"""From gradients to new weights: unscale, look for inf and NaN, clip, then step or skip, without the host looking."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
 from .scaler import LossScaler
 
+NORM_EVERY_STEPS = 16
+"""Without clipping nobody but the sentinel and the metrics wants norms: they are measured in one step of so many."""
+
+
+class Updated(NamedTuple):
+    """What an update leaves behind, all on the device."""
+
+    found_inf: torch.Tensor
+    """1.0: gradients were not finite, nothing was changed. [1]; the next update writes into it."""
+    norm: torch.Tensor | None
+    """Of all gradients before clipping, [1]; None if it was not measured."""
+    norms: torch.Tensor | None
+    """Of each parameter's gradient before clipping, in the optimizer's order, [P]; None if they were not measured."""
+    gradients: list[torch.Tensor]
+    """Unscaled, in the optimizer's order; empty if they were measured."""
+
 
 class GradientUpdate:
     """The update of one optimizer. A step with non-finite gradients changes nothing, in any mode."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float, *, device: torch.device) -> None:
         """Clip to the global norm ``max_grad_norm`` (0: not at all)."""
         self._optimizer = optimizer
-        self._max_norm = max_grad_norm
+        self._clips = max_grad_norm > 0
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        # Constants and results have their tensors once: making them costs more than the arithmetic.
+        self._max_norm, self._epsilon = (torch.full((1,), value, device=device) for value in (max_grad_norm, 1e-6))
+        self._one = torch.ones(1, device=device)
+        self._found_inf, self._coefficient = torch.zeros(1, device=device), torch.zeros(1, device=device)
+        # The same memory as scalars, as optimizers and kernels take them.
+        self._flag, self._factor = self._found_inf.squeeze(), self._coefficient.squeeze()
 
-    def __call__(self, scaler: LossScaler | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __call__(self, scaler: LossScaler | None, *, measure: bool) -> Updated:
         """Update the weights once, and drop the gradients.
 
         Args:
-            scaler: unscales, finds inf, and is updated. None where no scaler runs: then the norm tells.
-
-        Returns:
-            found_inf (1.0: the update was skipped) and the gradient norm before clipping, both 0-dim; and the norm of each
-            parameter's gradient before clipping, [P]. All on the device.
+            scaler: unscales, finds inf, and is updated. None where no scaler runs.
+            measure: take the norms, also where clipping does not need them.
         """
         # Asked for at every step: a group may have been added (gradual unfreezing).
         parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        found_inf = scaler.unscale_(gradients) if scaler is not None else None
-        norms = torch.stack(torch._foreach_norm(gradients))
-        norm = torch.linalg.vector_norm(norms)
-        if found_inf is None:
-            # inf - inf and NaN - NaN are NaN, which differs from 0; isfinite() says the same with twice the kernels.
-            found_inf = norm.sub(norm).ne_(0.0)
-        if self._max_norm > 0:
-            # What clip_grad_norm_ computes, max_norm / (norm + 1e-6) up to 1, in place.
-            coefficient = norm.add(1e-6).reciprocal_().mul_(self._max_norm).clamp_(max=1.0)
-            torch._foreach_mul_(gradients, coefficient)
-        self._step(found_inf)
+        gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
         if scaler is not None:
-            scaler.update(found_inf)
+            scaler.unscale_(gradients, self._flag)
+        norm = norms = None
+        if measure or self._clips:
+            norms = torch.stack(torch._foreach_norm(gradients))
+            norm = torch.linalg.vector_norm(norms, keepdim=True)
+        if scaler is None:
+            # Clipping by a norm that is not finite would spoil finite gradients too.
+            self._check([norm] if norm is not None and self._clips else gradients)
+        if norm is not None and self._clips:
+            self._clip(gradients, norm)
+        self._step()
+        if scaler is not None:
+            scaler.update(self._flag)
         for parameter in parameters:  # zero_grad(set_to_none=True), without its profiling of every call
             parameter.grad = None
-        return found_inf, norm, norms
+        return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
 
-    def _step(self, found_inf: torch.Tensor) -> None:
+    def _check(self, tensors: list[torch.Tensor]) -> None:
+        """Set found_inf to 1.0 if a value is inf or NaN, else to 0.0: GradScaler's kernel, "unscaling" by 1."""
+        self._flag.zero_()
+        if tensors:
+            torch._amp_foreach_non_finite_check_and_unscale_(tensors, self._flag, self._one)
+
+    def _clip(self, gradients: list[torch.Tensor], norm: torch.Tensor) -> None:
+        """What clip_grad_norm_ does: times max_norm / (norm + 1e-6), at most 1."""
+        coefficient = torch.add(norm, self._epsilon, out=self._coefficient).reciprocal_().mul_(self._max_norm)
+        torch.minimum(coefficient, self._one, out=coefficient)
+        torch._foreach_mul_(gradients, self._factor)
+
+    def _step(self) -> None:
         if not self._fused:
             # Any other optimizer has to be told by the host: one wait a step.
-            if not found_inf.item():
+            if not self._flag.item():
                 self._optimizer.step()
             return
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
         # Gradients are unscaled already, hence no grad_scale. vars(): the attributes are not declared on Optimizer.
-        vars(self._optimizer).update(grad_scale=None, found_inf=found_inf)
+        vars(self._optimizer).update(grad_scale=None, found_inf=self._flag)
         try:
             self._optimizer.step()
         finally:

@@ -74,7 +74,8 @@ class Sentinel:
         self._pending: Verdict | None = None
         self._finding: Finding | None = None
         self._next_diagnosis = self._diagnosed = 0
-        self._clock = 0
+        self._clock = self._look_at = 0
+        self._waiting: list[StepRecord] = []
         self._mode: PrecisionMode | None = None
         self._window = Window()
         self._streak = 0
@@ -106,33 +107,54 @@ class Sentinel:
     def observe(self, record: StepRecord, sent: Sent) -> None:
         """Take a step in; look into it, if it was bad. All ranks see the same record."""
         self._clock += 1
+        bad = record.skipped or record.loss - record.loss != 0.0
+        if not bad and self._clock < self._look_at and record.mode is self._mode:
+            # Nothing can come of it before the window ends: good steps are taken in together, at a fraction of the cost.
+            self._waiting.append(record)
+            return
+        self._catch_up()
         if record.mode is not self._mode:
             self._mode, self._window = record.mode, Window()
             self._trend.reset()
-        window, loss, norm = self._window, record.loss, record.grad_norm
-        window.tried += 1
-        if record.skipped or loss - loss != 0.0:
+        if bad:
+            self._window.tried += 1
             self._bad(record, sent)
         else:
-            self._streak = 0
+            self._waiting.append(record)
+            self._catch_up()
+        if self._clock == self._probe.read_at:
+            self._read_probe(record)
+        if self._window.tried >= self.config.window_steps or self._streak == self.config.diverged_steps:
+            self._close(record)
+        self._look_at = self._clock + self.config.window_steps - self._window.tried
+        if self._probe.read_at > self._clock:
+            self._look_at = min(self._look_at, self._probe.read_at)
+
+    def _catch_up(self) -> None:
+        """Take in the good steps that wait, all of one mode and one window."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        window, fp32 = self._window, self._mode is PrecisionMode.FP32
+        window.tried += len(waiting)
+        self._streak = 0
+        for record in waiting:
+            loss, norm = record.loss, record.grad_norm
             window.loss_sum += loss
             window.losses += 1
             window.max_loss_z = max(window.max_loss_z, self._loss_spikes.observe(loss))
-            window.max_norm_z = max(window.max_norm_z, self._norm_spikes.observe(norm))
-            if self._baseline.observe(loss, fp32=record.mode is PrecisionMode.FP32):
+            if norm is not None:
+                window.max_norm_z = max(window.max_norm_z, self._norm_spikes.observe(norm))
+            if self._baseline.observe(loss, fp32=fp32):
                 self.drift = True
-        if self._clock == self._probe.read_at:
-            self._read_probe(record)
-        if window.tried >= self.config.window_steps or self._streak == self.config.diverged_steps:
-            self._close(record)
 
     def _bad(self, record: StepRecord, sent: Sent) -> None:
         window = self._window
         window.skipped += record.overflow
         window.nonfinite += record.nonfinite
         self._streak = self._streak + 1 if record.nonfinite else 0
-        if self._judges and sent.norms is not None and len(window.origins) < _MAX_ORIGINS:
-            origin = self.layers.origin(sent.norms.tolist())
+        if self._judges and len(window.origins) < _MAX_ORIGINS:
+            origin = self.layers.origin(sent.gradient_norms())
             if origin is not None:
                 window.origins.append(origin)
         # One overflow with a finite loss is how a scale finds its place.
@@ -178,6 +200,7 @@ class Sentinel:
 
     def _close(self, record: StepRecord) -> None:
         """End the window; rank 0 judges it."""
+        self._catch_up()
         window, self._window = self._window, Window()
         if not self._judges:
             return
@@ -242,6 +265,7 @@ class Sentinel:
 
     def requested(self, step: int) -> None:
         """A request with a higher generation was applied: it clears the level, and what is on its way with it."""
+        self._catch_up()
         self._pending = None
         self._deaf_until = self._messages
         self._state, _ = cleared(self._state, self._clock)
@@ -253,6 +277,7 @@ class Sentinel:
 
     def rewound(self) -> None:
         """The weights are other ones now (state/keeper.py): what was found about the old ones must not be said of them."""
+        self._catch_up()
         self._finding = self._pending = None
         self._deaf_until = self._messages
         self._window, self._streak, self.drift = Window(), 0, False
@@ -260,6 +285,7 @@ class Sentinel:
         self._state = replace(self._state, level=self._applied, pins=tuple(self._islands.pinned))
 
     def _enter(self, level: Level, pins: tuple[int, ...]) -> None:
+        self._catch_up()
         self._applied, self._window, self.drift, self._streak = level, Window(), False, 0
         self._next_diagnosis = self._clock + SETTLE_STEPS  # whether this helped is worth knowing soon
         self._islands.set(pins)
@@ -301,6 +327,7 @@ class Sentinel:
     def end_probe(self) -> None:
         """The measured step's backward pass is done."""
         self._probe.detach(self._clock)
+        self._look_at = min(self._look_at, self._probe.read_at)
 
     def _read_probe(self, record: StepRecord) -> None:
         self.reading = reading = self._probe.read()

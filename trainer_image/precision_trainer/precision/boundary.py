@@ -1,0 +1,124 @@
+"""What a trainer does between two steps: read what the gang agreed on, and change its mode.
+
+In force is the mode requested, or a safer one where the sentinel says so.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from ..gang.request import PrecisionRequest
+from ..sentinel.levels import Level
+from ..sentinel.shell import Sentinel
+from .channel import Channel
+from .config import ExtendedFP16Config
+from .modes import PrecisionMode
+from .scaler import LossScaler
+from .stats import Totals, TrainingStats, collect
+from .steps import Boundary, ModeChange, StepRecord
+
+
+class Boundaries:
+    """The trainer's side between two steps. Holds what a change of mode touches: weights and optimizer are FP32 in all."""
+
+    config: ExtendedFP16Config
+
+    mode: PrecisionMode
+    """In force."""
+    requested_mode: PrecisionMode
+    scaler: LossScaler
+    sentinel: Sentinel | None
+    step: int
+    """Number of the step about to begin."""
+    applied: PrecisionRequest | None
+    """The last request applied; None before any."""
+    _channel: Channel
+    _totals: Totals
+    _last_norms: torch.Tensor | None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last applied request; 0 before any."""
+        return self.applied.generation if self.applied else 0
+
+    def apply(self, request: PrecisionRequest) -> ModeChange:
+        """Change the mode here and now, on this rank. Only at a boundary, and only with something all ranks agreed on."""
+        self.applied = request
+        self.requested_mode = request.mode
+        if self.sentinel is not None:
+            self.sentinel.requested(self.step)
+        change = self._change("request")
+        self.tune(request)
+        return change
+
+    def tune(self, request: PrecisionRequest) -> None:
+        """What a request asks of the loss scaler; nothing in a mode that has none (the reporter says so)."""
+        if request.tunes and request.mode.uses_scaler:
+            self.scaler.tune(request.loss_scale_factor, request.growth_interval)
+
+    def settle(self) -> ModeChange | None:
+        """Enter the mode that the sentinel allows, if another is in force; at boundaries, and after loading its state."""
+        if self.sentinel is None or self.sentinel.allowed(self.requested_mode) is self.mode:
+            return None
+        return self._change("sentinel")
+
+    def _change(self, source: str) -> ModeChange:
+        before = self.mode
+        self.mode = self.sentinel.allowed(self.requested_mode) if self.sentinel is not None else self.requested_mode
+        if self.mode.uses_scaler and not before.uses_scaler:
+            self.scaler.thaw()
+        return ModeChange(before, self.mode, self.applied, self.step, time.time(), source)
+
+    def drain(self) -> Boundary:
+        """Wait for all steps tried so far and read them: before a checkpoint or the end. All ranks must call it."""
+        return self._read(keep=0)
+
+    def _read(self, keep: int) -> Boundary:
+        records: list[StepRecord] = []
+        change: ModeChange | None = None
+        heard = stop = checkpoint = rewind = False
+        sentinel = self.sentinel
+        for sent, agreed, record in self._channel.read(keep):
+            self._totals.observe(record)
+            records.append(record)
+            if sent.norms is not None:
+                self._last_norms = sent.norms
+            if sentinel is not None:
+                sentinel.observe(record, sent)
+            if agreed is None:
+                continue
+            heard = True
+            stop = stop or agreed.stop
+            if sentinel is not None:
+                if agreed.diagnosis is not None:
+                    sentinel.learn(agreed.diagnosis, record)
+                if agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
+                    rewind = rewind or agreed.verdict.level is Level.REWIND
+            if agreed.request is not None and agreed.request.generation > self.generation:
+                change = self.apply(agreed.request)
+                checkpoint = checkpoint or agreed.request.checkpoint
+                rewind = rewind or agreed.request.rewind
+        if heard:
+            change = self.settle() or change
+        return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
+
+    # --- what it came to ----------------------------------------------------------------------------------------------
+
+    def layer_norms(self) -> dict[str, float]:
+        """Gradient norm by layer in the last step read that was measured (with clipping: every one), unscaled, before
+        clipping; empty before one, or without a sentinel.
+
+        Waits for the device: a tool for a person, not for every step.
+        """
+        if self._last_norms is None or self.sentinel is None:
+            return {}
+        return self.sentinel.layers.norms(self._last_norms.tolist()) or {}
+
+    def get_stats(self) -> TrainingStats:
+        """Totals of this process up to the last step tried; waits for the device."""
+        totals = self._totals.copy()
+        for record in self._channel.peek():
+            totals.observe(record)
+        return collect(self, totals)
