@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from lab.model.policies import FAST, policy
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
 from precision_operator.api.status import Phase, Scope
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.report.backtest import Backtest, Simulation, workload_of
@@ -28,6 +29,7 @@ def past(
     bad: dict[str, tuple[float, float]] | None = None,
     mode: Mode = Mode.FP16,
     silent: tuple[float, float] = (0, 0),
+    overflow: float = 0.8,
 ) -> Iterator[Evaluation]:
     """A reading each 15 s; ``bad`` pods overflow from an hour to an hour, ``silent`` is a time without data."""
     for step in range(int(hours * HOUR / 15)):
@@ -36,7 +38,7 @@ def past(
         pods = {}
         for pod in PODS if not silent[0] * HOUR <= at < silent[1] * HOUR else []:
             begin, end = (bad or {}).get(pod, (0.0, 0.0))
-            wrong = {Signal.OVERFLOW: 0.8} if begin * HOUR <= at < end * HOUR else {}
+            wrong = {Signal.OVERFLOW: overflow} if begin * HOUR <= at < end * HOUR else {}
             values = {**GOOD, **wrong} if mode is not Mode.FP32 else {Signal.NON_FINITE: 0.0, Signal.FAILURES: 0.0}
             pods[pod] = PodSignals(mode, 3, now, 500.0, values)
         yield Evaluation(at=now, continuous_since=0.0, pods=pods)
@@ -70,6 +72,13 @@ def test_each_breach_of_history_is_met_once_and_dated() -> None:
         (Phase.HELD, Phase.PENDING),
     ]
     assert result.seconds_in[Phase.HELD] > 0.25 * HOUR
+
+
+def test_a_mild_breach_of_history_is_rolled_back_once_nothing_is_left_to_try() -> None:
+    bad = {PODS[0]: (0.5, 2.0), PODS[1]: (0.5, 2.0)}
+    (incident,) = backtest(past(3, bad=bad, overflow=0.25)).incidents
+    assert incident.severity is Severity.P2
+    assert "HalveScale: 0.25, GrowthInterval: 0.25" in incident.message, "BF16 is nothing that history could judge"
 
 
 def test_two_breaches_are_two_rollbacks() -> None:

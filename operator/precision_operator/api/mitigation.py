@@ -83,6 +83,19 @@ class Mitigation:
         return self.result is Result.OPEN
 
 
+def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
+    """The windows in which something new began, or which ended; each with the reason that is said of it."""
+    known = {(m.uid, m.signal): m for m in before}
+    found: list[tuple[Mitigation, str]] = []
+    for window in after:
+        old = known.get((window.uid, window.signal))
+        if window.open and (old is None or not old.open or old.rung is not window.rung):
+            found.append((window, "Mitigating" if window.rung else "Investigating"))
+        elif old is not None and old.open and not window.open:
+            found.append((window, window.result))
+    return found
+
+
 def parse_mitigation_spec(raw: Mapping[str, object]) -> MitigationSpec:
     """Read ``spec.rollback.mitigation``."""
     base = MitigationSpec()

@@ -67,6 +67,12 @@ class Metrics:
             ["namespace", "policy", "severity", "reason", "scope"],
             registry=registry,
         )
+        self._mitigations = Counter(
+            "precision_mitigations_total",
+            "What was tried against mild breaches, one a workload, and what came of it.",
+            ["namespace", "policy", "signal", "rung", "reason"],
+            registry=registry,
+        )
         self._stage_seconds = Histogram(
             "precision_rollback_stage_seconds",
             "How long the stages of a rollback took.",
@@ -143,6 +149,11 @@ class Metrics:
         """A rollback was decided."""
         self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope)
         self._rollbacks.labels(namespace, policy, severity, reason, scope).inc()
+
+    def mitigation(self, namespace: str, policy: str, *, signal: str, rung: str, reason: str) -> None:
+        """A rung began or a window ended; ``rung`` is empty for an investigation."""
+        self._of_policy(self._mitigations, namespace, policy, signal, rung, reason)
+        self._mitigations.labels(namespace, policy, signal, rung, reason).inc()
 
     def rollback_stage(self, stage: RollbackStage, seconds: float) -> None:
         """A stage of a rollback is through."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -59,11 +60,19 @@ def workload_of(pod: str) -> str:
     return _POD.sub("", pod)
 
 
+def _answerable(policy: Policy) -> Policy:
+    """Without the rung that history cannot judge: no trainer was in BF16 then, and Unknown would end no window."""
+    rollback = policy.spec.rollback
+    ladder = tuple(rung for rung in rollback.mitigation.ladder if rung is not Rung.BF16)
+    rollback = replace(rollback, mitigation=replace(rollback.mitigation, ladder=ladder))
+    return replace(policy, spec=replace(policy.spec, rollback=rollback))
+
+
 class Simulation:
     """A fleet that obeys at once, under one policy, fed with history."""
 
     def __init__(self, policy: Policy, *, guard: bool) -> None:
-        self._policy = policy
+        self._policy = _answerable(policy)
         self._guard = guard
         self._status = Status()
         self._orders: dict[str, Request] = {}

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.status import Phase, Scope, Status
 from precision_operator.core.decide import decide
@@ -97,6 +98,10 @@ class Reconciler:
                 after.phase,
                 after.message,
                 extra={"reason": after.reason, "policy": policy.name, "transition_id": after.transition_id},
+            )
+        for window, reason in news(before.mitigations, after.mitigations):
+            self._metrics.mitigation(
+                policy.namespace, policy.name, signal=window.signal, rung=window.rung or "", reason=reason
             )
         new, old = after.incident, before.incident
         if new is None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from precision_operator.api.modes import Mode
 from precision_operator.contract import ENABLE, GENERATION, LATCH, MODE, ORIGINAL, REQUEST, SETTLE
-from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, WriteTemplate
+from precision_operator.core.actions import RequestPod, Restore, Settle, SettleStage, Tuning, WriteTemplate
 from precision_operator.errors import Conflict, PolicyError, PreconditionFailed
 from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import DEPLOYMENTS, PODS, REPLICASETS, JsonObject, Operation
@@ -72,6 +72,18 @@ def test_request_that_takes_poisoned_weights_back() -> None:
         if "request" in o.path and o.op == "add"
     ]
     assert request == '{"generation":1,"mode":"fp32","rewind":true}'
+
+
+def test_request_that_tunes_the_loss_scaler() -> None:
+    pod = read_pod(b.pod(b.hot_spec())).view
+    view = view_of(b.deployment(b.hot_spec()))
+    asked = {
+        Tuning(loss_scale_factor=0.5): '{"generation":4,"mode":"fp16","lossScaleFactor":0.5}',
+        Tuning(growth_interval=4000): '{"generation":4,"mode":"fp16","growthInterval":4000}',
+    }
+    for tuning, expected in asked.items():
+        operations = patches.request_pod(RequestPod(view, pod, Mode.FP16, 4, tuning=tuning))
+        assert [o.value for o in operations if "request" in o.path and o.op == "add"] == [expected]
 
 
 def test_a_literal_is_written_in_place() -> None:

@@ -26,6 +26,7 @@ def metrics() -> Metrics:
     made.policy_state("ns", "p", phase="Progressing", precision="fp16")
     made.policy_workloads("ns", "p", {"moved": 2, "waiting": 4})
     made.rollback("ns", "p", severity="emergency", reason="OverflowBreach", scope="fleet")
+    made.mitigation("ns", "p", signal="overflow", rung="HalveScale", reason="Mitigating")
     made.rollback_stage("detected_to_decided", 0.2)
     made.transition("ns", "p", before="Progressing", after="Degraded", reason="OverflowBreach")
     return made
@@ -44,6 +45,7 @@ def test_the_promised_names_are_there(metrics: Metrics) -> None:
     assert found["precision_operator_prometheus_query_duration_seconds_count"] == [({}, 1.0)]
     assert found["precision_operator_leader"] == [({}, 1.0)]
     assert found["precision_operator_heartbeat_timestamp_seconds"] == [({}, 1234.5)]
+    assert found["precision_mitigations_total"][0][0]["rung"] == "HalveScale"
     assert found["precision_rollback_stage_seconds_count"] == [({"stage": "detected_to_decided"}, 1.0)]
     assert found["precision_policy_transitions_total"][0][0] == {
         "namespace": "ns",

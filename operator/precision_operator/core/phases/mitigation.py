@@ -7,7 +7,7 @@ more severe, another workload's breach and a person's command go past it.
 from collections import defaultdict
 from dataclasses import replace
 
-from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.mitigation import Mitigation, Result, Rung, news
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Failing, Status
@@ -55,14 +55,9 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     before = facts.status.mitigations
     if windows == before:
         return facts, ()
-    known = {(m.uid, m.signal): m for m in before}
     said: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
-    for window in windows:
-        old = known.get((window.uid, window.signal))
-        if window.open and (old is None or not old.open or old.rung is not window.rung):
-            said["Mitigating" if window.rung else "Investigating", window.rung or window.signal].append(window)
-        elif old is not None and old.open and not window.open:
-            said[window.result, window.rung or window.signal].append(window)
+    for window, reason in news(before, windows):
+        said[reason, window.rung or window.signal].append(window)
     generation = max([facts.status.generation, *(m.generation for m in windows)])
     status = replace(facts.status, mitigations=windows, generation=generation)
     notices = tuple(_notice(reason, what, found) for (reason, what), found in sorted(said.items()))
