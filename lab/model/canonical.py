@@ -112,6 +112,9 @@ class _Encoder:
                     self._entries[entry.uid].append((name, self.encode(entry)))
             else:
                 said.append(self._field(name, value))
+        if status.canary and status.incident is not None:
+            for workload in self._fleet.workloads.values():  # whom the canary is compared with
+                self._entries[workload.uid].append(workload.name in status.incident.workloads)
         return tuple(said)
 
     def encode(self, value: object) -> object:

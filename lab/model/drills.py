@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from lab.model.canonical import fingerprint
 from lab.model.events import Event, apply
-from lab.model.fleet import TICK_SECONDS, Fleet
+from lab.model.fleet import TICK_SECONDS, Fleet, by_canary
 from lab.model.invariants import Checker
+from precision_operator.api.canary import Verdict
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Strategy
 from precision_operator.api.status import Phase
 from precision_operator.contract import FINALIZER, RETRY
 from precision_operator.core.model import WorkloadView
@@ -24,6 +26,7 @@ CORRECTIONS = 3
 """S9: so often a value is corrected that somebody else writes back, within ten minutes."""
 
 _EXPLAINED = {"ConflictedWriter", "LatchedWorkloads", "Undeliverable", "CohortInBF16"}
+_VERDICTS = {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
 """What only a person can resolve, and is told."""
 _RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
 _ACTIVE = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
@@ -90,7 +93,7 @@ def _rest(fleet: Fleet, checker: Checker) -> None:
     absent = not _running(fleet) & {m.name for m in status.members}
     # Where no process trains there is nothing to watch: a rollout waits, and says so.
     waits = status.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or status.reason in _EXPLAINED)
-    explained = status.phase in _RESTING or waits
+    explained = status.phase in _RESTING or waits or (by_canary(status) and status.reason in _VERDICTS)
     if not explained:
         checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
         return
@@ -159,7 +162,8 @@ def _movable(fleet: Fleet) -> set[str]:
 
 def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all are told to go back."""
-    if fleet.status.phase not in _ACTIVE or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
+    active = fleet.status.phase in _ACTIVE or by_canary(fleet.status)
+    if not active or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
         return
     now = fleet.clone()
     held = {h.name for h in now.status.held}
@@ -185,7 +189,8 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
 def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """Trainers that take no request are restarted: all processes are down in time, whatever the rollback reaches."""
     status, spec = fleet.status, fleet.policy.spec
-    wanted = _movable(fleet) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held} & _movable(fleet)
+    reached = set(fleet.workloads) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held}
+    wanted = ({m.name for m in status.canary} if by_canary(status) else reached) & _movable(fleet)
     if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
         return
     if fleet.policy.annotations.get(RETRY) == str(status.transition_id):
@@ -197,7 +202,10 @@ def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     if key in known:
         return
     known.add(key)
-    for _ in range(int(spec.rollback.ack_timeout_seconds / TICK_SECONDS) + 4):
+    patience = spec.rollback.ack_timeout_seconds
+    if status.incident is not None and status.incident.strategy is not Strategy.EMERGENCY:
+        patience += max(spec.rollback.gradual.in_flight_seconds, status.incident.deadline_at - 3 * patience - fleet.now)
+    for _ in range(min(int(patience / TICK_SECONDS) + 4, CONVERGE_PASSES)):
         now = _pass(now, checker)
     if wanted - now.really_in(spec.fallback):
         checker.report("L2", f"trainers that take no request are not restarted: {now.status.phase}", status)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lab.model.fleet import Fleet, asked_mode, less_safe, restarts
+from lab.model.fleet import Fleet, asked_mode, by_canary, less_safe, restarts
+from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import at_least_as_safe, is_safer
 from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
@@ -24,7 +25,7 @@ EDGES = {
     Phase.PAUSED: {Phase.PENDING, Phase.PROGRESSING, Phase.HEALTHY, Phase.DEGRADED, Phase.ROLLING_BACK},
     Phase.HEALTHY: {Phase.DEGRADED, Phase.ROLLING_BACK, Phase.PENDING},
     Phase.DEGRADED: {Phase.HEALTHY, Phase.ROLLING_BACK, Phase.PENDING},
-    Phase.ROLLING_BACK: {Phase.HELD},
+    Phase.ROLLING_BACK: {Phase.HELD, Phase.PENDING},
     Phase.HELD: {Phase.PENDING},
 }
 """S3: the only edges between phases."""
@@ -62,6 +63,7 @@ class Checker:
         self._wire(after, before)
         self._latch(fleet, decision)
         self._promotion(fleet, observation, decision)
+        self._canary(fleet, decision)
         self._edge(before, after)
         self._cause(fleet, before, after)
         self._said(after, before)
@@ -104,6 +106,23 @@ class Checker:
         stage = fleet.policy.spec.stages[min(before.step_index, len(fleet.policy.spec.stages) - 1)]
         if watched < stage.soak_seconds:
             self.report("S2", "promoted before the step's pause was over", before)
+
+    def _canary(self, fleet: Fleet, decision: Decision) -> None:
+        """S5: before its verdict a canary is all that is told. S2: promoted is what was seen to fare better, or a word."""
+        before, after = fleet.status, decision.status
+        inside = {member.uid for member in after.canary}
+        for action in decision.actions if by_canary(after) else ():
+            told = isinstance(action, RequestPod | WriteTemplate) and action.workload.pods
+            if told and action.workload.uid not in inside:
+                self.report("S5", "more than the canary is told before its verdict", before)
+        comparison = after.comparison
+        if not by_canary(before) or comparison is None or comparison.ended_at != fleet.now:
+            return
+        rest = {w.name for w in fleet.workloads.values() if w.uid not in inside}
+        worse = rest & (set(fleet.bad) | fleet.poisoned | fleet.crashing)
+        unseen = fleet.down or {member.name for member in before.canary} & fleet.blind
+        if comparison.verdict is Verdict.BETTER and (unseen or not worse):
+            self.report("S2", "a canary is promoted without a rest that is seen to fare worse", before)
 
     def _edge(self, before: Status, after: Status) -> None:
         """S3: at most one edge a pass, and it is counted."""

@@ -66,6 +66,17 @@ _BROKEN = (*_PROMOTED, Event("breach", "a", "nonFinite"), Event("breach", "b", "
 _MITIGATING = (*_PROMOTED, Event("mild", "a"), *_times(4))
 
 
+_CANARY = {
+    "ackTimeout": "20s",
+    "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
+    "strategies": {"P2": "Canary"},
+    "gradual": {"sustain": "10s", "inFlight": "10s", "batchShare": 0.4},
+    "canary": {"window": "60s", "limit": "100s", "falseAlarmRate": 0.5, "margin": 0.0},
+    "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}},
+}
+_COMPARING = (*_PROMOTED, Event("breach", "a", "speed"), Event("breach", "b", "speed"), *_times(6))
+
+
 def scenarios() -> tuple[Scenario, ...]:
     """All of them."""
     return (
@@ -107,8 +118,18 @@ def scenarios() -> tuple[Scenario, ...]:
         Scenario(
             "mitigation",
             _start(names="abc", literal=""),
-            frozenset({"breach", "mild", "heal", "deaf", "blind", "crash", "stale", "late", "retry", "scale"}),
+            frozenset({"breach", "mild", "heal", "deaf", "blind", "crash", "stale", "late", "retry"}),
             {"healthy": _PROMOTED, "mitigating": _MITIGATING, "climbing": (*_MITIGATING, *_times(4))},
+        ),
+        Scenario(
+            "canary",
+            _start(names="abc", literal="", rollback=_CANARY),
+            frozenset({"breach", "heal", "blind", "crash-loop", "crash", "late", "promote", "retry", "abort"}),
+            {
+                "comparing": _COMPARING,
+                "promoted": (*_COMPARING, *_times(6)),
+                "no difference": (*_COMPARING, Event("heal", "a"), Event("heal", "b"), *_times(8)),
+            },
         ),
     )
 
