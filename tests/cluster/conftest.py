@@ -15,7 +15,7 @@ from lab.cluster.manifests import apply_product
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from tests.cluster.fleet import deployment
-from tests.cluster.scene import HOT, Operators, Scene, scraping
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
 from tests.cluster.shadow import ShadowTrainers
 
 _HERE = Path(__file__).parent
@@ -64,7 +64,7 @@ def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_pat
         operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
         scene = Scene(kubectl, namespace, shadow, operators, prometheus)
         scene.apply(*(deployment(name) for name in HOT), deployment("literal", hot=False))
-        wait_for(lambda: len(shadow.modes()) == 5, what="pods of all five", seconds=30)
+        wait_for(lambda: len(shadow.modes()) == 5, what="pods of all five", seconds=PATIENCE_SECONDS)
         try:
             yield scene
         finally:

@@ -14,7 +14,7 @@ from lab.cluster import ControlPlane
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from tests.cluster.fleet import Json, deployment
-from tests.cluster.scene import HOT, Operators, Scene, scraping
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
 from tests.cluster.shadow import ShadowTrainers
 
 LITERAL = "literal"
@@ -47,7 +47,9 @@ def side_by_side(
         for scene in scenes.values():
             scene.apply(*(deployment(workload) for workload in HOT[:hot]), deployment(LITERAL, hot=False))
         for name, scene in scenes.items():
-            wait_for(lambda s=scene: len(s.shadow.modes()) == hot + 1, what=f"the pods of {name}", seconds=60)
+            wait_for(
+                lambda s=scene: len(s.shadow.modes()) == hot + 1, what=f"the pods of {name}", seconds=PATIENCE_SECONDS
+            )
         yield scenes
 
 

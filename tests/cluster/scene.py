@@ -20,6 +20,8 @@ from tests.cluster.shadow import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
 HOT = [f"hot-{i}" for i in range(4)]
+PATIENCE_SECONDS = 150.0
+"""A condition that comes, comes in seconds; how long a machine that does much else is waited for."""
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Scene:
         status: Json = json.loads(found.stdout).get("status", {}) if found.returncode == 0 else {}
         return status
 
-    def wait_phase(self, phase: str, *, seconds: float = 60) -> Json:
+    def wait_phase(self, phase: str, *, seconds: float = PATIENCE_SECONDS) -> Json:
         """Wait for the policy's phase."""
         wait_for(
             lambda: self.status().get("phase") == phase,
@@ -92,7 +94,7 @@ class Scene:
         """Into the test's namespace."""
         self.kubectl.apply(*({**o, "metadata": {**o["metadata"], "namespace": self.namespace}} for o in objects))
 
-    def condition(self, kind: str, reason: str, *, seconds: float = 30) -> Json:
+    def condition(self, kind: str, reason: str, *, seconds: float = PATIENCE_SECONDS) -> Json:
         """Wait until a condition has a reason."""
 
         def probe() -> Json | None:
@@ -128,12 +130,16 @@ def scraping(*targets: str) -> Json:
     return {"global": {"scrape_interval": "500ms"}, "scrape_configs": [job]}
 
 
+NO_SPEED: Json = {"speed": {"enabled": False}}
+"""In a window of seconds a sample counts for speed only while it is fresher than a busy machine's scrapes are."""
+
+
 def promoted(scene: Scene, **spec: object) -> None:
     """A fleet in FP16, settled."""
     scene.operators.start("one")
-    scene.apply(policy(**spec))
+    scene.apply(policy(**{"criteria": NO_SPEED, **spec}))
     scene.wait_phase("Healthy")
-    wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
+    wait_for(lambda: scene.settled("true"), what="all settled", seconds=PATIENCE_SECONDS)
 
 
 def break_two(scene: Scene) -> None:
@@ -143,5 +149,9 @@ def break_two(scene: Scene) -> None:
 
 def assert_all_down(scene: Scene) -> None:
     """Everything trains in FP32, and will."""
-    wait_for(lambda: all(modes == {"fp32"} for modes in scene.shadow.modes().values()), what="all in FP32", seconds=30)
-    wait_for(lambda: scene.settled("false"), what="all settled", seconds=30, found=scene.operators.logs)
+    wait_for(
+        lambda: all(modes == {"fp32"} for modes in scene.shadow.modes().values()),
+        what="all in FP32",
+        seconds=PATIENCE_SECONDS,
+    )
+    wait_for(lambda: scene.settled("false"), what="all settled", seconds=PATIENCE_SECONDS, found=scene.operators.logs)

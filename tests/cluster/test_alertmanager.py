@@ -14,8 +14,8 @@ def port_of(scene: Scene) -> int:
     """Where the operator says that it serves."""
 
     def serving() -> int | None:
-        lines = (scene.operators.directory / "one.log").read_text().splitlines()
-        said = [json.loads(line) for line in lines if line.startswith("{")]
+        lines = (scene.operators.directory / "one.log").read_text().splitlines(keepends=True)
+        said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
         return next((int(line["port"]) for line in said if "port" in line), None)
 
     return wait_for(serving, what="the operator to serve", seconds=30)

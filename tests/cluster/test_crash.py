@@ -22,7 +22,7 @@ from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, Operat
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import LeaseSettings, PrometheusEndpoint, Settings
 from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import scraping
+from tests.cluster.scene import NO_SPEED, PATIENCE_SECONDS, scraping
 from tests.cluster.shadow import ShadowTrainers
 
 HOT = [f"hot-{i}" for i in range(4)]
@@ -93,7 +93,7 @@ async def until_phase(kubectl: Kubectl, namespace: str, phase: str) -> Json:
         return status if status.get("phase") == phase else None
 
     return await asyncio.to_thread(
-        wait_for, probe, what=f"phase {phase}", seconds=60, found=lambda: str(find(kubectl, namespace))
+        wait_for, probe, what=f"phase {phase}", seconds=PATIENCE_SECONDS, found=lambda: str(find(kubectl, namespace))
     )
 
 
@@ -112,14 +112,14 @@ async def test_operator_killed_between_commit_and_patches_is_finished_by_the_nex
             http_port=0,
         )
         access = Access(control_plane.kubeconfig)
-        objects = [*(deployment(name) for name in HOT), policy()]
+        objects = [*(deployment(name) for name in HOT), policy(criteria=NO_SPEED)]
         kubectl.apply(*({**o, "metadata": {**o["metadata"], "namespace": namespace}} for o in objects))
         mortal = await MortalClient.connect(access)
         mortal.phase, mortal.survive, mortal.after_the_write = "RollingBack", survive, after_the_write
         async with operating(mortal, settings, access) as first:
             await until_phase(kubectl, namespace, "Healthy")
             shadow.overflow = {HOT[0]: 0.8, HOT[1]: 0.8}
-            await asyncio.wait({first}, timeout=60)
+            await asyncio.wait({first}, timeout=PATIENCE_SECONDS)
             assert first.done(), "the operator outlived its death"
         assert find(kubectl, namespace)["phase"] == "RollingBack"
         generation = find(kubectl, namespace)["generation"]

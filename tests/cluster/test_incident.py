@@ -14,7 +14,7 @@ from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from precision_operator.cli import main
 from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import HOT, Operators, Scene, assert_all_down, break_two, scraping
+from tests.cluster.scene import HOT, NO_SPEED, Operators, Scene, assert_all_down, break_two, scraping
 from tests.cluster.shadow import ShadowTrainers
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
@@ -38,9 +38,9 @@ def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_pat
 
 
 def promoted(scene: Scene) -> None:
-    """A fleet in FP16. Speed is not judged: on a machine this busy it says nothing."""
+    """A fleet in FP16."""
     scene.operators.start("one")
-    scene.apply(policy(criteria={"speed": {"enabled": False}}))
+    scene.apply(policy(criteria=NO_SPEED))
     scene.wait_phase("Healthy")
     wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
 

@@ -14,7 +14,7 @@ from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import side_by_side, told
-from tests.cluster.scene import HOT, Scene
+from tests.cluster.scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
 
 pytestmark = pytest.mark.xdist_group("scenarios")
@@ -24,7 +24,6 @@ FLEET = 5
 """Four hot ones and a literal one."""
 CANARY_FIRST: Json = {"steps": [{"setWeight": 20}, {"pause": {"duration": "2s"}}, {"setWeight": 100}]}
 AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
-NO_SPEED: Json = {"speed": {"enabled": False}}
 
 POLICIES: dict[str, Json] = {
     "table": {"criteria": NO_SPEED, "strategy": CANARY_FIRST},
@@ -67,14 +66,16 @@ def annotate(scene: Scene, commands: dict[str, str], *, as_user: str) -> None:
     )
 
 
-def until(scene: Scene, condition: Callable[[Json], bool], *, what: str, seconds: float = 60) -> Json:
+def until(scene: Scene, condition: Callable[[Json], bool], *, what: str) -> Json:
     """Wait until the status meets a condition; returns it."""
 
     def probe() -> Json | None:
         status = scene.status()
         return status if status and condition(status) else None
 
-    return wait_for(probe, what=what, seconds=seconds, found=lambda: f"{scene.status()}\n{scene.operators.logs()}")
+    return wait_for(
+        probe, what=what, seconds=PATIENCE_SECONDS, found=lambda: f"{scene.status()}\n{scene.operators.logs()}"
+    )
 
 
 def decided(status: Json) -> float:
@@ -93,7 +94,7 @@ def ask_again(scene: Scene) -> Json:
 
 def test_scenario_b_at_15_percent_holds_the_promotion_by_the_table(fleets: dict[str, Scene]) -> None:
     scene = fleets["table"]
-    condition = scene.condition("Progressing", "EvidenceInsufficient", seconds=60)
+    condition = scene.condition("Progressing", "EvidenceInsufficient")
     assert "divergence" in condition["message"]
     status = scene.status()
     assert status["weight"] == 20
@@ -105,7 +106,7 @@ def test_scenario_b_at_15_percent_is_an_emergency_where_the_policy_takes_it_by_t
     fleets: dict[str, Scene],
 ) -> None:
     scene = fleets["text"]
-    incident = scene.wait_phase("Held", seconds=90)["incident"]
+    incident = scene.wait_phase("Held")["incident"]
     assert (incident["reason"], incident["severity"], incident["strategy"]) == ("LossDiverged", "P1", "Emergency")
     assert incident["scope"] == "Cohort"
     assert len(incident["workloads"]) == 1
@@ -115,7 +116,7 @@ def test_scenario_b_at_15_percent_is_an_emergency_where_the_policy_takes_it_by_t
 
 def test_scenario_c_failures_with_nan_losses_are_one_emergency_that_rewinds(fleets: dict[str, Scene]) -> None:
     scene = fleets["nan"]
-    scene.wait_phase("Healthy", seconds=90)
+    scene.wait_phase("Healthy")
     scene.shadow.faults = dict.fromkeys(HOT[:3], Fault(failures=0.9, non_finite=0.3))
     status = scene.wait_phase("Held")
     incident = status["incident"]
@@ -134,7 +135,7 @@ def test_another_attempt_is_staged_rolled_back_at_once_and_backed_off(
     fleets: dict[str, Scene],
 ) -> None:
     scene = fleets["again"]
-    scene.wait_phase("Healthy", seconds=90)
+    scene.wait_phase("Healthy")
     scene.shadow.faults = dict.fromkeys(HOT[:2], Fault(overflow=0.8))
     first = scene.wait_phase("Held")
     assert first["attempts"] == 1
@@ -158,7 +159,7 @@ def test_another_attempt_is_staged_rolled_back_at_once_and_backed_off(
     # From the second failure on time has to pass, twice as much each time.
     ask_again(scene)
     assert "6 s" in scene.condition("Progressing", "BackingOff")["message"]
-    third = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 3, what="the third rollback", seconds=90)
+    third = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 3, what="the third rollback")
     assert decided(third) - decided(second) >= 6.0
     ask_again(scene)
     assert "12 s" in scene.condition("Progressing", "BackingOff")["message"]
@@ -166,12 +167,12 @@ def test_another_attempt_is_staged_rolled_back_at_once_and_backed_off(
 
 def test_promoted_fleet_is_guarded_and_one_breached_workload_is_rolled_back_by_itself(fleets: dict[str, Scene]) -> None:
     scene = fleets["guard"]
-    scene.wait_phase("Healthy", seconds=90)
+    scene.wait_phase("Healthy")
     scene.shadow.faults = {HOT[2]: Fault(overflow=0.8)}
     alone = scene.wait_phase("Degraded")
     assert (alone["incident"]["scope"], alone["incident"]["strategy"]) == ("Workload", "Emergency")
     assert [held["name"] for held in alone["held"]] == [HOT[2]]
-    wait_for(lambda: scene.shadow.modes()[HOT[2]] == {"fp32"}, what="it to train in FP32", seconds=30)
+    wait_for(lambda: scene.shadow.modes()[HOT[2]] == {"fp32"}, what="it to train in FP32", seconds=PATIENCE_SECONDS)
     assert all(modes == {"fp16"} for name, modes in scene.shadow.modes().items() if name != HOT[2])
     assert alone["gate"] == "Open"
 

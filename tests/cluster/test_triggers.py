@@ -14,7 +14,7 @@ from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import LITERAL, confessed, pods, side_by_side, told
-from tests.cluster.scene import HOT, Scene
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
 
 pytestmark = pytest.mark.xdist_group("triggers")
@@ -63,7 +63,7 @@ def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
         for name, scene in scenes.items():
             scene.apply(policy(**TRIGGERS[name].spec))
         for name, scene in scenes.items():
-            scene.wait_phase("Healthy", seconds=90)
+            scene.wait_phase("Healthy")
             scene.shadow.faults = dict.fromkeys(FAULTY, TRIGGERS[name].fault)
         yield scenes
 
@@ -73,7 +73,7 @@ def test_trigger_is_answered_as_the_table_says_and_fp32_is_verified_from_the_pro
     fleets: dict[str, Scene], name: str
 ) -> None:
     scene, trigger = fleets[name], TRIGGERS[name]
-    status = scene.wait_phase("Held", seconds=120)
+    status = scene.wait_phase("Held")
     incident = status["incident"]
     assert (incident["reason"], incident["severity"], incident["strategy"]) == (
         trigger.reason,
@@ -103,4 +103,9 @@ def test_trigger_is_answered_as_the_table_says_and_fp32_is_verified_from_the_pro
         found = {alive[pod]: word for pod, word in confessed(scene).items() if pod in alive}
         return found == {**{w: ("fp32", r["generation"]) for w, r in requests.items()}, LITERAL: ("fp32", 0)}
 
-    wait_for(said, what="all to be in FP32 by Prometheus", seconds=15, found=lambda: f"{requests} {confessed(scene)}")
+    wait_for(
+        said,
+        what="all to be in FP32 by Prometheus",
+        seconds=PATIENCE_SECONDS,
+        found=lambda: f"{requests} {confessed(scene)}",
+    )
