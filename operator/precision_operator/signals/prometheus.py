@@ -188,7 +188,9 @@ def _sample(element: object) -> Sample:
         labels, pair = element.get("metric"), element.get("value")
         if isinstance(labels, dict) and isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str):
             try:
-                return Sample(labels, float(pair[1]))
+                # float() takes more than Prometheus writes: 1_0, digits of other scripts.
+                if pair[1].isascii() and "_" not in pair[1]:
+                    return Sample(labels, float(pair[1]))
             except ValueError:
                 pass
     raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {element!r}"))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 Write = Callable[[bytes], None]
+Stream = Callable[[Write, threading.Event], None]
 
 
 def vector(*values: object, pod: str = "", warnings: list[str] | None = None) -> bytes:
@@ -38,7 +39,9 @@ class Server:
     """Answers every request with ``reply``; keeps the requests' heads."""
 
     reply: bytes = b""
-    stream: Callable[[Write, threading.Event], None] | None = None
+    answer: Callable[[str], bytes | Stream] | None = None
+    """Instead of ``reply``: what to say to a request of this head."""
+    stream: Stream | None = None
     """Instead of ``reply``: writes by itself until it is done or the event is set."""
     port: int = 0
     heads: list[str] = field(default_factory=list)
@@ -62,7 +65,11 @@ class Server:
                     if self.stream is not None:
                         self.stream(connection.sendall, self.stop)
                         return
-                    connection.sendall(self.reply)
+                    said = self.answer(head) if self.answer is not None else self.reply
+                    if not isinstance(said, bytes):
+                        said(connection.sendall, self.stop)
+                        return
+                    connection.sendall(said)
         except OSError:
             return  # the client hung up: that is its right
         finally:
@@ -81,9 +88,9 @@ def _head(connection: socket.socket) -> str:
 
 
 @contextmanager
-def serve(reply: bytes = b"", stream: Callable[[Write, threading.Event], None] | None = None) -> Iterator[Server]:
+def serve(reply: bytes = b"", stream: Stream | None = None) -> Iterator[Server]:
     """A running server."""
-    server = Server(reply, stream)
+    server = Server(reply, stream=stream)
     threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.port = listener.getsockname()[1]

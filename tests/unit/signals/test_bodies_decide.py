@@ -1,0 +1,262 @@
+"""The golden table: what one answer of Prometheus leads to (fault row 14: body × decision).
+
+Socket, transport, evaluator and ``decide`` are the ones that ship; only Prometheus' words are made up. Everything else is
+good, so that the one body decides. Two columns: in a canary's step, where everything good promotes; and guarding, where only
+a breach that was measured rolls back. No body promotes without data, none rolls back without a measured breach.
+"""
+
+import time
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from precision_operator.api.conditions import Condition
+from precision_operator.api.modes import Mode
+from precision_operator.api.status import Member, Phase, Status
+from precision_operator.core.decide import decide
+from precision_operator.core.model import Observation, PodView, Request, WorkloadView
+from precision_operator.settings import PrometheusEndpoint
+from precision_operator.shell.gather import plan_of
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.prometheus import PrometheusSource
+from precision_operator.signals.queries import BUILT_IN
+from tests.property.policies import policy
+from tests.unit.signals.bodies import Stream, Write, failure, http, serve, success, vector
+from tests.unit.signals.test_prometheus import drip_body, drip_head, silent
+
+POLICY = policy(
+    evaluation={"interval": "15s", "failureLimit": 0, "minSamples": 1, "minSteps": 20, "maxSampleAge": "60s"},
+    strategy={"steps": [{"setWeight": 50}, {"setWeight": 100}]},
+)
+SLOW_SECONDS, QUICK_SECONDS = 1.5, 10.0
+"""Deadline of a query, where one is made to miss it, and where none should on the busiest machine."""
+MAX_BYTES = 20_000
+PODS = ("p0", "p1")
+"""Of the canary, which is one workload."""
+
+
+def each(value: object, *pods: str, **labels: str) -> bytes:
+    """One sample of this value for each pod of the canary, or for these pods."""
+    result: list[object] = [{"metric": {**labels, "pod": pod}, "value": [1.5, value]} for pod in pods or PODS]
+    return success("vector", result)
+
+
+def acknowledged(age_seconds: object, mode: str = "fp16", generation: str = "3") -> bytes:
+    return each(age_seconds, mode=mode, generation=generation)
+
+
+FINE: dict[str, bytes] = {
+    "ack": acknowledged("-1"),
+    "steps": each("100"),
+    "overflow": each("0.01"),
+    "divergence": each("-0.1"),
+    "failures": each("0"),
+    "nonFinite": each("0"),
+    "speed": each("1.5"),
+    "memory": each("0.6"),
+}
+
+SHARES = {"metric": {"pod": "p0"}, "histogram": [1.5, {"count": "1", "sum": "1", "buckets": []}]}
+
+
+def endless(write: Write, stop: object) -> None:
+    """A body of any length: the reader must hang up."""
+    write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        write(b"1000\r\n" + b" " * 4096 + b"\r\n")
+
+
+P = "Promote"
+R = "RollBack"
+TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
+    # body: (query → answer in the place of the good one, in a canary's step, guarding)
+    "everything is good": ({}, P, "Keep"),
+    # --- empty and partial
+    "empty rate": ({"overflow": success("vector", [])}, "Hold NoSamples", "Keep NoSamples"),
+    "empty loss": ({"divergence": success("vector", [])}, "Hold NoSamples", "Keep NoSamples"),
+    "empty shares of failures, of processes that step": ({"failures": success("vector", [])}, P, "Keep"),
+    "empty steps": ({"steps": success("vector", [])}, "Hold TooFewSteps", "Keep TooFewSteps"),
+    "no acknowledgement": ({"ack": success("vector", [])}, "Hold AwaitingAcknowledgement", "Keep NoSamples"),
+    "rate of one of two pods": ({"overflow": each("0.01", "p0")}, "Hold NoSamples", "Keep NoSamples"),
+    "breach in one of two pods, the other silent": ({"overflow": each("0.9", "p0")}, f"{R}", f"{R}"),
+    "acknowledgement of one of two pods": (
+        {"ack": each("-1", "p0", mode="fp16", generation="3")},
+        "Hold AwaitingAcknowledgement",
+        "Keep NoSamples",
+    ),
+    "only pods of others": ({"overflow": each("0.01", "stranger")}, "Hold NoSamples", "Keep NoSamples"),
+    # --- values that are no numbers
+    "rate NaN": ({"overflow": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
+    "rate +Inf": ({"overflow": each("+Inf")}, R, R),
+    "rate -Inf": ({"overflow": each("-Inf")}, "Hold NotANumber", "Keep NotANumber"),
+    "loss NaN": ({"divergence": each("NaN")}, R, R),
+    "loss +Inf": ({"divergence": each("+Inf")}, R, R),
+    "loss -Inf": ({"divergence": each("-Inf")}, R, R),
+    "non-finite steps NaN": ({"nonFinite": each("NaN")}, R, R),
+    "speed 0/0": ({"speed": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
+    "speed +Inf, over a baseline of 0": ({"speed": each("+Inf")}, "Hold NotANumber", "Keep NotANumber"),
+    "share of failures NaN": ({"failures": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
+    "memory NaN": ({"memory": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
+    "a number that is no text": ({"overflow": each(0.9)}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a text that is no number": ({"overflow": each("high")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "an empty value": ({"overflow": each("")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a number as Python writes it": ({"overflow": each("0_9")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "digits of another script": ({"overflow": each("٩")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "null": ({"overflow": each(None)}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    # --- age
+    "acknowledged four minutes ago, within Prometheus' lookback": (
+        {"ack": acknowledged("-240")},
+        "Hold SamplesTooOld",
+        "Keep SamplesTooOld",
+    ),
+    "a breach of four minutes ago": (
+        {"ack": acknowledged("-240"), "overflow": each("0.9")},
+        "Hold SamplesTooOld",
+        "Keep SamplesTooOld",
+    ),
+    "slow, and a silence of half a minute": (
+        {"ack": acknowledged("-40"), "speed": each("0.1")},
+        "Hold SamplesTooOld",
+        "Keep SamplesTooOld",
+    ),
+    "an age that is none": ({"ack": acknowledged("NaN")}, "Hold AwaitingAcknowledgement", "Keep NoSamples"),
+    # --- which series
+    "two series of one pod": ({"overflow": each("0.01", "p0", "p0", "p1")}, "Hold NoSamples", "Keep NoSamples"),
+    "two shares of failures of one pod": (
+        {"failures": each("0", "p0", "p0", "p1")},
+        "Hold TooFewSteps",
+        "Keep TooFewSteps",
+    ),
+    "two modes at once": (
+        {"ack": success("vector", [{"metric": {"pod": p, "mode": m, "generation": "3"}, "value": [1, "-1"]}
+                                   for p in PODS for m in ("fp16", "fp32")])},
+        "Hold AwaitingAcknowledgement",
+        "Keep",
+    ),
+    "another mode than asked": ({"ack": acknowledged("-1", "fp32")}, "Hold AwaitingAcknowledgement", "Keep"),
+    "an older generation": ({"ack": acknowledged("-1", "fp16", "2")}, "Hold AwaitingAcknowledgement", "Keep"),
+    "series without a pod": ({"overflow": success("vector", [{"metric": {}, "value": [1, "0.9"]}])},
+                             "Hold MissingPodLabel", "Keep MissingPodLabel"),
+    # --- the wrong type
+    "scalar": ({"overflow": success("scalar", [1.5, "0.9"])}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "string": ({"overflow": success("string", [1.5, "x"])}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "matrix": ({"overflow": success("matrix", [{"metric": {"pod": "p0"}, "values": [[1.5, "0.9"]]}])},
+               "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "native histogram": ({"overflow": success("vector", [SHARES])}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a list": ({"overflow": b"[]"}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "no result": ({"overflow": success("vector", None)}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    # --- not the whole truth
+    "warnings": ({"overflow": vector("0.01", warnings=["a store is away"])},
+                 "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "empty, with warnings": ({"overflow": success("vector", [], warnings=["partial response"])},
+                             "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a breach, with warnings": ({"overflow": vector("0.9", warnings=["partial response"])},
+                                "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "200 and an error": ({"overflow": failure("timeout", "query timed out")},
+                         "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "cut off": ({"overflow": b"\r\n" + each("0.01")[:60]}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "HTML": ({"overflow": b"<html>login</html>"}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "nothing at all": ({"overflow": b""}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "very deep": ({"overflow": b"[" * 15_000}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    # --- too much, too slow: see test_prometheus.py for compressed answers, redirects and status codes
+    "longer than allowed": ({"overflow": each("0.01", *(f"q{i}" for i in range(2000)))},
+                            "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "without an end": ({"overflow": endless}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a byte now and then": ({"overflow": drip_body}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "a head without an end": ({"overflow": drip_head}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "silence": ({"overflow": silent}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "silence to everything": (dict.fromkeys(FINE, silent), "Hold AwaitingAcknowledgement", "Keep MetricsUnavailable"),
+    # --- and what is so
+    "overflow above its limit": ({"overflow": each("0.31")}, R, R),
+    "overflow above its limit, of too few steps": (
+        {"overflow": each("0.31"), "steps": each("3")},
+        "Hold TooFewSteps",
+        "Keep TooFewSteps",
+    ),
+    "one non-finite loss, of too few steps": ({"nonFinite": each("1"), "steps": each("3")}, R, R),
+    "diverged": ({"divergence": each("0.21")}, R, R),
+    "diverging": ({"divergence": each("0.12")}, "Hold EvidenceInsufficient", "Keep"),
+    "failures": ({"failures": each("0.51")}, R, R),
+    "much memory": ({"memory": each("0.95")}, "Hold EvidenceInsufficient", "Keep"),
+    "a breach of one signal while another is silent": ({"overflow": each("0.9"), "divergence": silent}, R, R),
+}  # fmt: skip
+
+WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.items() if name in FINE}
+"""The beginning of each query, up to the namespace, which tells them apart."""
+
+
+def workloads() -> tuple[WorkloadView, ...]:
+    """A canary of two pods, moved, and a workload of none, whose turn comes next."""
+    request = Request(3, Mode.FP16)
+    moved = WorkloadView(
+        namespace="ns",
+        name="w0",
+        uid="u0",
+        hot=True,
+        template_mode=Mode.FP16,
+        template_request=request,
+        has_original=True,
+        replicas=2,
+        updated_replicas=2,
+        pods=tuple(PodView(p, p, "n", hot=True, request=request, request_raw="x", ready=True) for p in PODS),
+    )
+    return moved, WorkloadView(namespace="ns", name="w1", uid="u1", hot=True, replicas=0)
+
+
+def status(phase: Phase, step: int) -> Status:
+    now = time.time()
+    return Status(
+        observed_generation=1,
+        phase=phase,
+        precision=Mode.FP16,
+        generation=3,
+        transition_id=2,
+        step_index=step,
+        phase_since=now - 30.0,
+        step_since=now - 30.0,
+        evidence_since=now - 30.0,
+        members=(Member("w0", "u0"),),
+    )
+
+
+def condition(found: Status, kind: str) -> Condition:
+    return next(c for c in found.conditions if c.type == kind)
+
+
+@pytest.mark.parametrize("name", TABLE)
+async def test_what_an_answer_leads_to(name: str) -> None:
+    instead, in_step, guarding = TABLE[name]
+
+    def answer(head: str) -> bytes | Stream:
+        (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]
+        which = next(signal for start, signal in WHICH.items() if query.startswith(start))
+        said = {**FINE, **instead}[which]
+        return http(said) if isinstance(said, bytes) else said
+
+    with serve() as server:
+        server.answer = answer
+        late = not all(isinstance(said, bytes) for said in instead.values())
+        limit = SLOW_SECONDS if late else QUICK_SECONDS
+        endpoint = PrometheusEndpoint(server.url, timeout_seconds=limit, max_response_bytes=MAX_BYTES)
+        source = PrometheusSource("default", endpoint)
+        evaluation = await Evaluator({"default": source}, {}).evaluate(plan_of(POLICY))
+        source.close()
+    observation = Observation(workloads(), evaluation)
+
+    step = decide(POLICY, status(Phase.PROGRESSING, 0), observation, evaluation.at).status
+    assert _in_step(step) == in_step
+    guard = decide(POLICY, status(Phase.HEALTHY, 1), observation, evaluation.at).status
+    assert _guarding(guard) == guarding
+
+
+def _in_step(found: Status) -> str:
+    if found.phase is Phase.ROLLING_BACK:
+        return R
+    return P if found.step_index == 1 else f"Hold {condition(found, 'Progressing').reason}"
+
+
+def _guarding(found: Status) -> str:
+    if found.phase in (Phase.ROLLING_BACK, Phase.DEGRADED):
+        return R
+    metrics = condition(found, "MetricsAvailable")
+    return "Keep" if metrics.status == "True" else f"Keep {metrics.reason}"
