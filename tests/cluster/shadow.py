@@ -23,7 +23,7 @@ BASELINE_LOSS = 2.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a workload while it trains in reduced precision; shares are of its steps or runs, 0 to 1."""
+    """What is wrong with a workload in reduced precision, or in any; shares are of its steps or runs, 0 to 1."""
 
     overflow: float = 0.0
     non_finite: float = 0.0
@@ -32,6 +32,8 @@ class Fault:
     """How far its loss lies above the FP32 baseline, relative."""
     speed: float = 1.0
     """Its throughput against the FP32 baseline."""
+    everywhere: bool = False
+    """Precision is not to blame: FP32 does not mend it."""
 
 
 @dataclass
@@ -49,7 +51,7 @@ class _Pod:
 
     def train(self, seconds: float, fault: Fault) -> None:
         """Count what a trainer would have in that time."""
-        fault = fault if self.mode != "fp32" else Fault()
+        fault = fault if self.mode != "fp32" or fault.everywhere else Fault()
         done = seconds * STEPS_PER_SECOND * fault.speed
         self.steps += done
         self.reduced_steps += done if self.mode != "fp32" else 0.0

@@ -1,0 +1,101 @@
+"""A rollback by canary on a real API server with real Prometheus data. Time is short by the policies' own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.waiting import wait_for
+from tests.cluster.fleet import Json, policy
+from tests.cluster.fleets import side_by_side
+from tests.cluster.scene import HOT, Scene, assert_all_down
+from tests.cluster.shadow import Fault
+
+pytestmark = pytest.mark.xdist_group("canary")
+
+FAULTY = HOT[:2]
+MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)
+NO_SPEED: Json = {"speed": {"enabled": False}}
+ROLLBACK: Json = {
+    "strategies": {"P2": "Canary"},
+    "gradual": {"sustain": "6s", "inFlight": "2s", "batchShare": 0.4},
+    "canary": {"window": "2m", "limit": "10m", "falseAlarmRate": 0.2},
+    "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}},
+}
+SPEC: Json = {"rollback": ROLLBACK, "strategy": {"steps": [{"setWeight": 100}]}, "criteria": NO_SPEED}
+POLICIES: dict[str, Json] = {
+    "helps": SPEC,
+    "risen": SPEC,
+    "no-help": {
+        **SPEC,
+        "criteria": {},
+        "rollback": {**ROLLBACK, "canary": {"window": "16s", "limit": "10m"}},
+        "evaluation": {"interval": "500ms", "window": "8s", "failureLimit": 0, "maxSampleAge": "5s"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """Fleets in FP16, two of their hot trainers mildly in breach."""
+    with side_by_side(control_plane, tmp_path_factory.mktemp("canary"), POLICIES, hot=len(HOT)) as scenes:
+        for name, scene in scenes.items():
+            scene.apply(policy(**POLICIES[name]))
+        for name, scene in scenes.items():
+            scene.wait_phase("Healthy", seconds=90)
+            wait_for(lambda s=scene: s.settled("true"), what="all settled", seconds=60)
+            scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
+        yield scenes
+
+
+def comparing(scene: Scene) -> str:
+    """Wait until the canary is compared, it alone in FP32; returns its name."""
+    scene.condition("Progressing", "ComparingCanary", seconds=90)
+    status = scene.status()
+    assert (status["phase"], status["gate"], status["incident"]["strategy"]) == ("RollingBack", "Closed", "Canary")
+    (first,) = (member["name"] for member in status["canary"])
+    assert first in FAULTY
+    assert_down(scene, first)
+    return str(first)
+
+
+def assert_down(scene: Scene, only: str) -> None:
+    assert {name for name, modes in scene.shadow.modes().items() if modes == {"fp32"}} == {only}
+
+
+def test_a_severe_breach_pre_empts_the_comparison(fleets: dict[str, Scene]) -> None:
+    scene = fleets["risen"]
+    comparing(scene)
+    scene.shadow.faults = dict.fromkeys(FAULTY, SEVERE)
+    incident = scene.wait_phase("Held")["incident"]
+    assert (incident["severity"], incident["strategy"]) == ("P1", "Emergency")
+    assert_all_down(scene)
+
+
+def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Scene]) -> None:
+    scene = fleets["helps"]
+    if scene.status()["phase"] != "Held":  # its comparison began with the fixture
+        scene.wait_phase("Held", seconds=120)
+    status = scene.status()
+    assert status["comparison"]["verdict"] == "Better"
+    assert status["comparison"]["looks"] >= 5
+    incident = status["incident"]
+    assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
+    assert incident["decidedAt"] < status["comparison"]["endedAt"] <= incident["lastAckAt"] <= incident["deadlineAt"]
+    assert_all_down(scene)
+
+
+def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets: dict[str, Scene]) -> None:
+    scene = fleets["no-help"]
+    told = scene.condition("Progressing", "CanaryNoDifference", seconds=120)
+    status = scene.status()
+    (first,) = (member["name"] for member in status["canary"])
+    assert_down(scene, first)
+    assert status["comparison"]["looks"] == 2
+    number = status["transitionId"]
+    assert f"promote={number}" in told["message"]
+    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
+    assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
+    assert_all_down(scene)
