@@ -25,6 +25,7 @@ from precision_operator.shell.alerts import Alerts
 from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
@@ -87,10 +88,12 @@ class App:
             clock=clock,
         )
         limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
+        events = EventRecorder(client, identity=settings.identity)
+        self._investigator = Investigator(self._sources, events=events, failed=metrics.report_error)
         actor = Actor(
             client,
             adapter=adapter,
-            events=EventRecorder(client, identity=settings.identity),
+            events=events,
             limiter=limiter,
             expectations=expectations,
         )
@@ -105,7 +108,15 @@ class App:
             leading=lambda: self._elector.is_leader,
         )
         self._worker = Worker(
-            Reconciler(client, gatherer=gatherer, actor=actor, metrics=metrics, clock=clock, reporter=self._reporter),
+            Reconciler(
+                client,
+                gatherer=gatherer,
+                actor=actor,
+                metrics=metrics,
+                clock=clock,
+                reporter=self._reporter,
+                investigator=self._investigator,
+            ),
             queue=self._queue,
             elector=self._elector,
             inventory=self._inventory,
@@ -143,11 +154,14 @@ class App:
                 workers = [
                     group.create_task(self._worker.run(), name=f"worker-{i}") for i in range(self._settings.workers)
                 ]
-                reporter = group.create_task(self._reporter.run(), name="reporter")
+                beside = [
+                    group.create_task(part.run(), name=type(part).__name__.lower())
+                    for part in (self._reporter, self._investigator)
+                ]
                 await stop.wait()
-                for task in (*workers, ticker, reporter):
+                for task in (*workers, ticker, *beside):
                     task.cancel()
-                await asyncio.gather(*workers, ticker, reporter, return_exceptions=True)
+                await asyncio.gather(*workers, ticker, *beside, return_exceptions=True)
                 led_work.set()  # only now may the next leader start
         finally:
             self._queue.close()

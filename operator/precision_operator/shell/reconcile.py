@@ -16,6 +16,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.commit import commit_status
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ class Reconciler:
         metrics: Metrics,
         clock: Clock,
         reporter: Reporter | None = None,
+        investigator: Investigator | None = None,
     ) -> None:
         self._api = api
         self._reporter = reporter
+        self._investigator = investigator
         self._gatherer = gatherer
         self._actor = actor
         self._metrics = metrics
@@ -75,8 +78,9 @@ class Reconciler:
             self._report(policy, before, decision.status)
         emergency = decision.status.phase is Phase.ROLLING_BACK
         failures = await self._actor.act(policy, decision.actions, emergency=emergency)
-        if self._reporter is not None and policy.deleted_at is None:
-            self._reporter.observe(Seen(policy, before, observation, decision, now))
+        for listener in (self._reporter, self._investigator) if policy.deleted_at is None else ():
+            if listener is not None:
+                listener.observe(Seen(policy, before, observation, decision, now))
         self._metrics.policy_state(
             key.namespace, key.name, phase=decision.status.phase, precision=decision.status.precision or ""
         )

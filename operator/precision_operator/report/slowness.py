@@ -1,0 +1,102 @@
+"""What can be seen of why training is slow: the checks of an investigation. Pure: who asks Prometheus is the shell."""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from precision_operator.signals.port import Sample
+
+ALIGNMENT = 8
+"""Tensor cores want sizes that are multiples of this."""
+IDLE_SHARE = 0.01
+"""Tensor cores that are busy for less than this of the time are not used."""
+THROTTLED_SHARE = 0.05
+"""Of the scheduler's periods: beyond this the CPU limit slows what feeds the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question to Prometheus, and how its answer is said."""
+
+    name: str
+    source: str
+    """The series that it lives on, named where there are none."""
+    query: str
+    """``$namespace`` is filled in; the answer has a ``pod`` label."""
+    value: Callable[[Sample], float | None]
+    bad: Callable[[float], bool]
+    wording: Callable[[float], str]
+
+
+def _batch(sample: Sample) -> float | None:
+    text = sample.labels.get("batch_size", "")
+    return float(text) if text.isdigit() and int(text) > 0 else None
+
+
+_TENSOR = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
+_CFS = "container_cpu_cfs"
+
+CHECKS = (
+    Check(
+        "batch",
+        "genesis_run_info",
+        'max by (pod, batch_size) (genesis_run_info{namespace="$namespace"})',
+        _batch,
+        lambda size: size % ALIGNMENT != 0,
+        lambda size: f"{size:.0f}, {'no' if size % ALIGNMENT else 'a'} multiple of {ALIGNMENT}",
+    ),
+    Check(
+        "tensor cores",
+        _TENSOR,
+        # An exporter's own labels stand as exported_* where Prometheus attaches its own.
+        f'avg by (pod) ({_TENSOR}{{namespace="$namespace"}}) or avg by (pod) (label_replace('
+        f'{_TENSOR}{{exported_namespace="$namespace"}}, "pod", "$1", "exported_pod", "(.*)"))',
+        lambda sample: sample.value,
+        lambda share: share < IDLE_SHARE,
+        lambda share: f"busy {share:.0%} of the time",
+    ),
+    Check(
+        "CPU",
+        f"{_CFS}_throttled_periods_total",
+        f'sum by (pod) (rate({_CFS}_throttled_periods_total{{namespace="$namespace"}}[5m])) / '
+        f'sum by (pod) (rate({_CFS}_periods_total{{namespace="$namespace"}}[5m]))',
+        lambda sample: sample.value,
+        lambda share: share > THROTTLED_SHARE,
+        lambda share: f"throttled in {share:.0%} of its periods",
+    ),
+)
+
+
+def say(check: Check, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -> str:
+    """The check in words, of these pods (name → workload) only.
+
+    Args:
+        check: what was asked.
+        answer: the vector, or the reason why there is none.
+        pods: the pods of the slow workloads.
+    """
+    if isinstance(answer, str):
+        return f"{check.name}: unknown ({answer})"
+    found: dict[str, float] = {}
+    for sample in answer:
+        value, workload = check.value(sample), pods.get(sample.labels.get("pod", ""))
+        if workload is not None and value is not None and value == value:
+            found[workload] = max(found.get(workload, value), value, key=lambda v: (check.bad(v), v))
+    if not found:
+        return f"{check.name}: unknown (no {check.source})"
+    said = [f"{check.name}: {text}" for text in _grouped(check, found)]
+    missing = _listed(set(pods.values()) - set(found))
+    return "; ".join([*said, f"unknown in {missing}"] if missing else said)
+
+
+def _grouped(check: Check, found: Mapping[str, float]) -> list[str]:
+    """What is bad first, workloads that fare alike together."""
+    alike: dict[str, set[str]] = {}
+    for workload, value in sorted(found.items(), key=lambda item: (not check.bad(item[1]), item[0])):
+        alike.setdefault(check.wording(value), set()).add(workload)
+    return [f"{text} ({_listed(workloads)})" for text, workloads in alike.items()]
+
+
+def _listed(workloads: Set[str], limit: int = 3) -> str:
+    shown = sorted(workloads)[:limit]
+    rest = len(workloads) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

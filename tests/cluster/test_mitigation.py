@@ -1,0 +1,159 @@
+"""Scenarios A and D of the emergency plan on a real API server with real Prometheus data: what is tried, and for how long,
+before a mild breach is rolled back. Time is short by the policies' own settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.waiting import wait_for
+from precision_operator.api.wire import parse_time
+from tests.cluster.fleet import Json, policy
+from tests.cluster.fleets import side_by_side, told
+from tests.cluster.scene import HOT, Scene
+from tests.cluster.shadow import Fault
+
+pytestmark = pytest.mark.xdist_group("mitigation")
+
+FAULTY = HOT[:2]
+MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5)
+NO_SPEED: Json = {"speed": {"enabled": False}}
+ROLLBACK: Json = {
+    "gradual": {"sustain": "6s", "inFlight": "3s"},
+    "mitigation": {"overflow": {"window": "2m", "dwell": "10s"}, "speed": {"window": "15s"}},
+}
+SPEC: Json = {"rollback": ROLLBACK, "strategy": {"steps": [{"setWeight": 100}]}}
+POLICIES: dict[str, Json] = {
+    "halved": {**SPEC, "criteria": NO_SPEED},
+    "lifted": {**SPEC, "criteria": NO_SPEED},
+    "helpless": {**SPEC, "criteria": NO_SPEED},
+    "risen": {**SPEC, "criteria": NO_SPEED},
+    "slow": SPEC,
+    "recovered": SPEC,
+}
+UNAIDED = {"helpless": MILD, "slow": SLOW}
+"""Faults that nobody does anything about: they begin at once, and are waited for last."""
+
+
+@pytest.fixture(scope="module")
+def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """A promoted fleet for each story."""
+    with side_by_side(control_plane, tmp_path_factory.mktemp("mitigation"), POLICIES, hot=len(HOT)) as scenes:
+        for name, scene in scenes.items():
+            scene.apply(policy(**POLICIES[name]))
+        for name, scene in scenes.items():
+            scene.wait_phase("Healthy", seconds=90)
+            scene.shadow.faults = dict.fromkeys(FAULTY, UNAIDED[name]) if name in UNAIDED else {}
+        yield scenes
+
+
+def windows(scene: Scene, condition: Callable[[Json], bool], *, what: str, seconds: float = 90) -> list[Json]:
+    """Wait until the windows of all faulty workloads meet a condition; returns them."""
+
+    def probe() -> list[Json] | None:
+        found = scene.status().get("mitigations", [])
+        return found if [m["name"] for m in found] == FAULTY and all(map(condition, found)) else None
+
+    return wait_for(probe, what=what, seconds=seconds, found=lambda: f"{scene.status()}\n{scene.operators.logs()}")
+
+
+def heal_once_told(scene: Scene, condition: Callable[[Json], bool], *, what: str) -> None:
+    """The trainers do well from when their requests meet a condition."""
+    wait_for(
+        lambda: all(condition(told(scene).get(name, {})) for name in FAULTY), what=what, seconds=90, found=scene.status
+    )
+    scene.shadow.faults = {}
+
+
+def said(scene: Scene) -> dict[str, str]:
+    """Reason → message of the Events."""
+    events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
+    return {event["reason"]: event["message"] for event in events}
+
+
+def mitigated(window: Json) -> bool:
+    return bool(window["result"] == "Mitigated")
+
+
+def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: dict[str, Scene]) -> None:
+    scene = fleets["halved"]
+    scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
+    heal_once_told(scene, lambda request: request.get("lossScaleFactor") == 0.5, what="the loss scale to be halved")
+    assert "HalveScale" in scene.condition("Progressing", "Mitigating")["message"]
+    found = windows(scene, mitigated, what="mitigated")
+    assert {m["rung"] for m in found} == {"HalveScale"}
+    status = scene.status()
+    assert (status["phase"], status["gate"]) == ("Healthy", "Open")
+    assert "incident" not in status
+    assert {name for name, request in told(scene).items() if "lossScaleFactor" in request} == set(FAULTY)
+    scene.condition("Progressing", "Promoted")
+    assert {"Mitigating", "Mitigated"} <= set(said(scene))
+
+
+def test_overflow_that_only_bf16_ends_leaves_its_workloads_there_without_a_restart(fleets: dict[str, Scene]) -> None:
+    scene = fleets["lifted"]
+    revisions = scene.revisions()
+    scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
+    heal_once_told(scene, lambda request: request.get("mode") == "bf16", what="bf16")
+    found = windows(scene, mitigated, what="mitigated")
+    assert [[tried.split(":")[0] for tried in m["found"]] for m in found] == [["HalveScale", "GrowthInterval"]] * 2
+    modes = {workload for workload, modes in scene.shadow.modes().items() if modes == {"bf16"}}
+    assert modes == set(FAULTY)
+
+    def lasting() -> bool:
+        items = scene.kubectl.json("get", "deploy", *FAULTY, "-n", scene.namespace)["items"]
+        templates = [i["spec"]["template"]["metadata"]["annotations"] for i in items]
+        return all(t.get("precision.genesis.ai/mode") == "bf16" for t in templates)
+
+    wait_for(lasting, what="templates in bf16", seconds=30, found=scene.operators.logs)
+    after = scene.revisions()
+    assert {name: revisions[name] for name in FAULTY} == {name: after[name] for name in FAULTY}
+
+
+def test_overflow_that_rises_within_the_window_is_an_emergency(fleets: dict[str, Scene]) -> None:
+    scene = fleets["risen"]
+    scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
+    windows(scene, lambda window: bool(window["result"] == "Open"), what="open windows")
+    scene.shadow.faults = dict.fromkeys(FAULTY, SEVERE)
+    incident = scene.wait_phase("Held")["incident"]
+    assert (incident["severity"], incident["strategy"]) == ("P1", "Emergency")
+    windows(scene, lambda window: bool(window["result"] == "MitigationFailed"), what="failed windows")
+
+
+def test_slow_training_that_recovers_while_it_is_investigated_is_left_alone(fleets: dict[str, Scene]) -> None:
+    scene = fleets["recovered"]
+    scene.shadow.faults = dict.fromkeys(FAULTY, SLOW)
+    windows(scene, lambda _: True, what="open windows")
+    scene.shadow.faults = {}
+    found = windows(scene, mitigated, what="mitigated")
+    assert {(m["signal"], m.get("rung")) for m in found} == {("speed", None)}
+    assert scene.status()["phase"] == "Healthy"
+
+
+def test_overflow_that_nothing_ends_is_rolled_back_gradually_after_the_ladder(fleets: dict[str, Scene]) -> None:
+    scene = fleets["helpless"]
+    status = scene.wait_phase("Held", seconds=120)
+    incident, found = status["incident"], status["mitigations"]
+    assert (incident["severity"], incident["strategy"], incident["reason"]) == ("P2", "Gradual", "OverflowRateHigh")
+    for window in found:
+        assert [tried.split(":")[0] for tried in window["found"]] == ["HalveScale", "GrowthInterval", "BF16"]
+        assert window["result"] == "MitigationFailed"
+    detected, deadline = (parse_time(incident[at]) or 0.0 for at in ("detectedAt", "deadlineAt"))
+    assert detected in [parse_time(window["until"]) for window in found]
+    assert deadline - detected == pytest.approx(1800)
+
+
+def test_slow_training_may_be_investigated_and_is_then_rolled_back_gradually(fleets: dict[str, Scene]) -> None:
+    scene = fleets["slow"]
+    status = scene.wait_phase("Held", seconds=120)
+    incident, found = status["incident"], status["mitigations"]
+    assert (incident["severity"], incident["strategy"], incident["reason"]) == ("P2", "Gradual", "TrainingSlow")
+    for window in found:
+        since, until = (parse_time(window[at]) or 0.0 for at in ("since", "until"))
+        assert until - since == pytest.approx(15.0)
+    checks = said(scene)["InvestigationChecks"]
+    assert all(f"{check}: unknown" in checks for check in ("batch", "tensor cores", "CPU")), checks
+    assert (parse_time(incident["decidedAt"]) or 0.0) >= min(parse_time(window["until"]) or 0.0 for window in found)
