@@ -26,6 +26,8 @@ class PodView:
     name: str
     uid: str
     node: str = ""
+    pool: str = ""
+    """Its nodeSelector, which names the pool of nodes that it may run on; empty where it has none."""
     hot: bool = False
     """It mounts the request annotation as a file, so it can change precision without a restart."""
     has_annotations: bool = False

@@ -10,6 +10,7 @@ from precision_operator.api.spec import Fallback, Severity, Strategy
 from precision_operator.api.status import Failing, Phase, Scope
 from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
+from precision_operator.core.attribution import only_place
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.model import WorkloadView
@@ -127,7 +128,9 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     breached.update({h.uid: h.name for h in facts.status.held})
     rollback = facts.spec.rollback
     share = max(rollback.fleet_minimum, math.ceil(rollback.fleet_share * facts.moved_count))
-    if len(breached) >= share:
+    place = only_place(facts, breached, worst.signal)
+    where = f", {place}" if place is not None else ""
+    if len(breached) >= share and place is None:
         scope = Scope.FLEET
     elif facts.status.phase in (Phase.PROGRESSING, Phase.PAUSED):
         scope = Scope.COHORT
@@ -140,7 +143,7 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
         severity=severity,
         scope=scope,
         reason=REASONS[worst.signal],
-        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{_tried(facts, worst)}",
+        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}",
         workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
         detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],

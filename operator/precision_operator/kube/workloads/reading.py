@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from sys import intern
 
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import boolean, integer, mapping, sequence, text
@@ -217,6 +218,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         name=text(metadata.get("name")),
         uid=text(metadata.get("uid")),
         node=text(spec.get("nodeName")),
+        pool=intern(",".join(f"{k}={v}" for k, v in sorted(strings(spec.get("nodeSelector")).items()))),
         hot=hot,
         has_annotations=bool(annotations),
         request_raw=raw,

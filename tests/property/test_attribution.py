@@ -1,0 +1,97 @@
+"""A breach in one place only is that place's: the rest of the fleet is not rolled back for it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Phase, Scope
+from tests.property.policies import FAST, policy
+from tests.property.world import World
+
+BAD = {Signal.NON_FINITE: 1.0}
+
+
+def healthy(nodes: dict[str, str], *, pools: dict[str, str] | None = None, **spec: object) -> World:
+    """A promoted fleet; workload → node."""
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
+    for name, node in nodes.items():
+        world.add(name)
+        place(world, name, node=node, pool=(pools or {}).get(name, ""))
+    world.run(8)
+    assert world.status.phase is Phase.HEALTHY
+    return world
+
+
+def place(world: World, name: str, **where: str) -> None:
+    view = world.workloads[name]
+    pods = tuple(replace(pod, **where) for pod in view.pods)  # type: ignore[arg-type]
+    world.workloads[name] = replace(view, pods=pods)
+
+
+def spread(count: int, of: Callable[[int], str]) -> dict[str, str]:
+    return {f"w{index}": of(index) for index in range(count)}
+
+
+TWO_NODES = spread(6, lambda index: "sick" if index < 3 else f"n{index % 2}")
+
+
+def breach(world: World, *names: str) -> None:
+    world.bad = dict.fromkeys(names, BAD)
+
+
+def test_a_breach_on_one_node_takes_down_its_workloads_and_says_where_and_leaves_the_rest_guarded() -> None:
+    world = healthy(TWO_NODES)
+    breach(world, "w0", "w1", "w2")
+    world.run(2)
+    assert world.status.phase is Phase.DEGRADED
+    assert {h.name for h in world.status.held} == {"w0", "w1", "w2"}
+    assert world.really_in(Mode.FP16) == {"w3", "w4", "w5"}
+    incident = world.status.incident
+    assert incident is not None
+    assert incident.scope is Scope.WORKLOAD
+    assert "all on node sick, while 3 elsewhere are fine" in incident.message
+
+
+def test_a_breach_in_one_pool_is_that_pools_wherever_its_nodes_are() -> None:
+    nodes = spread(6, lambda index: f"n{index}")
+    pools = spread(6, lambda index: "gpu=t4" if index < 3 else "gpu=a100")
+    world = healthy(nodes, pools=pools)
+    breach(world, "w0", "w1", "w2")
+    world.run(2)
+    assert world.status.phase is Phase.DEGRADED
+    assert "all on node pool gpu=t4" in world.status.message
+
+
+def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
+    world = healthy(TWO_NODES)
+    breach(world, "w0", "w1", "w2")
+    world.run(2)
+    breach(world, "w0", "w1", "w2", "w3")
+    world.run(4)
+    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    assert world.really_in(Mode.FP32) == set(world.workloads)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "broken", "blind"),
+    [
+        (spread(6, lambda index: "only"), ("w0", "w1"), ()),
+        (spread(6, lambda index: ""), ("w0", "w1"), ()),
+        (TWO_NODES, ("w0", "w1", "w4"), ()),
+        (TWO_NODES, ("w0", "w1"), ("w3", "w4", "w5")),
+    ],
+    ids=["there is one node", "nodes are not known", "one elsewhere is in breach", "elsewhere nothing is known"],
+)
+def test_without_others_that_are_fine_elsewhere_it_is_the_fleets(
+    nodes: dict[str, str], broken: tuple[str, ...], blind: tuple[str, ...]
+) -> None:
+    world = healthy(nodes)
+    breach(world, *broken)
+    world.blind = set(blind)
+    world.step()
+    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.status.incident is not None
+    assert world.status.incident.scope is Scope.FLEET
