@@ -13,6 +13,7 @@ from precision_trainer.errors import RankMismatchError
 from precision_trainer.gang.agreement import encode
 from precision_trainer.gang.ddp import check_same, exchange, lost_peer
 from precision_trainer.gang.request import Inbox, PrecisionRequest
+from precision_trainer.precision.modes import HOT
 from precision_trainer.sentinel.machine import SentinelConfig
 
 Result = dict[str, object]
@@ -25,6 +26,7 @@ def make(
     mode: PrecisionMode = PrecisionMode.MIXED_FP16,
     accumulation: int = 1,
     sentinel: SentinelConfig | None = None,
+    compile_backend: str = "",
 ) -> ExtendedFP16Trainer:
     """A small model whose gradients differ by rank (the data does), under DDP."""
     torch.manual_seed(1)
@@ -36,6 +38,7 @@ def make(
         use_ddp=True,
         gradient_accumulation_steps=accumulation,
         sentinel=sentinel or SentinelConfig(),
+        compile_backend=compile_backend,
     )
     return ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
 
@@ -105,6 +108,25 @@ def tune_the_loss_scale(rank: int, world: int) -> Result:
         step(trainer)
         prints.append(fingerprint(trainer))
     return {"changes": changes, "scales": scales, "prints": prints, "state": trainer.scaler.state_dict()}
+
+
+def switch_a_compiled_model(rank: int, world: int) -> Result:
+    """Every mode is compiled before the first step, under DDP; then through all of them."""
+    from torch._dynamo.utils import counters
+
+    trainer = make(rank, world, PrecisionMode.FP32, compile_backend="aot_eager")
+    counters.clear()
+    trainer.prewarm(torch.randn(4, WIDTH), lambda model, data: model(data).square().mean(), HOT)
+    warm, modes, prints = int(counters["stats"]["unique_graphs"]), [], []
+    for generation, mode in enumerate((PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16, PrecisionMode.FP32), 1):
+        request = PrecisionRequest(generation, mode)
+        if rank == 0:
+            trainer.request_source = lambda applied, waiting=request: waiting
+        for _ in range(3):
+            step(trainer)
+            prints.append(fingerprint(trainer))
+        modes.append(trainer.mode.wire)
+    return {"modes": modes, "prints": prints, "warm": warm, "after": int(counters["stats"]["unique_graphs"])}
 
 
 def request_inside_a_window(rank: int, world: int) -> Result:

@@ -74,10 +74,13 @@ def _fill(metrics: Metrics) -> None:
     import torch
 
     from precision_trainer.job.options import TrainOptions
-    from precision_trainer.job.train import _run_info
+    from precision_trainer.job.run_info import run_info
 
     metrics.acknowledge("fp16", 4)
-    metrics.run_info(_run_info(TrainOptions(), "transformer", 2, torch.device("cpu")))
+    labels = run_info(
+        TrainOptions(), "transformer", torch.nn.Linear(2, 2), world_size=2, device=torch.device("cpu"), allow_tf32=False
+    )
+    metrics.run_info(labels)
     names = {
         *ABSENT_AT_START,
         "genesis_precision_changed_timestamp_seconds",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 
 from ..errors import ConfigError
+from ..precision.config import parse_bool
 
 ENV_PREFIX = "TRAINER_"
 BUILT_IN = ("transformer", "world-model")
@@ -28,10 +29,13 @@ class TrainOptions:
     accumulation: int = _option(1, "micro-batches a step", 1, 65536)  # type: ignore[assignment]
     learning_rate: float = _option(1e-3, "of AdamW", 0, 10)  # type: ignore[assignment]
     max_grad_norm: float = _option(1.0, "clip the global gradient norm to this; 0: off", 0)  # type: ignore[assignment]
+    adaptive_clipping: bool = _option(False, "also clip a gradient norm far above its average")  # type: ignore[assignment]
     width: int = _option(64, "features: of a token (a multiple of 4), or of the world model's layers", 4, 65536)  # type: ignore[assignment]
     layers: int = _option(2, "transformer: blocks", 1, 1024)  # type: ignore[assignment]
     context: int = _option(32, "tokens a sample, or steps a sequence of the world model", 1, 65536)  # type: ignore[assignment]
     vocabulary: int = _option(256, "transformer: entries of the token table; bytes use the first 256", 256, 1 << 20)  # type: ignore[assignment]
+    compile: str = _option("", "torch.compile backend (inductor, aot_eager); before the first step; empty: off")  # type: ignore[assignment]
+    fp8: str = _option("off", "linear layers in FP8 where the mode is bf16: off, current or delayed (docs/analyzer.md)")  # type: ignore[assignment]
     environment: str = _option("CartPole-v1", "world-model: the gymnasium environment it learns from")  # type: ignore[assignment]
     seed: int = _option(0, "of the initial weights and the random state", 0, 2**31)  # type: ignore[assignment]
     threads: int = _option(1, "CPU threads a rank", 1, 1024)  # type: ignore[assignment]
@@ -59,12 +63,16 @@ class TrainOptions:
             raise ConfigError(f"model {self.model!r}: expected {', '.join(BUILT_IN)} or your.module:factory")
         if self.width % 4:
             raise ConfigError(f"--width={self.width}: expected a multiple of 4 (attention heads)")
+        if self.fp8 not in ("off", "current", "delayed"):
+            raise ConfigError(f"--fp8={self.fp8!r}: expected off, current or delayed")
         if self.backend not in ("", "gloo", "nccl"):
             raise ConfigError(f"--backend={self.backend!r}: expected gloo, nccl or nothing")
 
 
 def _parse(name: str, text: str, default: object) -> object:
     kind = type(default)
+    if kind is bool:
+        return parse_bool(name, text)
     try:
         return int(text) if kind is int else float(text) if kind is float else text
     except ValueError:
@@ -85,12 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         assert item.default is not MISSING
         kind = type(item.default)
-        parser.add_argument(
-            _flag(item.name),
-            type=kind,
-            metavar=kind.__name__.upper(),
-            help=f"{item.metadata['help']} (default {item.default!r}; env {ENV_PREFIX}{item.name.upper()})",
-        )
+        text = f"{item.metadata['help']} (default {item.default!r}; env {ENV_PREFIX}{item.name.upper()})"
+        if kind is bool:
+            parser.add_argument(_flag(item.name), action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parser.add_argument(_flag(item.name), type=kind, metavar=kind.__name__.upper(), help=text)
 
 
 def read_options(arguments: argparse.Namespace, env: Mapping[str, str] = os.environ) -> TrainOptions:

@@ -6,8 +6,8 @@ One turn: enter the boundary (agreement), report what was read, save or stop if 
 from __future__ import annotations
 
 import os
-import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import torch
@@ -19,7 +19,7 @@ from ..gang.request import Inbox, PrecisionRequest, RequestFile
 from ..models.task import to_device
 from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
-from ..precision.modes import PrecisionMode
+from ..precision.modes import HOT, PrecisionMode
 from ..precision.steps import Boundary
 from ..precision.trainer import ExtendedFP16Trainer
 from ..state.checkpoint import CheckpointStore
@@ -33,6 +33,7 @@ from . import demo_fault
 from .boot import Start, decide
 from .options import TrainOptions
 from .report import Reporter
+from .run_info import device_name, run_info
 from .signals import StopFlag
 from .tasks import build_task
 
@@ -122,9 +123,21 @@ class _Session:
         if sentinel is not None:
             sentinel.can_rewind = store is not None
             self._keeper.attach("sentinel", sentinel)
-        run_info = _run_info(options, self._task.name, world_size, self._device, allow_tf32=config.allow_tf32)
+        run_labels = run_info(
+            options,
+            self._task.name,
+            model,
+            world_size=world_size,
+            device=self._device,
+            allow_tf32=config.allow_tf32,
+        )
+        if self._trainer.adaptive_clip is not None:
+            self._keeper.attach("adaptive_clipping", self._trainer.adaptive_clip)
+        compiled = {"compile": options.compile} if options.compile else {}
         baseline = BaselineRecorder(
-            fingerprint({**run_info, "data": self._task.fingerprint, "device_name": _device_name(self._device)})
+            fingerprint(
+                {**run_labels, **compiled, "data": self._task.fingerprint, "device_name": device_name(self._device)}
+            )
         )
         self._keeper.attach("fp32_baseline", baseline)
         loaded_generation = self._keeper.resume(
@@ -134,12 +147,21 @@ class _Session:
         if start.request is not None and fresh:
             self._trainer.tune(start.request)
         self._trainer.settle()  # the sentinel may go on at the level of the process before
+        if options.compile:
+            self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
         self._reporter = Reporter(self._trainer, self._keeper, metrics, runs, self._samples_per_step, log, baseline)
-        self._reporter.begin(start, run_info, fresh=fresh)
+        self._reporter.begin(start, run_labels, fresh=fresh)
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
+
+    def _prewarm(self, modes: Sequence[PrecisionMode]) -> None:
+        batch = to_device(self._task.batches(self._keeper.samples, self._options.batch_size), self._device)
+        first = sorted(modes, key=lambda mode: mode is not self._trainer.mode)
+        seconds = self._trainer.prewarm(batch, self._task.loss, first)
+        names = [mode.wire for mode in first]
+        self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))
 
     def _check_gang(self, boot: Boot) -> None:
         setting = asdict(self._options)
@@ -257,24 +279,7 @@ def _config(
         enabled=mode is not PrecisionMode.FP32,
         gradient_accumulation_steps=options.accumulation,
         max_grad_norm=options.max_grad_norm,
+        adaptive_clipping=options.adaptive_clipping,
         use_ddp=use_ddp,
+        compile_backend=options.compile,
     )
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} x{os.cpu_count()}"
-
-
-def _run_info(
-    options: TrainOptions, model: str, world_size: int, device: torch.device, *, allow_tf32: bool = False
-) -> dict[str, str]:
-    return {
-        "torch": torch.__version__,
-        "device": device.type,
-        "model": model,
-        "world_size": str(world_size),
-        "batch_size": str(options.batch_size),
-        "lr": f"{options.learning_rate:g}",
-        "accumulation": str(options.accumulation),
-        "fp32": "tf32" if allow_tf32 else "strict",
-    }

@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from ..sentinel.diagnose import AUTOCAST
+from ..sentinel.replay import AUTOCAST
 from .modes import PrecisionMode
 
 Context = contextlib.AbstractContextManager[object]

@@ -44,6 +44,8 @@ class ExtendedFP16Config:
     """Micro-batches a step, [1, 65536]. A step is one optimizer update; precision changes only between steps."""
     max_grad_norm: float = 1.0
     """Global gradient norm is clipped to this, after unscaling; 0 turns clipping off. [0, inf)."""
+    adaptive_clipping: bool = False
+    """Clip a gradient whose norm is far above the average of those before it as well (clipping.py)."""
     use_ddp: bool = False
     """Average gradients over the ranks with DistributedDataParallel; init_distributed() comes first."""
     min_loss_scale: float = 1.0
@@ -56,6 +58,8 @@ class ExtendedFP16Config:
     allow_tf32: bool = False
     """Let FP32 matrix products and convolutions run as TF32 on CUDA (10 bits of mantissa). Off: an FP32 baseline is strict
     FP32, and a speed-up is one over strict FP32."""
+    compile_backend: str = ""
+    """Run the model through ``torch.compile`` with this backend (``inductor``, ``aot_eager``, …); empty: as written."""
     sentinel: SentinelConfig = field(default_factory=SentinelConfig)
     """What may be done without a request, towards the safe side only (docs/sentinel.md)."""
 
@@ -63,7 +67,9 @@ class ExtendedFP16Config:
         """Check every field; the first wrong one raises ConfigError."""
         if not isinstance(self.precision_mode, PrecisionMode):
             _refuse("precision_mode", self.precision_mode, "a PrecisionMode")
-        for name in ("enabled", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
+        if not isinstance(self.compile_backend, str):
+            _refuse("compile_backend", self.compile_backend, "the name of a torch.compile backend, or nothing")
+        for name in ("enabled", "adaptive_clipping", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
             switch: object = getattr(self, name)
             if not isinstance(switch, bool):
                 _refuse(name, switch, "True or False")

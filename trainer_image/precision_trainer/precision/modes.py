@@ -57,3 +57,5 @@ _CODES = {PrecisionMode.FP32: 1, PrecisionMode.MIXED_BF16: 2, PrecisionMode.MIXE
           PrecisionMode.BF16: 4, PrecisionMode.FP16: 5}  # fmt: skip
 _FROM_CODE = {code: mode for mode, code in _CODES.items()}
 WIRE_NAMES = tuple(_FROM_WIRE)
+HOT = tuple(_FROM_WIRE.values())
+"""The modes that a request can ask for."""

@@ -13,7 +13,7 @@ for the device; any other optimizer costs one wait a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,15 +22,17 @@ import torch
 from ..errors import ConfigError
 from ..gang import ddp
 from ..gang.request import PrecisionRequest
-from ..sentinel.diagnose import Replay
+from ..sentinel.replay import Replay, eagerly
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
-from . import single_file
+from . import compiled, single_file
 from .autocast import Autocast
 from .boundary import Boundaries
 from .channel import Channel
+from .clipping import AdaptiveClip
 from .cold import ColdWeights
 from .config import ExtendedFP16Config
+from .modes import PrecisionMode
 from .scaler import LossScaler
 from .setup import check_parameters, on_hardware, set_tf32, start_mode
 from .stats import Totals
@@ -86,9 +88,12 @@ class ExtendedFP16Trainer(Boundaries):
         log = log or JsonLog(rank, world_size)
         self.mode = self.requested_mode = start_mode(self.config, self.device, log, allow_cpu)
         set_tf32(self.device, allowed=self.config.allow_tf32)
+        if self.config.compile_backend:
+            compiled.compile_in_place(model, self.config.compile_backend)
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
         self._scale = self.scaler.scale_value.view(1)  # the same memory, as the channel takes it
+        self._log = log
         self.step, self.applied = 0, None
         self.sentinel = None
         if self.config.sentinel.enabled and self.cold is None:
@@ -115,7 +120,10 @@ class ExtendedFP16Trainer(Boundaries):
         self._begun = False
         self._loss_sum: torch.Tensor | None = None
         self._pending: PrecisionRequest | None = None
-        self._gradient_update = GradientUpdate(optimizer, self.config.max_grad_norm, device=self.device)
+        self.adaptive_clip = AdaptiveClip(self.device) if self.config.adaptive_clipping else None
+        self._gradient_update = GradientUpdate(
+            optimizer, self.config.max_grad_norm, self.adaptive_clip, device=self.device
+        )
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
         self._replays: list[Replay] = []
@@ -157,6 +165,18 @@ class ExtendedFP16Trainer(Boundaries):
             self._pending = self.request_source(self.generation)
         return boundary
 
+    def prewarm(
+        self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], modes: Iterable[PrecisionMode]
+    ) -> float:
+        """Compile what training in each of ``modes`` needs, before the first step: then no switch compiles anything.
+
+        Returns:
+            Seconds; see compiled.prewarm.
+        """
+        return compiled.prewarm(
+            self.module, lambda model: loss_fn(model, batch), modes, device=self.device, log=self._log
+        )
+
     # --- the step -----------------------------------------------------------------------------------------------------
 
     def training_step(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
@@ -177,7 +197,10 @@ class ExtendedFP16Trainer(Boundaries):
             if last:
                 self._probing = self.sentinel.begin_probe(self.mode)
         with self._autocast(self.mode):
-            if last or self._ddp is None:
+            if self._probing:
+                with eagerly():
+                    loss = loss_fn(self.module, batch)
+            elif last or self._ddp is None:
                 loss = loss_fn(self.module, batch)
             else:
                 with self._ddp.no_sync():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from .clipping import AdaptiveClip
 from .scaler import LossScaler
 
 NORM_EVERY_STEPS = 16
@@ -28,10 +29,18 @@ class Updated(NamedTuple):
 class GradientUpdate:
     """The update of one optimizer. A step with non-finite gradients changes nothing, in any mode."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, max_grad_norm: float, *, device: torch.device) -> None:
-        """Clip to the global norm ``max_grad_norm`` (0: not at all)."""
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        max_grad_norm: float,
+        adaptive: AdaptiveClip | None = None,
+        *,
+        device: torch.device,
+    ) -> None:
+        """Clip to the global norm ``max_grad_norm`` (0: not at all), and further where ``adaptive`` says so."""
         self._optimizer = optimizer
-        self._clips = max_grad_norm > 0
+        self._fixed, self._adaptive = max_grad_norm > 0, adaptive
+        self._clips = self._fixed or adaptive is not None
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         # Constants and results have their tensors once: making them costs more than the arithmetic.
@@ -76,9 +85,15 @@ class GradientUpdate:
             torch._amp_foreach_non_finite_check_and_unscale_(tensors, self._flag, self._one)
 
     def _clip(self, gradients: list[torch.Tensor], norm: torch.Tensor) -> None:
-        """What clip_grad_norm_ does: times max_norm / (norm + 1e-6), at most 1."""
-        coefficient = torch.add(norm, self._epsilon, out=self._coefficient).reciprocal_().mul_(self._max_norm)
-        torch.minimum(coefficient, self._one, out=coefficient)
+        """What clip_grad_norm_ does, times max_norm / (norm + 1e-6), at most 1; or less, where the norm is unusual."""
+        coefficient = self._coefficient
+        if self._fixed:
+            torch.add(norm, self._epsilon, out=coefficient).reciprocal_().mul_(self._max_norm)
+            torch.minimum(coefficient, self._one, out=coefficient)
+        else:
+            coefficient.fill_(1.0)
+        if self._adaptive is not None:
+            torch.minimum(self._factor, self._adaptive(norm.squeeze()), out=self._factor)
         torch._foreach_mul_(gradients, self._factor)
 
     def _step(self) -> None:

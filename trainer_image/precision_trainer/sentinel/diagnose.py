@@ -6,8 +6,7 @@ costs a forward pass as trained and a forward and backward pass in FP32, and is 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -15,11 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from ..precision.modes import PrecisionMode
 from .layers import Layers
 from .levels import Finding
-
-AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
-"""What forward and backward are cast to; a mode that is not here is computed as it is."""
-Replay = Callable[[torch.nn.Module], torch.Tensor]
-"""Computes the loss of one micro-batch with the model it is given."""
+from .replay import AUTOCAST, Replay, eagerly, undisturbed
 
 
 def diagnose(
@@ -36,7 +31,7 @@ def diagnose(
     """
     parameters: list[torch.Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     weights_finite = bool(torch.stack(torch._foreach_norm(parameters)).isfinite().all())
-    with _undisturbed(model, device):
+    with undisturbed(model, device), eagerly():
         origin = None
         for replay in replays:
             origin = _first_nonfinite(model, layers, replay, mode, device)
@@ -50,18 +45,6 @@ def diagnose(
             # FP32 takes up to twice the memory for activations; what could not be computed is unknown.
             fp32_finite = None
     return Finding(fp32_finite, weights_finite, origin)
-
-
-@contextlib.contextmanager
-def _undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Leave random state and buffers (running statistics) as they were."""
-    buffers = list(model.buffers())
-    saved = [buffer.clone() for buffer in buffers]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    with torch.no_grad():
-        for buffer, value in zip(buffers, saved, strict=True):
-            buffer.copy_(value)
 
 
 def _first_nonfinite(
