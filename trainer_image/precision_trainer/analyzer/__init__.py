@@ -76,7 +76,9 @@ class PrecisionAnalyzer:
                 f"one pass in FP32 gave the loss {reference.loss} and a largest gradient of {seen.gradient_max}: expected "
                 "finite numbers and a gradient; this is no question of precision, look at the loss and the data"
             )
-        products = gemm.measure(self.device, tf32=self.hardware.tf32)
+        products = gemm.measure(
+            self.device, tf32=self.hardware.tf32, fp8=self.device.type == "cuda" and self.hardware.fp8_missing is None
+        )
         emulated = gemm.emulated(products, tuple(MODES))
         runs: tuple[ModeRun, ...] = ()
         if steps > 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +101,14 @@ def detect() -> Hardware:
     )
 
 
+def cuda_capability() -> tuple[int, int] | None:
+    """Compute capability of the GPU in use; None: there is none."""
+    if not torch.cuda.is_available():
+        return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return properties.major, properties.minor
+
+
 def fp8_missing(capability: tuple[int, int] | None) -> str | None:
     """Why FP8 training does not run on a GPU of this ``capability`` (None: a CPU); None if it can."""
     if capability is None:
@@ -110,10 +117,6 @@ def fp8_missing(capability: tuple[int, int] | None) -> str | None:
         return (
             "not here, because FP8 matrix products need CUDA capability 8.9 or newer (RTX 40, H100), and this GPU has "
             f"{capability[0]}.{capability[1]}"
-        )
-    if importlib.util.find_spec("torchao") is None:
-        return (
-            "not here, because torchao is not installed, which turns linear layers into FP8 ones: pip install torchao"
         )
     return None
 

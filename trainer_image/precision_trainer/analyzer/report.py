@@ -73,7 +73,7 @@ class Report:
         lines = [f"# Precision of {self.subject}", "", f"**Train in {advice.mode}** on {self.hardware.name}:", ""]
         lines += ["```sh", *(f"export {setting}" for setting in advice.settings), "```", "", "Because:", ""]
         lines += [f"- {line}" for line in advice.evidence]
-        lines.append(f"- FP8: {self.hardware.fp8_missing or 'the hardware and torchao are there'}")
+        lines.append(f"- FP8: {self.hardware.fp8_missing or 'the hardware has it: train --fp8 current'}")
         if advice.keep_fp32:
             lines += ["", "Keep in FP32:", "", *(f"- `{item.module}`: {item.why}" for item in advice.keep_fp32)]
         if advice.alignment:
@@ -127,7 +127,7 @@ class Report:
         )
 
     def _fp8(self) -> str:
-        here = self.hardware.fp8_missing or "the hardware and torchao are there"
+        here = self.hardware.fp8_missing or "the hardware has it: train --fp8 current"
         if not self.fp8:
             return f"## FP8\n\nTraining in it: {here}. No linear layer to round."
         rows = [

@@ -33,7 +33,7 @@ SETTINGS = {
     "MASTER_PORT": DEFAULT_PORT,
 }
 """What is read, and what holds where it is not set."""
-EXTRAS = {"gymnasium": "world model", "matplotlib": "figures", "torchao": "FP8"}
+EXTRAS = {"gymnasium": "world model", "matplotlib": "figures"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Environment:
             f"Device: {here.device}, {here.name}" + (f", CUDA capability {here.capability}" if here.capability else ""),
             f"  multiplies itself in: {preferred}",
             f"  TF32: {'there' if here.tf32 else 'not there'}; CPU: {flags}",
-            f"  FP8: {here.fp8_missing or 'the hardware and torchao are there'}",
+            f"  FP8: {here.fp8_missing or 'the hardware has it: train --fp8 current'}",
             f"torch {here.torch}" + (f"\n  ! {self.torch_note}" if self.torch_note else ""),
             "Settings:",
             *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import ConfigError
 from ..models.data import LibraryText
 from ..models.task import Task, load_task, make_task
 from ..models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
@@ -15,8 +16,24 @@ def build_task(options: TrainOptions) -> Task:
     """The task; its initial weights come from torch's random state.
 
     Raises:
-        ConfigError: with what is wrong about the model or its data.
+        ConfigError: with what is wrong about the model or its data, or why FP8 does not run here.
     """
+    if options.fp8 == "off":
+        return _task(options)
+    from ..analyzer.hardware import cuda_capability, fp8_missing
+    from ..precision import fp8
+    from ..telemetry import logs
+
+    missing = fp8_missing(None if options.backend == "gloo" else cuda_capability())
+    if missing is not None:
+        raise ConfigError(f"--fp8 {options.fp8}: {missing}; leave it out to train in BF16")
+    task = _task(options)
+    layers = fp8.install(task.model, options.fp8)
+    logs.from_env().event("fp8", scaling=options.fp8, layers=len(layers), message="FP8 where the mode is bf16")
+    return task
+
+
+def _task(options: TrainOptions) -> Task:
     if options.model == "transformer":
         text = LibraryText(options.context)
         sizes = TransformerConfig(
