@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lab.model.canonical import fingerprint
 from lab.model.events import Event, apply
-from lab.model.fleet import TICK_SECONDS, Fleet, by_canary
+from lab.model.fleet import TICK_SECONDS, Fleet
 from lab.model.invariants import Checker
 from precision_operator.api.canary import Verdict
 from precision_operator.api.signals import Signal
@@ -93,7 +93,7 @@ def _rest(fleet: Fleet, checker: Checker) -> None:
     absent = not _running(fleet) & {m.name for m in status.members}
     # Where no process trains there is nothing to watch: a rollout waits, and says so.
     waits = status.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or status.reason in _EXPLAINED)
-    explained = status.phase in _RESTING or waits or (by_canary(status) and status.reason in _VERDICTS)
+    explained = status.phase in _RESTING or waits or (status.by_canary and status.reason in _VERDICTS)
     if not explained:
         checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
         return
@@ -162,7 +162,7 @@ def _movable(fleet: Fleet) -> set[str]:
 
 def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all are told to go back."""
-    active = fleet.status.phase in _ACTIVE or by_canary(fleet.status)
+    active = fleet.status.phase in _ACTIVE or fleet.status.by_canary
     if not active or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
         return
     now = fleet.clone()
@@ -190,7 +190,7 @@ def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """Trainers that take no request are restarted: all processes are down in time, whatever the rollback reaches."""
     status, spec = fleet.status, fleet.policy.spec
     reached = set(fleet.workloads) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held}
-    wanted = ({m.name for m in status.canary} if by_canary(status) else reached) & _movable(fleet)
+    wanted = ({m.name for m in status.canary} if status.by_canary else reached) & _movable(fleet)
     if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
         return
     if fleet.policy.annotations.get(RETRY) == str(status.transition_id):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from lab.model.canonical import local_keys
-from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet, by_canary, policy_uids
+from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet, policy_uids
 from lab.model.invariants import Checker
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -171,7 +171,7 @@ def _one(
     decision = decide(fleet.policy, before, observation, fleet.now)
     checker.decision(fleet, observation, decision)
     fleet.commit(decision)
-    if by_canary(before) and fleet.status.phase is Phase.PENDING:
+    if before.by_canary and fleet.status.phase is Phase.PENDING:
         fleet.left_over |= fleet.told(fleet.policy.spec.target)  # a person ended it: the rest stays where it is
     if before.phase is Phase.PENDING or before.step_index != fleet.status.step_index:
         fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
@@ -197,10 +197,10 @@ def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> I
     if fleet.policy.deleted_at is not None:
         return
     commands = {
-        "promote": fleet.status.phase is Phase.PAUSED or by_canary(fleet.status),
-        "retry": fleet.status.phase in (Phase.HELD, Phase.DEGRADED) or by_canary(fleet.status),
+        "promote": fleet.status.phase is Phase.PAUSED or fleet.status.by_canary,
+        "retry": fleet.status.phase in (Phase.HELD, Phase.DEGRADED) or fleet.status.by_canary,
         "abort": fleet.status.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
-        or by_canary(fleet.status),
+        or fleet.status.by_canary,
         "down": not fleet.down,
         "up": fleet.down,
         "delete-policy": True,

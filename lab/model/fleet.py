@@ -9,8 +9,7 @@ from math import factorial
 
 from lab.model.world import World
 from precision_operator.api.modes import Mode, is_safer
-from precision_operator.api.spec import PolicySpec, Strategy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.spec import PolicySpec
 from precision_operator.core.actions import Action, RequestPod, Restore, Settle, WriteTemplate
 from precision_operator.core.cohorts import rank
 from precision_operator.core.decide import Decision
@@ -147,12 +146,6 @@ class Fleet(World):
             if any(pod.request is not None and pod.effective_mode is mode for pod in workload.pods)
             or (workload.has_original and workload.template_mode is mode)
         )
-
-
-def by_canary(status: Status) -> bool:
-    """A rollback that has come no further than its canary."""
-    incident = status.incident
-    return status.phase is Phase.ROLLING_BACK and incident is not None and incident.strategy is Strategy.CANARY
 
 
 def asked_mode(action: Action) -> Mode | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lab.model.fleet import Fleet, asked_mode, by_canary, less_safe, restarts
+from lab.model.fleet import Fleet, asked_mode, less_safe, restarts
 from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import at_least_as_safe, is_safer
@@ -111,12 +111,12 @@ class Checker:
         """S5: before its verdict a canary is all that is told. S2: promoted is what was seen to fare better, or a word."""
         before, after = fleet.status, decision.status
         inside = {member.uid for member in after.canary}
-        for action in decision.actions if by_canary(after) else ():
+        for action in decision.actions if after.by_canary else ():
             told = isinstance(action, RequestPod | WriteTemplate) and action.workload.pods
             if told and action.workload.uid not in inside:
                 self.report("S5", "more than the canary is told before its verdict", before)
         comparison = after.comparison
-        if not by_canary(before) or comparison is None or comparison.ended_at != fleet.now:
+        if not before.by_canary or comparison is None or comparison.ended_at != fleet.now:
             return
         rest = {w.name for w in fleet.workloads.values() if w.uid not in inside}
         worse = rest & (set(fleet.bad) | fleet.poisoned | fleet.crashing)

@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Failing, HeldWorkload, Incident, Member, Phase, Scope, Status, status_to_wire
 from precision_operator.cli import MODULES, main, session
 from precision_operator.cli.guidance import PHASES
@@ -135,6 +137,19 @@ INCIDENT = Incident(
     last_ack_at=NOW - 57,
 )
 HELD = status(Phase.HELD, reason="OverflowRateHigh", precision=Mode.FP32, gate_closed=True, incident=INCIDENT)
+BY_CANARY = status(
+    Phase.ROLLING_BACK,
+    reason="TrainingSlow",
+    gate_closed=True,
+    incident=replace(INCIDENT, severity=Severity.P2, strategy=Strategy.CANARY, last_patch_at=None, last_ack_at=None),
+    canary=(Member("a", "uid-a"),),
+    comparison=Comparison(since=NOW - 60, looked_at=NOW - 30, looks=2, total=1.0, squares=0.6),
+)
+NO_DIFFERENCE = replace(
+    BY_CANARY,
+    reason="CanaryNoDifference",
+    comparison=Comparison(since=NOW - 60, looks=2, verdict=Verdict.NO_DIFFERENCE, ended_at=NOW),
+)
 PARTLY = status(Phase.DEGRADED, held=(HeldWorkload("a", "uid-a", "OverflowRateHigh", NOW),))
 
 
@@ -151,6 +166,12 @@ PARTLY = status(Phase.DEGRADED, held=(HeldWorkload("a", "uid-a", "OverflowRateHi
         (HELD, ["retry", "-m", "rebuilt"], {"retry": "4: rebuilt"}),
         (status(Phase.ROLLING_BACK, incident=INCIDENT), ["rollback", "--emergency"], {"abort": "4"}),
         (PARTLY, ["retry"], {"retry": "4"}),
+        (BY_CANARY, ["promote", "-m", "it helps"], {"promote": "4: it helps"}),
+        (BY_CANARY, ["rollback"], {"rollback": "4"}),
+        (BY_CANARY, ["rollback", "--emergency"], {"abort": "4"}),
+        (NO_DIFFERENCE, ["promote"], {"promote": "4"}),
+        (NO_DIFFERENCE, ["retry"], {"retry": "4"}),
+        (NO_DIFFERENCE, ["ack", "fix"], {"ack-fix": "4"}),
         (HELD, ["ack", "root-cause", "FIX"], {"ack-rootCause": "4", "ack-fix": "4"}),
         (HELD, ["ack", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
     ],
@@ -188,6 +209,7 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
         (WAITING, True, ["promote"], "first `kubectl precision resume fleet -n default`"),
         (HELD, True, ["retry"], "first `kubectl precision resume fleet -n default`"),
         (status(Phase.HEALTHY), False, ["retry"], "nothing was rolled back that could be tried again"),
+        (BY_CANARY, False, ["retry"], "still compares its canary"),
         (status(Phase.PENDING), False, ["rollback"], "to keep it so: `kubectl precision pause fleet -n default`"),
         (
             status(Phase.ROLLING_BACK),
@@ -360,6 +382,21 @@ def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> Non
     shown = cli.json("status", code=3)
     assert shown["incident"]["settledAt"] is None
     assert shown["gate"] == "Closed"
+
+
+def test_status_shows_who_went_first_and_what_that_has_shown(cli: Cli) -> None:
+    cli.policy(BY_CANARY)
+    assert "a Open after 2 looks: the rest is in more trouble by +0.50 (-1 to 1)" in cli("status", code=3)
+    shown = cli.json("status", code=3)
+    assert (shown["canary"], shown["comparison"]["looks"]) == (["a"], 2)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE])
+def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: Verdict) -> None:
+    cli.policy(replace(NO_DIFFERENCE, reason=f"Canary{verdict}"))
+    text = cli("explain")
+    for verb in ("promote", "rollback --emergency", "ack --policy", "retry"):
+        assert f"kubectl precision {verb} fleet" in text
 
 
 def test_status_says_when_the_operator_has_not_looked_yet(cli: Cli) -> None:

@@ -83,6 +83,11 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         ({"target": "bf16"}, "no loss scaler that could overflow"),
         (GOOD["every criterion off"], "nothing would ever roll this fleet back"),
         ({"rollback": {"strategies": {"P0": "Hold"}}}, "would roll nothing back"),
+        ({"rollback": {"strategies": {"P1": "Canary"}}}, "the rest trains on in a P1 breach for 7200 s"),
+        (
+            {"rollback": {"strategies": {"P2": "Canary"}, "canary": {"window": "30m"}}},
+            "holds 6 windows of 300 s; even the greatest difference needs 8",
+        ),
         ({"reenable": {"prerequisites": []}}, "nobody vouches for it"),
         ({"evaluation": {"failureLimit": 100}}, "to be believed, which is the whole deadline of 300 s"),
         ({"rollback": {"ackTimeout": "10m"}}, "past the P0 deadline of 300 s: shorten ackTimeout"),

@@ -130,6 +130,12 @@ class Status:
     writer: str = ""
     epoch: int = 0
 
+    @property
+    def by_canary(self) -> bool:
+        """A rollback that has come no further than its canary: being compared, or held by what that has shown."""
+        strategy = self.incident.strategy if self.incident is not None else None
+        return self.phase is Phase.ROLLING_BACK and strategy is Strategy.CANARY
+
 
 _TIMES = {"phase_since", "step_since", "evidence_since", "no_data_since"}
 

@@ -67,7 +67,7 @@ async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     if not arguments.items:
         return _show(target, arguments)
-    if target.status.phase is not Phase.HELD:
+    if target.status.phase is not Phase.HELD and not target.status.by_canary:
         raise Refused(f"{target.where} is {target.status.phase}: only a fleet that is Held waits for acknowledgements")
     write = Write({item.annotation: answering(target, arguments) for item in arguments.items})
     done = f"acknowledged {', '.join(arguments.items)}"

@@ -1,11 +1,13 @@
 """What a policy may say, and most likely should not."""
 
+import math
 from collections.abc import Iterator
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy
 from precision_operator.cli.schema import Fault
+from precision_operator.core.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
 from precision_operator.signals.promql import written
 
@@ -77,6 +79,7 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
     if spec.rollback.strategies[Severity.P0] is Strategy.HOLD:
         yield Fault("spec.rollback.strategies.P0", "Hold: dying jobs and NaN losses would roll nothing back")
+    yield from _canary(spec)
     if not spec.reenable.prerequisites:
         yield Fault(
             "spec.reenable.prerequisites", "empty: a fleet starts again after a rollback and nobody vouches for it"
@@ -90,6 +93,26 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
     if overflow.enabled and spec.target is Mode.BF16:
         yield Fault(
             "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will say nothing"
+        )
+
+
+def _canary(spec: PolicySpec) -> Iterator[Fault]:
+    strategies, rules, evaluation = spec.rollback.strategies, spec.rollback.canary, spec.evaluation
+    for severity in (Severity.P0, Severity.P1):
+        if strategies[severity] is Strategy.CANARY:
+            yield Fault(
+                f"spec.rollback.strategies.{severity}",
+                f"Canary: the rest trains on in a {severity} breach for {rules.window_seconds:g} s while it is compared",
+            )
+    if Strategy.CANARY not in strategies.values():
+        return
+    possible = math.ceil(rules.window_seconds / evaluation.window_seconds)
+    needed = fewest_looks(margin=rules.margin, alpha=rules.false_alarm_rate)
+    if possible < needed:
+        yield Fault(
+            "spec.rollback.canary.window",
+            f"holds {possible} windows of {evaluation.window_seconds:g} s; even the greatest difference needs {needed} "
+            "to be shown: lengthen it, or shorten evaluation.window",
         )
 
 

@@ -34,6 +34,11 @@ _AFTER_BREACH = (
     "see what must be acknowledged before another attempt: `!ack --policy {name}`",
     "then start again: `!retry {name}`",
 )
+_AFTER_CANARY = (
+    "look for another cause: data, nodes, a change of the trainers; `!get {name}` says who is where",
+    "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
+    "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
+)
 
 REASONS: Mapping[str, Guidance] = {
     "Suspended": Guidance(
@@ -146,6 +151,19 @@ REASONS: Mapping[str, Guidance] = {
         "overflow ended only in BF16 in every workload of the cohort, so that nothing is learnt about the target",
         ("set spec.target: bf16, or go back: `!rollback {name}`",),
     ),
+    "ComparingCanary": Guidance(
+        "some breached workloads went to the fallback first; whether that helps them is being watched",
+        ("wait, or send the rest after them: `!promote {name}`, `!rollback {name}`",),
+    ),
+    "CanaryUnknown": Guidance("a look at the canary is not counted, because data is missing", (_CHECK_SCRAPE,)),
+    "CanaryGone": Guidance("no workload of the canary runs any more: nothing can be compared", _AFTER_CANARY),
+    "NothingToCompare": Guidance("no breached workload is left in reduced precision", _AFTER_CANARY),
+    "CanaryPromoted": Guidance("the rest of the fleet follows its canary to the fallback, in batches"),
+    "CanaryNoDifference": Guidance(
+        "the fallback helped the canary no more than waiting helped the rest", _AFTER_CANARY
+    ),
+    "CanaryWorse": Guidance("the canary fares worse in the fallback than the rest", _AFTER_CANARY),
+    "CanaryInconclusive": Guidance("there was too little data to say whether the fallback helps", _AFTER_CANARY),
     "TrainingFailing": Guidance("too many training runs failed or crashed", _AFTER_BREACH),
     "TrainingSlow": Guidance(
         "training is slower than its FP32 baseline by more than criteria.speed allows", _AFTER_BREACH

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary
+from precision_operator.core.gates import names
 
 if TYPE_CHECKING:
+    from precision_operator.api.canary import Comparison
     from precision_operator.api.mitigation import Mitigation
     from precision_operator.api.status import Incident
     from precision_operator.cli import Commands
@@ -128,6 +130,8 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
+    if status.comparison is not None and status.canary:
+        rows.add_row("canary", _canary(status.comparison, [member.name for member in status.canary]))
     return rows
 
 
@@ -150,6 +154,13 @@ def _mitigation(window: "Mitigation") -> Text:
     left = window.until - time.time()
     text.append(f", {left:.0f} s left" if left >= 0 else ", past its window", style="" if left >= 0 else "yellow")
     return text.append(f"\ntried {', '.join(window.found)}" if window.found else "")
+
+
+def _canary(comparison: "Comparison", canary: list[str]) -> Text:
+    """Who went first, and what that has shown."""
+    text = Text.assemble(names(canary), " ", (str(comparison.verdict), "bold"), f" after {comparison.looks} looks")
+    mean = comparison.mean
+    return text if mean is None else text.append(f": the rest is in more trouble by {mean:+.2f} (-1 to 1)")
 
 
 def _incident(incident: "Incident") -> Text:

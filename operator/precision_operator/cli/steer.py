@@ -70,6 +70,9 @@ def _needs_running(session: "Session", target: "Target") -> None:
 async def _promote(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_running(session, target)
     status = target.status
+    if status.by_canary:
+        write = Write({PROMOTE: answering(target, arguments)})
+        return await carry_out(session, target, write, arguments=arguments, done="the rest follows the canary")
     if status.phase is not Phase.PAUSED:
         waits = f"{status.phase}, {status.reason}: {status.message}"
         raise _refused(
@@ -104,6 +107,7 @@ async def _resume(session: "Session", target: "Target", arguments: argparse.Name
 async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     status, emergency = target.status, bool(arguments.emergency)
     expedites = emergency and status.incident is not None and status.incident.severity is not Severity.P0
+    expedites = expedites or status.by_canary
     if status.phase is Phase.HELD or (status.phase is Phase.ROLLING_BACK and not expedites):
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
     if status.phase is Phase.PENDING:
@@ -121,11 +125,13 @@ async def _rollback(session: "Session", target: "Target", arguments: argparse.Na
 async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_running(session, target)
     status = target.status
-    if status.phase is not Phase.HELD and not status.held:
+    if status.by_canary and not (status.comparison is not None and status.comparison.ended_at is not None):
+        raise _refused(target, "still compares its canary; what ends that is a verdict, `promote` or `rollback`")
+    if status.phase is not Phase.HELD and not status.held and not status.by_canary:
         raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
     missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
-    if missing and status.phase is Phase.HELD:
+    if missing and (status.phase is Phase.HELD or status.by_canary):
         line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
         sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
     write = Write({RETRY: answering(target, arguments)})
@@ -135,7 +141,8 @@ async def _retry(session: "Session", target: "Target", arguments: argparse.Names
 VERBS: Mapping[str, Verb] = {
     "promote": Verb(
         "approve the step that waits for a person",
-        "Answer a `pause: {}` step: the rollout goes on. Only the step that waits now is approved.",
+        "Answer a `pause: {}` step: the rollout goes on. Only the step that waits now is approved. In a rollback by canary: "
+        "the rest of the fleet follows it, in batches.",
         _promote,
     ),
     "pause": Verb(

@@ -1,5 +1,6 @@
 """A policy's status in few words, for people and for programs."""
 
+from precision_operator.api.canary import comparison_to_wire
 from precision_operator.api.commands import answers
 from precision_operator.api.mitigation import mitigations_to_wire
 from precision_operator.api.status import Incident, Phase
@@ -42,6 +43,8 @@ def summary(target: Target) -> dict[str, object]:
         "noDataSince": format_time(status.no_data_since),
         "mitigations": mitigations_to_wire(status.mitigations),
         "incident": incident_json(status.incident) if status.incident else None,
+        "canary": [member.name for member in status.canary],
+        "comparison": comparison_to_wire(status.comparison),
         "waiting": waiting(target),
         "commands": [
             {"command": a.name, "transitionId": a.transition_id, "message": a.message, "by": a.by}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Strategy
 from precision_operator.api.status import HeldWorkload, Phase, Status
 from precision_operator.api.wire import generation_text
 from precision_operator.contract import FINALIZER
@@ -188,15 +187,10 @@ def _wake_in(facts: Facts, status: Status) -> float:
     if idle or facts.spec.suspend:
         return IDLE_SECONDS
     interval = facts.spec.evaluation.interval_seconds
-    hurries = status.phase is Phase.ROLLING_BACK and not _compares(status)
+    # A canary that is down is watched for hours, and no answer is waited for.
+    began = status.comparison is not None and (status.comparison.since or status.comparison.ended_at)
+    hurries = status.phase is Phase.ROLLING_BACK and not (status.by_canary and began)
     return min(interval, HURRY_SECONDS) if hurries else interval
-
-
-def _compares(status: Status) -> bool:
-    """A canary is down and being watched, for hours: no answer is waited for."""
-    comparison, incident = status.comparison, status.incident
-    canary = incident is not None and incident.strategy is Strategy.CANARY
-    return canary and comparison is not None and (comparison.since is not None or comparison.ended_at is not None)
 
 
 def _finalizer(policy: Policy) -> tuple[Action, ...]:
