@@ -133,7 +133,7 @@ def test_the_operators_own_writes_pass(users: Users, kubectl: Kubectl) -> None:
         "operator",
         rule("precision.genesis.ai", ["precisionpolicies", "precisionpolicies/status"], ["get", "patch"]),
     )
-    finalizer = json.dumps({"metadata": {"finalizers": [f"{PREFIX}finalizer"]}})
+    finalizer = json.dumps({"metadata": {"finalizers": [f"{PREFIX}restore"]}})
 
     def finalized() -> bool:
         return users.run(OPERATOR, "patch", "pp", "p", "--type=merge", "-p", finalizer)[0]
@@ -198,6 +198,18 @@ def remove(path: str) -> Json:
 T, C = "/spec/template", "/spec/template/spec/containers/0"
 OURS = f"{PREFIX}generation".replace("/", "~1")
 
+POLICY: Json = {
+    "apiVersion": "precision.genesis.ai/v1alpha1",
+    "kind": "PrecisionPolicy",
+    "metadata": {
+        "name": "trainer",
+        "annotations": {"theirs": "1", f"{PREFIX}promote": "3"},
+        "finalizers": ["example.com/theirs"],
+    },
+    "spec": {"selector": {"matchLabels": {"app": "trainer"}}},
+}
+RESTORE, PROMOTE = f"{PREFIX}restore", f"{PREFIX}promote".replace("/", "~1")
+
 Attempt = Callable[[str, list[Json]], tuple[bool, str]]
 
 
@@ -207,10 +219,15 @@ def attempt(kubectl: Kubectl) -> Iterator[Attempt]:
     namespace = "operator-scope"
     kubectl("create", "namespace", namespace)
     kubectl.wait_for_namespace(namespace)
-    wide = rule("", ["pods"], ["*"]), rule("apps", ["deployments", "replicasets"], ["*"])
+    wide = (
+        rule("", ["pods"], ["*"]),
+        rule("apps", ["deployments", "replicasets"], ["*"]),
+        rule("precision.genesis.ai", ["precisionpolicies", "precisionpolicies/status"], ["*"]),
+    )
     grant(kubectl, namespace, OPERATOR, "operator", *wide)
     for kind in ("deployments", "replicasets", "pods"):
         kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(workload(kind)))
+    kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(POLICY))
 
     def patch(kind: str, operations: list[Json]) -> tuple[bool, str]:
         done = kubectl(
@@ -223,8 +240,14 @@ def attempt(kubectl: Kubectl) -> Iterator[Attempt]:
     def in_force() -> bool:
         return "the operator may change" in patch("deployments", [add(f"{C}/image", "evil")])[1]
 
+    def policies_in_force() -> bool:
+        return "the operator may change" in patch("precisionpolicies", [add("/spec/suspend", True)])[1]
+
     wait_for(in_force, what="the operator-scope policy", seconds=30)
+    wait_for(policies_in_force, what="the operator-policies policy", seconds=30)
     yield patch
+    gone = '[{"op":"remove","path":"/metadata/finalizers"}]'
+    kubectl("patch", "precisionpolicies", "trainer", "-n", namespace, "--type=json", "-p", gone)
     kubectl("delete", "namespace", namespace, "--wait=false")
 
 
@@ -251,6 +274,7 @@ ALLOWED: dict[str, tuple[str, list[Json]]] = {
     "the mode from its annotation": ("deployments", [add(f"{C}/env/-", FROM_FIELD)]),
     "the original reference back": ("deployments", [{**add(f"{C}/env/1", FROM_CONFIG_MAP), "op": "replace"}]),
     "no switch, as it was": ("deployments", [remove(f"{C}/env/1")]),
+    "its finalizer on a policy": ("precisionpolicies", [add("/metadata/finalizers/-", RESTORE)]),
     "going on after a pause": ("deployments", [add("/spec/paused", False)]),
     "a settle's last write": (
         "deployments",
@@ -310,6 +334,16 @@ FORBIDDEN: dict[str, tuple[str, list[Json]]] = {
     "an owner": ("deployments", [add("/metadata/ownerReferences", [
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}])]),
     "a finalizer": ("pods", [add("/metadata/finalizers", ["example.com/x"])]),
+    "a policy's threshold": ("precisionpolicies", [add("/spec/criteria", {"overflow": {"enter": 1}})]),
+    "a policy's suspension": ("precisionpolicies", [add("/spec/suspend", True)]),
+    "a policy's selector": ("precisionpolicies", [add("/spec/selector/matchLabels/app", "victim")]),
+    "a person's command": ("precisionpolicies", [add(f"/metadata/annotations/{PREFIX.replace('/', '~1')}retry", "3")]),
+    "a person's command taken away": ("precisionpolicies", [remove(f"/metadata/annotations/{PROMOTE}")]),
+    "a policy's label": ("precisionpolicies", [add("/metadata/labels", {"x": "y"})]),
+    "somebody else's finalizer on a policy": ("precisionpolicies", [add("/metadata/finalizers/-", "example.com/x")]),
+    "somebody else's finalizer taken from a policy": ("precisionpolicies", [remove("/metadata/finalizers/0")]),
+    "a policy's owner": ("precisionpolicies", [add("/metadata/ownerReferences", [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "1"}])]),
     "a toleration of a pod": ("pods", [add("/spec/tolerations/-", {"operator": "Exists"})]),
 }  # fmt: skip
 
@@ -325,6 +359,12 @@ def test_the_operator_may_write_nothing_else(attempt: Attempt, name: str) -> Non
     accepted, said = attempt(*FORBIDDEN[name])
     assert not accepted, "accepted"
     assert "the operator may" in said, f"refused, but not by the policy: {said}"
+
+
+def test_the_operator_may_write_the_status_of_a_policy(attempt: Attempt, kubectl: Kubectl) -> None:
+    where = ("-n", "operator-scope", "--as", OPERATOR, "--subresource=status", "--dry-run=server", "--type=merge")
+    done = kubectl("patch", "precisionpolicies", "trainer", *where, "-p", '{"status":{"phase":"Pending"}}', check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_other_users_are_not_held_to_the_operators_scope(attempt: Attempt, kubectl: Kubectl) -> None:
