@@ -31,6 +31,7 @@ from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
 from precision_operator.shell.sink import InventorySink
+from precision_operator.shell.retention import Retention
 from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
@@ -89,7 +90,13 @@ class App:
         )
         limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
         events = EventRecorder(client, identity=settings.identity)
-        self._investigator = Investigator(self._sources, events=events, failed=metrics.report_error)
+        self._investigator = Investigator(
+            client,
+            sources=self._sources,
+            events=events,
+            retention=Retention(client, settings.incidents),
+            failed=metrics.report_error,
+        )
         actor = Actor(
             client,
             adapter=adapter,

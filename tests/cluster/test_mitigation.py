@@ -92,6 +92,12 @@ def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: di
     scene.condition("Progressing", "Promoted")
     assert {"Mitigating", "Mitigated"} <= set(said(scene))
 
+    def kept() -> bool:
+        reports = [item["report"] for item in scene.kubectl.json("get", "pinc", "-n", scene.namespace)["items"]]
+        return [(r["phase"], r["reason"], r["workloads"]) for r in reports] == [("Closed", "OverflowRateHigh", FAULTY)]
+
+    wait_for(kept, what="a closed incident", seconds=15, found=scene.operators.logs)
+
 
 def test_overflow_that_only_bf16_ends_leaves_its_workloads_there_without_a_restart(fleets: dict[str, Scene]) -> None:
     scene = fleets["lifted"]

@@ -1,7 +1,8 @@
-"""The investigator: says once, when slow training may be investigated, what Prometheus shows of the usual causes.
+"""The investigator: what is said and kept of windows of mitigation, beside the passes.
 
-Beside the passes, like the reporter: ``observe`` returns at once, one task asks and says it in an Event. No decision waits
-for it.
+When slow training may be investigated it says once, in an Event, what Prometheus shows of the usual causes. What ended
+without a rollback it keeps as a closed PrecisionIncident. ``observe`` returns at once, one task does the rest; no decision
+waits for it.
 """
 
 import asyncio
@@ -10,10 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_operator.api.signals import Signal
-from precision_operator.errors import SignalError
+from precision_operator.api.wire import parse_time
+from precision_operator.errors import Conflict, OperatorError, SignalError
 from precision_operator.kube.events import EventRecorder, PolicyRef
-from precision_operator.report.incident import Pass
+from precision_operator.kube.port import INCIDENTS, KubeApi
+from precision_operator.report.document import to_body
+from precision_operator.report.incident import Pass, Report
+from precision_operator.report.mitigated import Group, closed_report, ended_well
 from precision_operator.report.slowness import CHECKS, say
+from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import MetricSource, Sample
 
 _LOG = logging.getLogger(__name__)
@@ -21,29 +27,50 @@ _LOG = logging.getLogger(__name__)
 REASON = "InvestigationChecks"
 
 
+RECENT_SECONDS = 86400.0
+"""A window that ended longer ago is kept already, or pruned."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _Slow:
     policy: PolicyRef
     endpoint: str
     pods: Mapping[str, str]
     """Pod → workload."""
 
 
-class Investigator:
-    """Watches the passes for windows of slow workloads. Belongs to one event loop.
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    policy: PolicyRef
+    report: Report
+    key: tuple[str, Group]
 
-    What was asked is kept in memory only: a new leader says it again, which the Event's count shows.
+
+class Investigator:
+    """Watches the passes for windows that open and end. Belongs to one event loop.
+
+    What was done is known in memory only: a new leader says it again, which the Event's count shows, and finds the incident
+    there.
     """
 
     def __init__(
-        self, sources: Mapping[str, MetricSource], *, events: EventRecorder, failed: Callable[[str], None]
+        self,
+        api: KubeApi,
+        *,
+        sources: Mapping[str, MetricSource],
+        events: EventRecorder,
+        retention: Retention,
+        failed: Callable[[str], None],
     ) -> None:
+        self._api = api
         self._sources = sources
         self._events = events
+        self._retention = retention
         self._failed = failed
-        """Told the reason of each query that failed."""
+        """Told the reason of what failed."""
         self._asked: dict[str, frozenset[tuple[str, float]]] = {}
-        self._cases: asyncio.Queue[_Case] = asyncio.Queue()
+        self._kept: set[tuple[str, Group]] = set()
+        self._cases: asyncio.Queue[_Slow | _Ended] = asyncio.Queue()
 
     @property
     def waiting(self) -> int:
@@ -52,18 +79,26 @@ class Investigator:
 
     def observe(self, seen: Pass) -> None:
         """A pass has been carried out."""
-        policy, windows = seen.policy, seen.decision.status.mitigations
+        if not seen.decision.status.mitigations:
+            self._asked.pop(seen.policy.uid, None)
+            return
+        reference = PolicyRef(seen.policy.namespace, seen.policy.name, seen.policy.uid)
+        self._observe_slow(seen, reference)
+        for group, windows in ended_well(seen.decision.status).items():
+            key = (seen.policy.uid, group)
+            recent = seen.now - max(w.good_since or w.since for w in windows) < RECENT_SECONDS
+            if recent and key not in self._kept:
+                self._kept.add(key)
+                self._cases.put_nowait(_Ended(reference, closed_report(seen, windows), key))
+
+    def _observe_slow(self, seen: Pass, reference: PolicyRef) -> None:
+        windows = seen.decision.status.mitigations
         slow = {(m.uid, m.since): m.name for m in windows if m.open and m.signal is Signal.SPEED}
-        new = slow.keys() - self._asked.get(policy.uid, frozenset())
-        if slow:
-            self._asked[policy.uid] = frozenset(slow)
-        else:
-            self._asked.pop(policy.uid, None)
-        names = {slow[key] for key in new}
+        names = {slow[key] for key in slow.keys() - self._asked.get(reference.uid, frozenset())}
+        self._asked[reference.uid] = frozenset(slow)
         pods = {p.name: w.name for w in seen.observation.workloads if w.name in names for p in w.pods}
         if pods:
-            reference = PolicyRef(policy.namespace, policy.name, policy.uid)
-            self._cases.put_nowait(_Case(reference, policy.spec.prometheus_ref, pods))
+            self._cases.put_nowait(_Slow(reference, seen.policy.spec.prometheus_ref, pods))
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -74,18 +109,32 @@ class Investigator:
         """Wait for the next case and report it."""
         case = await self._cases.get()
         try:
-            said = [
-                say(check, await self._ask(case, check.query.replace("$namespace", case.policy.namespace)), case.pods)
-                for check in CHECKS
-            ]
-            await self._events.emit(case.policy, REASON, "; ".join(said))
-        except Exception:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
-            self._failed("InternalError")
-            _LOG.exception(
-                "checks of %s/%s", case.policy.namespace, case.policy.name, extra={"reason": "InternalError"}
-            )
+            await (self._check(case) if isinstance(case, _Slow) else self._keep(case))
+        except Exception as error:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
+            reason = error.reason if isinstance(error, OperatorError) else "InternalError"
+            self._failed(reason)
+            _LOG.exception("mitigation of %s/%s", case.policy.namespace, case.policy.name, extra={"reason": reason})
+            if isinstance(case, _Ended):
+                self._kept.discard(case.key)  # the next pass asks for it again
 
-    async def _ask(self, case: _Case, query: str) -> Sequence[Sample] | str:
+    async def _check(self, case: _Slow) -> None:
+        said = [
+            say(check, await self._ask(case, check.query.replace("$namespace", case.policy.namespace)), case.pods)
+            for check in CHECKS
+        ]
+        await self._events.emit(case.policy, REASON, "; ".join(said))
+
+    async def _keep(self, case: _Ended) -> None:
+        """Created once, under a name that follows from the window."""
+        namespace = case.policy.namespace
+        try:
+            await self._api.create(INCIDENTS, namespace, to_body(case.report, namespace=namespace))
+        except Conflict:
+            return
+        now = parse_time(case.report.timeline[-1].at) or 0.0
+        await self._retention.prune(namespace, case.policy.name, now=now)
+
+    async def _ask(self, case: _Slow, query: str) -> Sequence[Sample] | str:
         source = self._sources.get(case.endpoint)
         if source is None:
             return "UnknownEndpoint"

@@ -26,6 +26,7 @@ from precision_operator.report.incident import (
 from precision_operator.report.messages import Wording
 from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.report.questions import answer
+from precision_operator.report.mitigated import with_windows
 from precision_operator.report.recording import Recording, bounded, record, unpack
 from precision_operator.runtime.clock import Clock, wait_event
 from precision_operator.settings import IncidentSettings
@@ -212,7 +213,8 @@ class Reporter:
             if seen.now - incident.decided_at > self._settings.long_seconds:
                 return None  # from before there were incidents, or pruned
             lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
-            return Case(open_report(seen, incident), recordings=lead_up, dropped=track.dropped)
+            report = with_windows(open_report(seen, incident), seen.decision.status)
+            return Case(report, recordings=lead_up, dropped=track.dropped)
         report = from_body(body)
         if report.phase is IncidentPhase.CLOSED:
             return None

@@ -1,19 +1,25 @@
-"""What the operator says of slow training when an investigation opens."""
+"""What is said when an investigation opens, and kept when a window has ended."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from precision_operator.api.signals import Signal
-from precision_operator.errors import SourceUnavailable
+from precision_operator.api.mitigation import Rung
+from precision_operator.api.status import Phase
+from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.fake import FakeKube
-from precision_operator.report.incident import Pass
+from precision_operator.kube.fake import FakeKube, Key
+from precision_operator.kube.port import INCIDENTS
+from precision_operator.report.document import from_body
+from precision_operator.report.incident import IncidentPhase, Pass, Report, open_report
+from precision_operator.report.mitigated import with_windows
 from precision_operator.report.slowness import CHECKS, say
+from precision_operator.settings import IncidentSettings
 from precision_operator.shell.investigator import REASON, Investigator
+from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import Sample
-from tests.property.test_mitigation import QUICK, SLOW
+from tests.property.test_mitigation import MILD, QUICK, SLOW
 from tests.property.test_story import promoted
 from tests.property.world import World
 
@@ -46,9 +52,23 @@ def passes(world: World, count: int) -> list[Pass]:
     return found
 
 
+def made(kube: FakeKube, source: Exporters, failed: list[str]) -> Investigator:
+    return Investigator(
+        kube,
+        sources={"default": source},
+        events=EventRecorder(kube, identity="one"),
+        retention=Retention(kube, IncidentSettings()),
+        failed=failed.append,
+    )
+
+
+def incidents(kube: FakeKube) -> list[Report]:
+    return [from_body(body) for (plural, *_), body in kube.objects.items() if plural == INCIDENTS.plural]
+
+
 async def test_says_once_what_is_seen_and_what_is_not() -> None:
     kube, source, failed = FakeKube(), Exporters(), list[str]()
-    investigator = Investigator({"default": source}, events=EventRecorder(kube, identity="one"), failed=failed.append)
+    investigator = made(kube, source, failed)
     world = promoted(**QUICK)
     world.bad = {"hot-0": SLOW}
     for seen in passes(world, 10):
@@ -65,15 +85,57 @@ async def test_says_once_what_is_seen_and_what_is_not() -> None:
     assert all('namespace="ns"' in query for query in source.asked)
 
 
-async def test_overflow_is_not_investigated() -> None:
-    investigator = Investigator(
-        {"default": Exporters()}, events=EventRecorder(FakeKube(), identity="one"), failed=lambda _: None
-    )
+async def test_what_was_mitigated_is_kept_as_a_closed_incident_once_and_by_any_leader() -> None:
+    kube, failed = FakeKube(), list[str]()
     world = promoted(**QUICK)
-    world.bad = {"hot-0": {Signal.OVERFLOW: 0.25}}
-    for seen in passes(world, 10):
-        investigator.observe(seen)
-    assert investigator.waiting == 0
+    world.bad, world.cured_by = dict.fromkeys(("hot-0", "hot-1"), MILD), {"hot-0": Rung.HALVE_SCALE}
+    world.cured_by["hot-1"] = Rung.GROWTH_INTERVAL
+    history = passes(world, 40)
+    for _ in range(2):
+        investigator = made(kube, Exporters(), failed)
+        for seen in history:
+            investigator.observe(seen)
+        assert investigator.waiting == 1, "once, and nothing is asked of Prometheus"
+        await asyncio.wait_for(investigator.turn(), timeout=5)
+    (report,) = incidents(kube)
+    assert (report.phase, report.reason, report.workloads) == (
+        IncidentPhase.CLOSED,
+        "OverflowRateHigh",
+        ("hot-0", "hot-1"),
+    )
+    assert report.message == "mitigated, not rolled back: GrowthInterval or HalveScale helped in hot-0, hot-1"
+    assert [m.what for m in report.timeline] == ["Mitigating", "Mitigating", "Mitigating", "Good", "Mitigated"]
+    assert failed == []
+
+
+async def test_an_incident_that_could_not_be_kept_is_kept_by_a_later_pass() -> None:
+    kube, failed = FakeKube(), list[str]()
+    world = promoted(**QUICK)
+    world.bad, world.cured_by = {"hot-0": MILD}, {"hot-0": Rung.HALVE_SCALE}
+    investigator, last = made(kube, Exporters(), failed), passes(world, 20)[-1]
+
+    def refuse(verb: str, key: Key) -> None:
+        raise Forbidden("may not create")
+
+    kube.before_write = refuse
+    investigator.observe(last)
+    await asyncio.wait_for(investigator.turn(), timeout=5)
+    assert (failed, incidents(kube)) == (["Forbidden"], [])
+    kube.before_write = lambda verb, key: None
+    investigator.observe(last)
+    await asyncio.wait_for(investigator.turn(), timeout=5)
+    assert len(incidents(kube)) == 1
+
+
+def test_the_report_of_a_rollback_tells_what_was_tried_before() -> None:
+    world = promoted(**QUICK)
+    world.bad = dict.fromkeys(("hot-0", "hot-1"), MILD)
+    seen = next(p for p in passes(world, 60) if p.decision.status.phase is Phase.ROLLING_BACK)
+    assert seen.decision.status.incident is not None
+    report = with_windows(open_report(seen, seen.decision.status.incident), seen.decision.status)
+    said = [m.message for m in report.timeline if m.what == "Mitigating"]
+    assert any("hot-1: BF16; before it HalveScale: 0.25, GrowthInterval: 0.25" in text for text in said)
+    assert [m.at for m in report.timeline] == sorted(m.at for m in report.timeline)
 
 
 def test_workloads_that_fare_alike_are_said_together_the_bad_first() -> None:
