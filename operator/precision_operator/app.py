@@ -26,12 +26,13 @@ from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.shell.investigator import Investigator
+from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
-from precision_operator.shell.sink import InventorySink
 from precision_operator.shell.retention import Retention
+from precision_operator.shell.sink import InventorySink
 from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
@@ -76,6 +77,7 @@ class App:
         expectations = Expectations(clock)
         gatherer = Gatherer(
             inventory=self._inventory,
+            nodes=LabelledNodes(client, clock),
             evaluator=Evaluator(
                 self._sources,
                 settings.queries,

@@ -117,6 +117,16 @@ def test_watched_namespaces_need_no_cluster_role(render: Render) -> None:
     assert bindings == {"a", "b", "precision-system"}
 
 
+def test_nodes_are_listed_only_where_the_admin_lets_it(render: Render) -> None:
+    assert not [o for o in render() if o["metadata"]["name"] == "precision-operator-nodes"]
+    for values in (["rbac.nodes=true"], ["rbac.nodes=true", 'watchNamespaces=["a"]']):
+        objects = render(*values)
+        assert verbs(the(objects, "ClusterRole", "precision-operator-nodes")["rules"]) == table(("", "nodes", "list"))
+        binding = the(objects, "ClusterRoleBinding", "precision-operator-nodes")
+        assert binding["roleRef"]["name"] == "precision-operator-nodes"
+        assert [subject["name"] for subject in binding["subjects"]] == ["precision-operator"]
+
+
 def test_people_are_not_given_the_status(render: Render) -> None:
     for role in ("view", "edit"):
         rules = the(render(), "ClusterRole", f"precision-operator-{role}")["rules"]

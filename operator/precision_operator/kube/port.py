@@ -31,6 +31,7 @@ INCIDENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionincidents")
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
 PODS = Resource("", "v1", "pods")
+NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 

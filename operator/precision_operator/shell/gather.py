@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import PolicySpec
+from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.model import Evaluation, Observation
 from precision_operator.runtime.clock import Clock
@@ -11,6 +12,7 @@ from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
 from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.inventory import Inventory, PolicyKey
+from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 
 JITTER_SHARE = 0.05
@@ -35,6 +37,7 @@ class Gatherer:
         self,
         *,
         inventory: Inventory,
+        nodes: LabelledNodes,
         evaluator: Evaluator,
         elector: LeaseElector,
         expectations: Expectations,
@@ -42,6 +45,7 @@ class Gatherer:
         clock: Clock,
     ) -> None:
         self._inventory = inventory
+        self._nodes = nodes
         self._evaluator = evaluator
         self._elector = elector
         self._expectations = expectations
@@ -60,6 +64,7 @@ class Gatherer:
         evaluation = None
         if problem is None and not policy.spec.suspend:
             evaluation = await self._read(key, plan, hurry=hurry)
+        canary_nodes = await self._canary_nodes(policy.spec)
         # The caches are read after the metrics: they are the fresher of the two.
         selected = self._inventory.selected(policy.namespace, policy.spec.selector)
         alone = self._inventory.policies_in(key.namespace) <= {key}
@@ -73,10 +78,16 @@ class Gatherer:
             restart_slots=max(0, self._settings.restart_budget - len(restarting)),
             settle_slots=max(0, self._settings.settle_budget - settling),
             problem=problem,
+            canary_nodes=canary_nodes,
             contested=tuple((name, owner.name) for name, owner in owners.items() if owner != key),
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
+
+    async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
+        rules = spec.rollback.canary
+        asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
+        return await self._nodes.names(rules.node_label) if asked else ()
 
     def _owner(self, key: PolicyKey, workload: str) -> PolicyKey:
         """The oldest of the policies that select a workload; by name among those of the same second."""

@@ -17,6 +17,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import Inventory, PolicyKey
+from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.port import Sample
@@ -52,6 +53,7 @@ class Silent:
 def gatherer(clock: WanderingClock, source: Silent) -> Gatherer:
     return Gatherer(
         inventory=Inventory(DeploymentAdapter()),
+        nodes=LabelledNodes(FakeKube(), clock),
         evaluator=Evaluator({"default": source}, {}, clock),
         elector=LeaseElector(FakeKube(), LeaseSettings(), "system", "one", clock),
         expectations=Expectations(clock),

@@ -1,0 +1,51 @@
+"""Which nodes a person labelled: read when asked for, seldom, and never at the cost of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from precision_operator.errors import Forbidden
+from precision_operator.kube.fake import FakeKube
+from precision_operator.kube.port import NODES, JsonObject, Resource
+from precision_operator.shell.nodes import FRESH_SECONDS, LabelledNodes
+from tests.unit.runtime.manual_clock import ManualClock
+
+LABEL = "fp16=disabled"
+
+
+class Refusing(FakeKube):
+    """Without the right to list nodes."""
+
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+        await super().list(resource, namespace, label_selector=label_selector)
+        raise Forbidden("nodes is forbidden", status=403)
+
+
+def node(fake: FakeKube, name: str, **labels: str) -> None:
+    fake.put(NODES, {"metadata": {"name": name, "namespace": "", "labels": dict(labels)}})
+
+
+async def test_labelled_nodes_are_read_once_a_minute_at_most() -> None:
+    fake, clock = FakeKube(), ManualClock()
+    node(fake, "b", fp16="disabled")
+    node(fake, "a", fp16="disabled")
+    node(fake, "c", fp16="enabled")
+    nodes = LabelledNodes(fake, clock)
+    assert [await nodes.names(LABEL) for _ in range(3)] == [("a", "b")] * 3
+    assert fake.reads == [("list", "nodes", LABEL)]
+    node(fake, "c", fp16="disabled")
+    await clock.advance(FRESH_SECONDS)
+    assert await nodes.names(LABEL) == ("a", "b", "c")
+
+
+async def test_where_they_may_not_be_read_there_are_none_and_the_log_says_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fake, clock = Refusing(), ManualClock()
+    nodes = LabelledNodes(fake, clock)
+    assert [await nodes.names(LABEL) for _ in range(3)] == [()] * 3
+    (said,) = (record for record in caplog.records if "rbac.nodes" in record.getMessage())
+    assert said.__dict__["reason"] == "Forbidden"
+    assert len(fake.reads) == 1
