@@ -28,6 +28,7 @@ _IGNORED = frozenset(
         "name",
         "uid",
     }
+    | {"measured", "unacknowledged", "checks"}
     | {"total", "moved", "breached", "unknown", "weight", "request_raw", "transition_id", "workloads"}
 )
 """Fields that only describe or name: ``decide`` draws no conclusion from what they say."""

@@ -122,6 +122,8 @@ class RollbackSpec:
     fleet_share: float = 0.25
     fleet_minimum: int = 2
     ack_timeout_seconds: float = 90.0
+    recovery_success: float = 0.95
+    """Above this share of runs that end well, what was rolled back has recovered."""
     deadlines_seconds: Mapping[Severity, float] = field(
         default_factory=lambda: {Severity.P0: 300.0, Severity.P1: 900.0, Severity.P2: 1800.0}
     )
@@ -251,6 +253,7 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
         fleet_share=number(raw.get("fleetShare"), base.fleet_share),
         fleet_minimum=integer(raw.get("fleetMinimum"), base.fleet_minimum),
         ack_timeout_seconds=duration_seconds(raw.get("ackTimeout"), base.ack_timeout_seconds),
+        recovery_success=number(raw.get("recoverySuccess"), base.recovery_success),
         deadlines_seconds={
             severity: duration_seconds(deadlines.get(severity), seconds)
             for severity, seconds in base.deadlines_seconds.items()

@@ -10,6 +10,7 @@ from precision_operator.api.mitigation import Mitigation, mitigations_to_wire, p
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
 from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
 
 
@@ -64,6 +65,8 @@ class Failing:
     """Evaluations in a row that found it, counted until they are enough to act on."""
     evaluated_at: float = 0.0
     """The evaluation that was counted last: the same one never counts twice."""
+    measured: str = ""
+    """What that evaluation found, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,16 @@ class Incident:
     last_patch_at: float | None = None
     last_ack_at: float | None = None
     settled_at: float | None = None
+    recovered_at: float | None = None
+    """When enough runs of all that were rolled back ended well again (``rollback.recoverySuccess``)."""
     expedited_at: float | None = None
     """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
     escalated: bool = False
     strategy: Strategy = Strategy.EMERGENCY
     poisoned: tuple[str, ...] = ()
     """Names of workloads whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
+    checks: Checks | None = None
+    """The checklist of its PrecisionIncident, counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,8 @@ class Status:
     moved: int = 0
     breached: int = 0
     unknown: int = 0
+    unacknowledged: tuple[str, ...] = ()
+    """Names of workloads whose own processes do not say that they are where the policy wants them, at most 100."""
     members: tuple[Member, ...] = ()
     held: tuple[HeldWorkload, ...] = ()
     failing: tuple[Failing, ...] = ()
@@ -151,6 +160,8 @@ def _incident_to_wire(incident: Incident) -> dict[str, object]:
         value = getattr(incident, spec.name)
         if spec.name.endswith("_at"):
             value = format_time(value)
+        elif spec.name == "checks":
+            value = checks_to_wire(value)
         elif isinstance(value, tuple):
             value = list(value[:100]) if spec.name == "workloads" else list(value)
         if value not in (None, []):
@@ -176,10 +187,12 @@ def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
         last_patch_at=parse_time(raw.get("lastPatchAt")),
         last_ack_at=parse_time(raw.get("lastAckAt")),
         settled_at=parse_time(raw.get("settledAt")),
+        recovered_at=parse_time(raw.get("recoveredAt")),
         expedited_at=parse_time(raw.get("expeditedAt")),
         escalated=boolean(raw.get("escalated"), False),
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
         poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
+        checks=parse_checks(raw.get("checks")),
     )
 
 
@@ -204,6 +217,7 @@ def status_to_wire(status: Status) -> dict[str, object]:
         "breached": status.breached,
         "unknown": status.unknown,
         "attempts": status.attempts,
+        "unacknowledged": list(status.unacknowledged),
         "members": [{"name": m.name, "uid": m.uid} for m in status.members],
         "held": [
             {"name": h.name, "uid": h.uid, "reason": h.reason, "since": format_time(h.since)} for h in status.held
@@ -217,6 +231,7 @@ def status_to_wire(status: Status) -> dict[str, object]:
                 "since": format_time(f.since),
                 "count": f.count,
                 "evaluatedAt": format_time(f.evaluated_at),
+                "measured": f.measured,
             }
             for f in status.failing
         ],
@@ -259,6 +274,7 @@ def parse_status(raw: object) -> Status:
         breached=integer(body.get("breached"), 0),
         unknown=integer(body.get("unknown"), 0),
         attempts=integer(body.get("attempts"), 0),
+        unacknowledged=tuple(w for w in sequence(body.get("unacknowledged")) if isinstance(w, str)),
         members=tuple(
             Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("members")))
         ),
@@ -277,6 +293,7 @@ def parse_status(raw: object) -> Status:
                 since=parse_time(f.get("since")) or 0.0,
                 count=integer(f.get("count"), 1),
                 evaluated_at=parse_time(f.get("evaluatedAt")) or 0.0,
+                measured=text(f.get("measured")),
             )
             for f in map(mapping, sequence(body.get("failing")))
             if text(f.get("signal")) in signals

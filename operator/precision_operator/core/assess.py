@@ -135,7 +135,7 @@ def update_failing(
                 found = before.get((uid, signal, reading.severity))
                 found = found or Failing(name, uid, signal, reading.severity, at, count=0)
                 if found.count < enough and not 0 <= at - found.evaluated_at < apart:
-                    found = replace(found, count=found.count + 1, evaluated_at=at)
+                    found = replace(found, count=found.count + 1, evaluated_at=at, measured=f"{reading.value:.3g}")
                 standing.append(found)
             elif isinstance(reading, Unknown) and known:
                 standing.append(known)

@@ -35,6 +35,7 @@ from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
 from precision_operator.core.plan import Budget, conflicted, plan
 from precision_operator.core.progress import accepted_modes, progress_of
+from precision_operator.core.recovery import looked_after
 from precision_operator.core.unfinished import unfinished
 
 IDLE_SECONDS = 60.0
@@ -42,6 +43,9 @@ IDLE_SECONDS = 60.0
 
 HURRY_SECONDS = 5.0
 """How often metrics are read while a rollback waits for acknowledgements, however long the policy's interval is."""
+
+UNACKNOWLEDGED_LIMIT = 100
+"""Names of workloads that the status lists: it must stay small."""
 
 RELEASE_AFTER_SECONDS = 20.0
 """A deletion does not wait longer than this for a restore to show."""
@@ -130,6 +134,7 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
     index = min(status.step_index, len(stages) - 1)
     weight = stages[index].weight
     rolled = status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    moved, silent = _moved(facts, status)
     no_data = facts.evaluation is not None and bool(facts.unknown or facts.evaluation.errors)
     status = replace(
         status,
@@ -140,7 +145,9 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
         weight=0 if status.phase is Phase.PENDING or rolled else weight,
         no_data_since=(before.no_data_since or facts.now) if no_data else None,
         total=len(facts.observation.workloads),
-        moved=_moved(facts, status),
+        moved=moved,
+        unacknowledged=silent,
+        incident=looked_after(facts, status),
         breached=len({f.uid for f in status.failing} | {h.uid for h in status.held}),
         unknown=len(facts.unknown),
     )
@@ -165,13 +172,14 @@ def edge_key(status: Status) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:
     return phase, status.step_index, status.held
 
 
-def _moved(facts: Facts, status: Status) -> int:
-    """Workloads that are where the policy wants them, by their own word while moving, by their orders while guarded."""
+def _moved(facts: Facts, status: Status) -> tuple[int, tuple[str, ...]]:
+    """How many workloads are where the policy wants them, by their own word while moving, by their orders while guarded;
+    and the names of those whose own word is missing."""
     rollback = status.phase in (Phase.ROLLING_BACK, Phase.HELD)
     if status.phase is Phase.PENDING or status.precision is None:
-        return 0
+        return 0, ()
     inside = {m.uid for m in status.members} - {h.uid for h in status.held}
-    facts, count = replace(facts, status=status), 0
+    facts, count, silent = replace(facts, status=status), 0, list[str]()
     for workload, delivery in facts.movable:
         if not rollback and workload.uid not in inside:
             continue
@@ -179,7 +187,9 @@ def _moved(facts: Facts, status: Status) -> int:
         progress = progress_of(workload, accepted, facts.evaluation, delivery)
         steady = status.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
         count += progress.told if steady else progress.acknowledged
-    return count
+        if not progress.acknowledged:
+            silent.append(workload.name)
+    return count, tuple(sorted(silent)[:UNACKNOWLEDGED_LIMIT])
 
 
 def _wake_in(facts: Facts, status: Status) -> float:

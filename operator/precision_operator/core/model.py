@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.verification import Checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Observation:
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(workload, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
+    verified: tuple[str, Checks] | None = None
+    """(incident, its checklist, counted), as the reporter has it; told on, and nothing is decided by it."""
     writer: str = ""
     """Who decides: the Lease's holder."""
     epoch: int = 0

@@ -8,10 +8,12 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-RollbackStage = Literal["detected_to_decided", "decided_to_patched", "decided_to_acknowledged"]
+RollbackStage = Literal[
+    "detected_to_decided", "decided_to_patched", "decided_to_acknowledged", "acknowledged_to_recovered"
+]
 
 _FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_STAGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 30.0, 60.0, 120.0, 300.0)
+_STAGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 
 
 class Metrics:

@@ -4,11 +4,13 @@ A line is Passed, Failed or Unknown, judged on what the pods' own processes repo
 window is open and keeps what it had when the window closed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Scope
+from precision_operator.api.verification import Checks
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged
 from precision_operator.report.incident import Check, Pass, Report, Result, Windows, stamp
@@ -114,6 +116,12 @@ _LINES: Mapping[str, Mapping[str, Callable[[View], Outcome]]] = {
 def blank() -> tuple[Check, ...]:
     """The checklist before anything was looked at."""
     return tuple(Check(name, window) for window, lines in _LINES.items() for name in lines)
+
+
+def counted(checklist: tuple[Check, ...]) -> Checks:
+    """How many lines have which result."""
+    counts = Counter(check.result for check in checklist)
+    return Checks(counts[Result.PASSED], counts[Result.FAILED], counts[Result.UNKNOWN], counts[Result.PENDING])
 
 
 def concerned(report: Report, seen: Pass) -> tuple[WorkloadView, ...]:

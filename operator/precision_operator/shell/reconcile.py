@@ -1,7 +1,7 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, parse_policy
@@ -71,6 +71,8 @@ class Reconciler:
             return None
         policy, before = parse_policy(body)
         observation = await self._gatherer.gather(key, policy, hurry=before.phase is Phase.ROLLING_BACK)
+        if self._reporter is not None:
+            observation = replace(observation, verified=self._reporter.verified(key))
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         # The commit comes first: a stale leader loses here, before it has touched anything.
@@ -119,6 +121,8 @@ class Reconciler:
             self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - new.decided_at)
         if new.last_ack_at is not None and (old is None or old.last_ack_at is None):
             self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - new.decided_at)
+        if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
+            self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
 
 
 def _counts(status: Status) -> dict[str, int]:

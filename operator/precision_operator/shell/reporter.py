@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from precision_operator.api.status import Incident
+from precision_operator.api.verification import Checks
 from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import INCIDENTS, KubeApi
 from precision_operator.observability.metrics import Metrics
+from precision_operator.report.checklist import counted
 from precision_operator.report.document import from_body, name_of, to_body
 from precision_operator.report.incident import (
     IncidentPhase,
@@ -24,9 +26,9 @@ from precision_operator.report.incident import (
     open_report,
 )
 from precision_operator.report.messages import Wording
+from precision_operator.report.mitigated import with_windows
 from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.report.questions import answer
-from precision_operator.report.mitigated import with_windows
 from precision_operator.report.recording import Recording, bounded, record, unpack
 from precision_operator.runtime.clock import Clock, wait_event
 from precision_operator.settings import IncidentSettings
@@ -103,6 +105,11 @@ class Reporter:
             track.gone = True
             self._wake.set()
 
+    def verified(self, key: PolicyKey) -> tuple[str, Checks] | None:
+        """(incident, its checklist, counted) of a policy; None where nothing was checked by this process."""
+        track = self._tracks.get(key)
+        return track.verified if track is not None else None
+
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
@@ -169,6 +176,7 @@ class Reporter:
             if track.gone:
                 case.report = close(case.report, "PolicyDeleted", "the rest is not verified", now=self._clock.time())
             await self._advance(key, case, track.last)
+            track.verified = (case.report.id, counted(case.report.checklist))
             owed = self._notifier.due_at(case.report, key.namespace) is not None
             if case.report.phase is IncidentPhase.CLOSED and not owed:
                 self._notifier.forget(case.report, key.namespace)

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from precision_operator.api.verification import Checks
 from precision_operator.report.incident import IncidentPhase, Pass, Report
 from precision_operator.report.recording import Recording
 
@@ -40,6 +41,8 @@ class Track:
     case: Case | None = None
     finished: str = ""
     """The newest incident that is closed, or too old to begin with."""
+    verified: tuple[str, Checks] | None = None
+    """(incident, its checklist, counted), once something was checked."""
     gone: bool = False
     failures: int = 0
     retry_at: float = 0.0

@@ -1,0 +1,120 @@
+"""After a rollback: when training has recovered, and what the status says of processes and checks."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Incident, Phase, Scope
+from precision_operator.api.verification import Checks
+from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT, decide
+from tests.property.policies import FAST, policy
+from tests.property.world import World
+
+WINDOW = {"evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "2m"}}
+
+
+def healthy(*, count: int = 4, **spec: object) -> World:
+    world = World(policy(**{**FAST, **WINDOW, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
+    for index in range(count):
+        world.add(f"hot-{index}")
+    world.run(8)
+    assert world.status.phase is Phase.HEALTHY
+    return world
+
+
+def incident(world: World) -> Incident:
+    assert world.status.incident is not None
+    return world.status.incident
+
+
+def rolled_back(*, broken: int = 4, **spec: object) -> World:
+    world = healthy(**spec)
+    world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(broken)}
+    while world.status.incident is None or world.status.incident.last_ack_at is None:
+        world.step()
+    return world
+
+
+def test_a_fleet_has_recovered_when_its_runs_end_well_over_a_window_that_does_not_reach_back() -> None:
+    world = rolled_back()
+    down = incident(world).last_ack_at
+    assert down is not None
+    world.run(40)
+    at = incident(world).recovered_at
+    assert at is not None
+    assert 120.0 <= at - down < 120.0 + 60.0
+
+
+@pytest.mark.parametrize(
+    ("share", "success", "recovered"), [(0.049, 0.95, True), (0.05, 0.95, False), (0.2, 0.7, True)]
+)
+def test_the_share_of_runs_that_must_end_well_is_a_setting(share: float, success: float, recovered: bool) -> None:
+    world = rolled_back(rollback={"recoverySuccess": success})
+    world.everywhere = {Signal.FAILURES: share}
+    world.run(20)
+    assert (incident(world).recovered_at is not None) is recovered
+
+
+def test_who_is_not_seen_has_not_recovered() -> None:
+    world = rolled_back()
+    world.blind = {"hot-1"}
+    world.run(20)
+    assert incident(world).recovered_at is None
+    world.blind = set()
+    world.run(8)
+    assert incident(world).recovered_at is not None
+
+
+def test_a_share_of_no_runs_is_no_recovery() -> None:
+    world = rolled_back()
+    world.everywhere = {Signal.FAILURES: float("nan")}
+    world.run(20)
+    assert incident(world).recovered_at is None
+
+
+def test_a_workload_that_was_rolled_back_by_itself_recovers_by_itself() -> None:
+    world = rolled_back(broken=1)
+    assert incident(world).scope is Scope.WORKLOAD
+    world.run(20)
+    assert incident(world).recovered_at is not None
+
+
+def test_the_status_names_whose_own_process_does_not_say_that_it_moved() -> None:
+    world = healthy()
+    assert world.status.unacknowledged == ()
+    world.deaf = {"hot-2"}
+    world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(4)}
+    world.run(2)
+    assert world.status.unacknowledged == ("hot-2",)
+
+
+def test_of_a_large_fleet_it_names_so_many_and_no_more() -> None:
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
+    for index in range(UNACKNOWLEDGED_LIMIT + 20):
+        world.add(f"hot-{index:03}")
+    world.deaf = set(world.workloads)
+    world.run(3)
+    assert (world.status.moved, len(world.status.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
+
+
+def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
+    world = healthy(rollback={"strategies": {"P1": "Hold"}})
+    world.bad = {"hot-0": {Signal.OVERFLOW: 0.416}}
+    world.run(1)
+    world.bad = {"hot-0": {Signal.OVERFLOW: 0.5}}
+    world.run(3)
+    (failing,) = world.status.failing
+    assert failing.measured == "0.416"
+
+
+def test_the_checklists_counts_are_told_of_their_own_incident_only_and_change_nothing_else() -> None:
+    world = rolled_back()
+    world.run(20)
+    checks = Checks(passed=3, failed=1, unknown=2, pending=6)
+    seen = replace(world.observe(), verified=(incident(world).id, checks))
+    decision = decide(world.policy, world.status, seen, world.now)
+    assert decision.actions == ()
+    assert decision.status.incident == replace(incident(world), checks=checks)
+    stale = replace(world.observe(), verified=("another", checks))
+    assert decide(world.policy, world.status, stale, world.now).status == world.status
