@@ -147,3 +147,5 @@ def test_a_rollback_goes_on_where_the_crd_of_incidents_is_missing(scene: Scene) 
         kept = {"name": definition["metadata"]["name"], "labels": definition["metadata"].get("labels", {})}
         scene.kubectl.apply({**{k: v for k, v in definition.items() if k != "status"}, "metadata": kept})
         scene.kubectl.wait_until("condition=Established", "crd/precisionincidents.precision.genesis.ai", seconds=30)
+        served = ("get", "precisionincidents", "-n", scene.namespace)
+        wait_for(lambda: scene.kubectl(*served, check=False).returncode == 0, what="incidents to be served", seconds=30)

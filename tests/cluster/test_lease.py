@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.manifests import until_admitted
 from lab.waiting import wait_for
 from precision_operator.settings import LeaseSettings
 
@@ -182,6 +183,7 @@ def test_the_leader_survives_a_restart_of_the_api_server(
         one.wait("led")
     finally:
         control_plane.start_apiserver()
+        until_admitted(kubectl)  # the next test finds admission as it was
     winner = wait_for(
         lambda: [p for p in (one, two) if len(p.events("leads")) > len(p.events("led"))],
         what="a leader after the outage",

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from lab.cluster import ControlPlane
+from lab.cluster.manifests import until_admitted
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
@@ -165,6 +166,7 @@ def test_survives_a_restart_of_the_api_server(scene: Scene, control_plane: Contr
     promoted(scene)
     control_plane.stop_apiserver()
     control_plane.start_apiserver()
+    until_admitted(scene.kubectl)
     if scene.operators.running["one"].poll() is not None:
         scene.operators.start("one")  # as the kubelet would: a watch that cannot go on ends the process
     break_two(scene)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import JsonObject
@@ -114,6 +115,7 @@ async def test_a_restart_of_the_api_server_is_survived_and_losses_are_noticed(
         await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace)
         await apply(kubectl, namespace, deployment("three"))
         await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["three", "two"])
+    await asyncio.to_thread(until_admitted, kubectl)  # the next test finds admission as it was
 
 
 async def test_a_watch_that_is_forbidden_ends_the_run(control_plane: ControlPlane, namespace: str) -> None:
