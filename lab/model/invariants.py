@@ -112,8 +112,8 @@ class Checker:
         before, after = fleet.status, decision.status
         inside = {member.uid for member in after.canary}
         for action in decision.actions if after.by_canary else ():
-            told = isinstance(action, RequestPod | WriteTemplate) and action.workload.pods
-            if told and action.workload.uid not in inside:
+            told = action.workload if isinstance(action, RequestPod | WriteTemplate) else None
+            if told is not None and told.pods and told.uid not in inside:
                 self.report("S5", "more than the canary is told before its verdict", before)
         comparison = after.comparison
         if not before.by_canary or comparison is None or comparison.ended_at != fleet.now:

@@ -1,0 +1,147 @@
+"""Who goes first in a rollback by canary, whom they are compared with, and what counts as trouble."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import DEFAULT_CRITERIA, Severity
+from precision_operator.api.status import Member, Phase
+from precision_operator.core.canary import depth, difference, trouble
+from precision_operator.core.facts import Facts, look
+from precision_operator.core.gates import Closed
+from tests.property.test_awkward_histories import until
+from tests.property.test_canary import MILD, by_canary, canary_of, compared
+from tests.property.test_story import promoted
+from tests.property.test_strategies import QUICK
+from tests.property.world import World
+
+ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
+
+
+def facts(world: World) -> Facts:
+    return look(world.policy, world.status, world.observe(), world.now)
+
+
+def reading(world: World) -> float | Closed:
+    return difference(facts(world))
+
+
+def why(world: World) -> str:
+    found = reading(world)
+    assert isinstance(found, Closed), found
+    return found.reason
+
+
+def begun(breached: int, **canary: object) -> World:
+    """A promoted fleet of twenty in which so many are mildly breached."""
+    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "canary": canary, "fleetMinimum": 1, "fleetShare": 0.05}
+    world = promoted(rollback=rollback)
+    for index in range(14):
+        world.add(f"more-{index}")
+    world.run(20)
+    assert len(world.really_in(Mode.FP16)) == 20
+    world.bad = dict.fromkeys(sorted(world.workloads)[:breached], MILD)
+    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("breached", "share", "expected"),
+    [(20, 0.1, 2), (20, 0.04, 1), (20, 0.5, 10), (3, 0.5, 1), (2, 0.1, 1), (6, 0.1, 2)],
+)
+def test_the_canary_is_a_share_of_the_fleet_and_at_most_half_of_the_breached(
+    breached: int, share: float, expected: int
+) -> None:
+    world = begun(breached, share=share)
+    assert len(canary_of(world)) == expected
+    assert canary_of(world) <= set(world.bad)
+
+
+def test_the_same_policy_chooses_the_same_canary_again() -> None:
+    assert canary_of(begun(20)) == canary_of(begun(20))
+
+
+def test_labels_that_reach_all_of_the_breached_or_none_leave_the_choice_to_the_share() -> None:
+    for nodes in ((), ("node",)):
+        rollback = {**QUICK, "strategies": {"P2": "Canary"}, "canary": {"by": "NodeLabel"}}
+        world = promoted(rollback=rollback)
+        for name, workload in world.workloads.items():
+            pods = tuple(replace(pod, node="node") for pod in workload.pods)
+            world.workloads[name] = replace(workload, pods=pods)
+        observe = world.observe
+        world.observe = lambda observe=observe, nodes=nodes: replace(observe(), canary_nodes=nodes)  # type: ignore
+        world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3"), MILD)
+        until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+        assert len(canary_of(world)) == 1
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "expected"),
+    [
+        (Signal.OVERFLOW, 0.05, 0.0),
+        (Signal.OVERFLOW, 0.075, 0.5),
+        (Signal.OVERFLOW, 0.10, 1.0),
+        (Signal.OVERFLOW, 0.90, 1.0),
+        (Signal.DIVERGENCE, -0.5, 0.0),
+        (Signal.DIVERGENCE, 0.125, 0.5),  # its warning is a P3, which no rollback answers: the ramp goes to enter
+        (Signal.DIVERGENCE, 0.20, 1.0),
+        (Signal.FAILURES, 0.275, 0.5),
+        (Signal.NON_FINITE, 0.0, 0.0),
+        (Signal.NON_FINITE, 1.0, 1.0),
+        (Signal.SPEED, 2.5, 0.0),
+        (Signal.SPEED, 0.9, 0.0),
+        (Signal.SPEED, 0.85, 0.5),
+        (Signal.SPEED, 0.5, 1.0),
+    ],
+)
+def test_trouble_is_nothing_at_what_promotes_and_all_at_a_breach(signal: Signal, value: float, expected: float) -> None:
+    criterion = next(c for c in DEFAULT_CRITERIA if c.signal is signal)
+    assert depth(criterion, value, ANSWERED) == pytest.approx(expected)
+
+
+def test_the_worst_signal_speaks_for_a_workload_and_one_unknown_signal_makes_it_unknown() -> None:
+    world = compared(by_canary())
+    view = {w.name: w for w in world.workloads.values()}
+    rest = next(name for name in world.bad if name not in canary_of(world))
+    world.bad[rest] = {Signal.OVERFLOW: 0.06, Signal.SPEED: 0.86}
+    assert trouble(facts(world), view[rest]) == pytest.approx(0.4)
+    world.bad[rest] = {Signal.DIVERGENCE: math.nan}
+    assert trouble(facts(world), view[rest]) == 1.0
+    world.blind.add(rest)
+    assert trouble(facts(world), view[rest]) is None
+
+
+def test_the_rest_are_the_breached_that_still_train_in_reduced_precision() -> None:
+    world = by_canary()
+    compared(world)
+    assert reading(world) == 1.0
+    incident = world.status.incident
+    assert incident is not None
+    others = [name for name in incident.workloads if name not in canary_of(world)]
+    world.bad = dict.fromkeys(others[:1], MILD)
+    assert reading(world) == pytest.approx(1.0 / len(others))
+    only = replace(incident, workloads=(*canary_of(world), others[0]))
+    world.status = replace(world.status, incident=only)
+    assert reading(world) == 1.0
+    world.status = replace(world.status, incident=replace(incident, workloads=tuple(canary_of(world))))
+    assert why(world) == "NothingToCompare"
+
+
+def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
+    world = compared(by_canary())
+    rest = sorted(set(world.workloads) - canary_of(world))
+    world.blind = set(rest[:2])
+    assert reading(world) == 1.0
+    world.blind = set(rest[:3])
+    assert why(world) == "CanaryUnknown"
+    world.blind = canary_of(world)
+    assert why(world) == "AwaitingAcknowledgement"
+
+
+def test_without_a_pod_of_the_canary_nothing_is_compared() -> None:
+    world = compared(by_canary())
+    world.status = replace(world.status, canary=(Member("gone", "uid-gone"),))
+    assert why(world) == "CanaryGone"
