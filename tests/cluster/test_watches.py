@@ -97,7 +97,9 @@ async def test_what_exists_comes_and_goes_is_known(
         await world.until(
             lambda: [(v.name, len(v.pods)) for v in inventory.selected(namespace, FLEET)] == [("one", 1), ("two", 2)]
         )
-        await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
+        # The garbage collector may take a minute to begin after kinds were added.
+        gone = ("delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
+        await asyncio.to_thread(kubectl, *gone, timeout=300)
         await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["two"])
         await world.until(lambda: inventory.count(Kind.PODS) == 2)
         assert world.beats >= {"deployments", "pods", "precisionpolicies"}
