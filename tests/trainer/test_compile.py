@@ -108,8 +108,8 @@ def test_a_probe_sees_the_layers_of_a_compiled_model() -> None:
     assert trainer.sentinel is not None
     trainer.apply(PrecisionRequest(1, BF16))
     _steps(trainer, 24)
-    assert trainer.sentinel.reading is not None
-    assert trainer.sentinel.reading.activation_amax > 0
+    assert trainer.sentinel.measurements.reading is not None
+    assert trainer.sentinel.measurements.reading.activation_amax > 0
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:

@@ -276,7 +276,7 @@ def test_the_probe_measures_headroom_and_recommends_a_scale(text: LibraryText) -
     trainer = make()
     run(trainer, text, 24)
     assert trainer.sentinel is not None
-    reading = trainer.sentinel.reading
+    reading = trainer.sentinel.measurements.reading
     assert reading is not None
     assert 0 < reading.activation_amax < 65504
     assert reading.kurtosis > 1

@@ -9,6 +9,7 @@ from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary, ModeChange, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
 from ..sentinel.machine import Transition
+from ..sentinel.shadow import ShadowReading
 from ..sentinel.shell import Sentinel
 from ..state.checkpoint import ModeEntry
 from ..state.keeper import Keeper
@@ -71,6 +72,7 @@ class Reporter:
         self._show_baseline(self._baseline.record)
         if self._trainer.sentinel is not None:
             self._trainer.sentinel.observer = self._moved
+            self._trainer.sentinel.measurements.observer = self._shadowed
             self._sentinel_gauges(self._trainer.sentinel)
         self._last_record_at = time.monotonic()
         if self._runs is not None:
@@ -88,6 +90,14 @@ class Reporter:
         self._metrics.transition(transition.before.label, transition.after.label, transition.reason.value)
         if self._trainer.sentinel is not None:
             self._sentinel_gauges(self._trainer.sentinel)
+
+    def _shadowed(self, shadow: ShadowReading) -> None:
+        self._metrics.set(
+            {
+                "genesis_precision_gradient_cosine": shadow.cosine,
+                "genesis_precision_gradient_error_ratio": shadow.error_ratio,
+            }
+        )
 
     def _sentinel_gauges(self, sentinel: Sentinel) -> None:
         level, pinned = float(sentinel.level), float(len(sentinel.pinned))
@@ -118,6 +128,7 @@ class Reporter:
         )
         if change.before is not change.after:
             self._remember(change.after, change.generation, change.source, change.time)
+            self._metrics.clear("genesis_precision_gradient_cosine", "genesis_precision_gradient_error_ratio")
         if change.request is not None and change.source == "request":
             self._tell_tuning(change.request)
 

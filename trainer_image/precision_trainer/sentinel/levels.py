@@ -57,6 +57,7 @@ class Reason(Enum):
     LOSS_SPIKE = "LossSpike"
     GRADIENT_SPIKE = "GradientSpike"
     LOW_HEADROOM = "LowHeadroom"
+    GRADIENTS_DISAGREE = "GradientsDisagree"
 
     @property
     def code(self) -> int:

@@ -46,6 +46,8 @@ class SentinelConfig:
     """Whether BF16 is a level here; without it FP16 falls back to FP32."""
     probe_steps: int = 500
     """A step in so many measures activations and their gradients, [16, 2^31)."""
+    shadow_steps: int = 2000
+    """One good micro-batch in so many steps is computed in FP32 as well, [0, 2^31); 0: none."""
 
     def __post_init__(self) -> None:
         """Check every field; the first wrong one raises ConfigError."""
@@ -53,6 +55,7 @@ class SentinelConfig:
             "window_steps": (8, 65536), "patience_windows": (1, 1024), "overflow_ratio": (1e-6, 1),
             "dwell_steps": (self.window_steps, 2**31 - 1), "max_dwell_steps": (self.dwell_steps, 2**31 - 1),
             "diverged_steps": (1, 2**31 - 1), "max_pins": (0, 1023), "probe_steps": (16, 2**31 - 1),
+            "shadow_steps": (0, 2**31 - 1),
         }  # fmt: skip
         for field, (low, high) in limits.items():
             value: float = getattr(self, field)

@@ -36,6 +36,8 @@ _GAUGES = {
     "genesis_sentinel_level": "How far the sentinel has gone: 0 nominal, 1 lower scale, 2 pinned layers, 3 BF16, 4 FP32, "
     "5 rewound.",
     "genesis_sentinel_pinned_layers": "Layers that compute in FP32.",
+    "genesis_precision_gradient_cosine": "Between the gradients of one micro-batch in this mode and in FP32.",
+    "genesis_precision_gradient_error_ratio": "Length of their difference over that of the FP32 gradient.",
     "genesis_precision_changed_timestamp_seconds": "When the precision mode last changed.",
     "genesis_training_step": "Global step; survives restarts.",
     "genesis_training_loss": "Exponential average of finite losses.",
@@ -110,6 +112,12 @@ class Metrics(Collector):
         """Set gauges. An unset gauge is absent from the page."""
         with self._lock:
             self._set(gauges)
+
+    def clear(self, *names: str) -> None:
+        """Take gauges off the page: what they said is not known of what runs now."""
+        with self._lock:
+            for name in names:
+                self._gauges.pop(name, None)
 
     def _set(self, gauges: dict[str, float]) -> None:
         for name, value in gauges.items():

@@ -1,0 +1,102 @@
+"""Rank 0's closer looks at good steps: activations in one of many, a shadow in FP32 of fewer (S2, S3, S4 and S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..precision.modes import PrecisionMode
+from ..precision.steps import Sent, StepRecord
+from .layers import Layers
+from .levels import Reason
+from .machine import SentinelConfig
+from .probe import Probe, ProbeReading
+from .shadow import ShadowReading, shadow
+from .voice import Voice
+
+_FIRST_SHADOW = 64
+"""Steps in a mode before its first shadow: a promotion should not wait for the next one in ``shadow_steps``."""
+_POOR_COSINE = 0.95
+"""Below it low precision changes the direction of training; docs/sentinel.md has what is usual."""
+_NEVER = 2**62
+
+
+class Measurements:
+    """Probe and shadow of one rank."""
+
+    def __init__(
+        self,
+        config: SentinelConfig,
+        model: torch.nn.Module,
+        layers: Layers,
+        *,
+        device: torch.device,
+        measures: bool,
+        voice: Voice,
+    ) -> None:
+        """Measure ``model`` if ``measures``; otherwise do nothing."""
+        self.reading: ProbeReading | None = None
+        """What the last probe measured; None before one."""
+        self.shadow: ShadowReading | None = None
+        """Of the mode in force; None before one, and where it is not known."""
+        self.observer: Callable[[ShadowReading], None] | None = None
+        """Told of each shadow."""
+        self._model, self._device, self._measures, self._voice = model, device, measures, voice
+        self._probe = Probe(layers, config.probe_steps)
+        self._every, self._due = config.shadow_steps, _NEVER
+        self._mode: PrecisionMode | None = None
+
+    def begin(self, mode: PrecisionMode, clock: int) -> bool:
+        """Before the last micro-batch of a step: probe it, if one is due. True: :meth:`end` must follow."""
+        return self._measures and mode is not PrecisionMode.FP32 and self._probe.attach_if_due(clock)
+
+    def end(self, clock: int) -> int:
+        """The probed step's backward pass is done. Returns the clock at which it can be read."""
+        self._probe.detach(clock)
+        return self._probe.read_at
+
+    def next_at(self, clock: int) -> int:
+        """Clock of the next look."""
+        return min((at for at in (self._probe.read_at, self._due) if at > clock), default=_NEVER)
+
+    def look(self, record: StepRecord, sent: Sent, clock: int, *, good: bool) -> None:
+        """After a step of which something may come: read what was probed, and look closer where it is time."""
+        if record.mode is not self._mode:
+            self._mode, self.shadow = record.mode, None
+            low = self._measures and self._every and record.mode is not PrecisionMode.FP32
+            self._due = clock + min(_FIRST_SHADOW, self._every) if low else _NEVER
+        if clock == self._probe.read_at:
+            self._read_probe(record)
+        if good and clock >= self._due and sent.replays:
+            self._due = clock + self._every
+            self._cast_shadow(record, sent)
+
+    def _cast_shadow(self, record: StepRecord, sent: Sent) -> None:
+        scale = record.loss_scale if record.mode.uses_scaler else 1.0
+        self.shadow = found = shadow(self._model, sent.replays[-1], record.mode, scale=scale, device=self._device)
+        if found is None:
+            return
+        if self.observer is not None:
+            self.observer(found)
+        if found.cosine < _POOR_COSINE:
+            self._voice.warn(
+                Reason.GRADIENTS_DISAGREE,
+                record,
+                "the gradients point elsewhere than those of the same batch in FP32",
+                cosine=round(found.cosine, 4),
+                error_ratio=round(found.error_ratio, 4),
+                parameter=found.parameter,
+                parameter_cosine=round(found.parameter_cosine, 4),
+            )
+
+    def _read_probe(self, record: StepRecord) -> None:
+        self.reading = reading = self._probe.read()
+        if reading is not None and record.mode.uses_scaler and reading.headroom_log2 < 1:
+            self._voice.warn(
+                Reason.LOW_HEADROOM,
+                record,
+                "the largest activation gradient is within a factor 2 of what FP16 holds",
+                headroom_log2=round(reading.headroom_log2, 2),
+                recommended_scale=reading.recommended_scale(record.loss_scale),
+            )
