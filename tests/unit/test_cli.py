@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -23,10 +24,12 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Failing, HeldWorkload, Incident, Member, Phase, Scope, Status, status_to_wire
 from precision_operator.cli import MODULES, main, session
 from precision_operator.cli.guidance import PHASES
+from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT
 from precision_operator.core.triggers import REASONS
 from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import DEPLOYMENTS, EVENTS, PODS, POLICIES
 from tests.unit.kube import bodies
+from tests.unit.signals.bodies import http, serve, success
 
 Json = dict[str, Any]
 PREFIX = "precision.genesis.ai/"
@@ -319,8 +322,11 @@ def test_without_a_name_the_only_policy_is_meant(cli: Cli) -> None:
 
 def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:
     member = (Member("a", "uid-a"), Member("c", "uid-c"))
-    failing = (Failing("a", "uid-a", Signal.OVERFLOW, Severity.P1, NOW - 30),)
-    cli.policy(status(Phase.PROGRESSING, step="1/2 50%", members=member, moved=1, failing=failing))
+    failing = (Failing("a", "uid-a", Signal.OVERFLOW, Severity.P1, NOW - 30, measured="0.41"),)
+    silent = ("c",)
+    cli.policy(
+        status(Phase.PROGRESSING, step="1/2 50%", members=member, moved=1, failing=failing, unacknowledged=silent)
+    )
     cli.trainer("a", "fp16")
     cli.trainer("b", "fp32", annotations={f"{PREFIX}latch": "fp32"})
     crash = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}
@@ -330,16 +336,61 @@ def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:
     assert {name: sorted(found) for name, found in cohorts.items()} == {"moved to fp16": ["a", "c"], "not moved": ["b"]}
     a, b, c = cohorts["moved to fp16"]["a"], cohorts["not moved"]["b"], cohorts["moved to fp16"]["c"]
     assert (a["delivery"], a["template"], a["wanted"], a["problems"]) == ("Hot", "fp16", "fp16", [])
-    assert [(x["signal"], x["severity"]) for x in a["breaches"]] == [("overflow", "P1")]
+    assert [(x["signal"], x["severity"], x["measured"]) for x in a["breaches"]] == [("overflow", "P1", "0.41")]
+    assert (a["acknowledged"], b["acknowledged"], c["acknowledged"]) == (True, None, False)
     assert a["pods"] == [
         {"name": "a-abc-1", "node": "node-1", "told": "fp16", "generation": 7, "problems": []},
     ]
     assert (b["latch"], b["wanted"]) == ("fp32", None)
     assert c["pods"][0]["problems"] == ["crashing", "still told fp32, wanted fp16"]
     text = cli("get", "fleet")
-    assert re.search(r"P1 overflow for \d+", text)
+    assert re.search(r"Hot, acknowledged  P1 overflow 0.41 for \d+", text)
+    assert "Hot, not acknowledged" in text
     assert "latched fp32" in text
     assert "c-abc-1  told fp32, generation 6, on node-1  ! crashing  ! still told fp32, wanted fp16" in text
+
+
+def test_of_a_list_that_was_cut_off_nothing_is_claimed_of_the_rest(cli: Cli) -> None:
+    silent = tuple(f"x{index:03}" for index in range(UNACKNOWLEDGED_LIMIT))
+    cli.policy(status(Phase.HEALTHY, members=(Member("a", "uid-a"),), unacknowledged=silent))
+    cli.trainer("a", "fp16")
+    (fleet,) = cli.json("get")
+    assert fleet["cohorts"][0]["workloads"][0]["acknowledged"] is None
+
+
+def answer(head: str) -> bytes:
+    """A Prometheus that has seen one pod."""
+    (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]
+    if "genesis_precision_info" in query:
+        labels, value = {"pod": "a-abc-1", "mode": "bf16", "generation": "7"}, "-3"
+    elif "overflow" in query:
+        labels, value = {"pod": "a-abc-1"}, "NaN"
+    elif "genesis_training_steps_total" in query:
+        labels, value = {"pod": "a-abc-1"}, "100"
+    else:
+        return http(success("vector", []))
+    return http(success("vector", [{"metric": labels, "value": [1, value]}]))
+
+
+def test_get_shows_what_each_process_reports_now_and_how_old_that_is(cli: Cli) -> None:
+    cli.policy(status(Phase.HEALTHY, members=(Member("a", "uid-a"), Member("b", "uid-b"))))
+    cli.trainer("a", "fp16")
+    cli.trainer("b", "fp16")
+    with serve() as prometheus:
+        prometheus.answer = answer
+        (fleet,) = cli.json("get", "--prometheus", prometheus.url)
+        text = cli("get", "--prometheus", prometheus.url)
+    a, b = (w["pods"][0]["reports"] for w in fleet["cohorts"][0]["workloads"])
+    assert (a["mode"], a["generation"], a["ageSeconds"], a["values"]) == ("bf16", 7, 3.0, {"overflow": "nan"})
+    assert b == {"mode": None, "generation": None, "ageSeconds": None, "values": {}}
+    assert "told fp16, generation 7, on node-1; reports bf16 generation 7 3s ago: overflow nan" in text
+    assert "; reports nothing" in text
+
+
+def test_get_says_why_no_process_could_be_asked(cli: Cli) -> None:
+    cli.policy(status(Phase.HEALTHY))
+    with serve(http(b"<html>")) as prometheus:
+        assert "expected JSON of Prometheus" in cli("get", "--prometheus", prometheus.url, code=1)
 
 
 def test_get_names_workloads_that_cannot_be_moved_and_those_of_another_policy(cli: Cli) -> None:

@@ -13,6 +13,7 @@ import yaml
 from rich.table import Table
 
 from precision_operator.api.wire import duration_seconds, format_time, mapping, parse_time
+from precision_operator.cli.live import catalogue
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.errors import ConfigurationError
 
@@ -92,7 +93,7 @@ async def _simulate(
     kept: list[Evaluation] = []
     deciding_seconds = 0.0
     try:
-        queries = queries_for(policy, _catalogue(arguments.queries))
+        queries = queries_for(policy, catalogue(arguments.queries))
         with Progress(console=console(), transient=True, disable=arguments.output == "json") as progress:
             task = progress.add_task("deciding", total=span.decisions)
             async for reading in readings(source, queries, span):
@@ -157,13 +158,6 @@ def _moment(text: str, flag: str) -> float:
     if found is None:
         raise ConfigurationError(f"{flag}: expected a duration like 30d or an RFC 3339 time, found {text!r}")
     return found
-
-
-def _catalogue(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return {str(k): str(v) for k, v in mapping(found).items()}
 
 
 def _rate(result: "Backtest", seconds: float) -> int:

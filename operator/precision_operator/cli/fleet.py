@@ -1,13 +1,15 @@
 """The fleet of a policy as a tree: cohorts, workloads, pods; what each was told, and what keeps it from its place."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.status import Phase
+from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT
+from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, resolve_delivery
 from precision_operator.kube.port import PODS, POLICIES, JsonObject
 from precision_operator.kube.workloads.deployment import DeploymentAdapter
@@ -24,6 +26,8 @@ class Breach:
     severity: str
     since: float
     """Seconds since the epoch."""
+    measured: str = ""
+    """What was found when it was last counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class PodLine:
     generation: int | None
     """Of the request that it carries; None where it carries none."""
     problems: tuple[str, ...]
+    report: Report | None = None
+    """What its process says of itself; None where Prometheus was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class WorkloadLine:
     generation: str | None
     """Of our last write to it, as it stands there."""
     latch: Mode | None
+    acknowledged: bool | None
+    """Whether its own processes say that it is where it is wanted, by the operator's last look; None: not known."""
     problems: tuple[str, ...]
     breaches: tuple[Breach, ...]
     pods: tuple[PodLine, ...]
@@ -80,8 +88,13 @@ class Fleet:
         return tuple(workload for cohort in self.cohorts for workload in cohort.workloads)
 
 
-async def read_fleets(session: Session, targets: Sequence[Target]) -> tuple[Fleet, ...]:
-    """The fleets of these policies: three lists a namespace, however many policies and workloads it has."""
+async def read_fleets(
+    session: Session, targets: Sequence[Target], evaluations: Mapping[str, Evaluation] | None = None
+) -> tuple[Fleet, ...]:
+    """The fleets of these policies: three lists a namespace, however many policies and workloads it has.
+
+    ``evaluations``: what Prometheus says now, by the policy's uid.
+    """
     adapter = DeploymentAdapter()
     inventory = Inventory(adapter)
     for namespace in sorted({target.policy.namespace for target in targets}):
@@ -92,7 +105,8 @@ async def read_fleets(session: Session, targets: Sequence[Target]) -> tuple[Flee
             (Kind.PODS, await session.api.list(PODS, namespace)),
         ):
             _take_in(inventory, kind, bodies)
-    return tuple(fleet_of(target, inventory) for target in targets)
+    said = evaluations or {}
+    return tuple(fleet_of(target, inventory, said.get(target.policy.uid)) for target in targets)
 
 
 def _take_in(inventory: Inventory, kind: Kind, bodies: Iterable[JsonObject]) -> None:
@@ -100,7 +114,7 @@ def _take_in(inventory: Inventory, kind: Kind, bodies: Iterable[JsonObject]) -> 
         inventory.observe(kind, body, deleted=False)
 
 
-def fleet_of(target: Target, inventory: Inventory) -> Fleet:
+def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None = None) -> Fleet:
     """Sort what the policy selects into cohorts."""
     policy, status = target.policy, target.status
     held = {h.uid for h in status.held}
@@ -119,7 +133,7 @@ def fleet_of(target: Target, inventory: Inventory) -> Fleet:
             name, wanted = f"moved to {status.precision or policy.spec.target}", status.precision
         else:
             name, wanted = "not moved", None
-        cohorts.setdefault(name, []).append(_workload(target, view, wanted))
+        cohorts.setdefault(name, []).append(_workload(target, view, wanted, evaluation))
     return Fleet(target, tuple(Cohort(name, tuple(lines)) for name, lines in cohorts.items()))
 
 
@@ -131,7 +145,18 @@ def _older_policy(target: Target, inventory: Inventory, workload: str) -> str | 
     return None if owner == here else owner.name
 
 
-def _workload(target: Target, view: WorkloadView, wanted: Mode | None) -> WorkloadLine:
+def _acknowledged(target: Target, view: WorkloadView, wanted: Mode | None) -> bool | None:
+    """As the status has it: it names who is missing, up to a limit."""
+    status = target.status
+    judged = status.phase in _ROLLED or view.uid in {m.uid for m in status.members} - {h.uid for h in status.held}
+    if wanted is None or not judged or status.phase is Phase.PENDING:
+        return None
+    if view.name in status.unacknowledged:
+        return False
+    return True if len(status.unacknowledged) < UNACKNOWLEDGED_LIMIT else None
+
+
+def _workload(target: Target, view: WorkloadView, wanted: Mode | None, evaluation: Evaluation | None) -> WorkloadLine:
     delivery = resolve_delivery(target.policy.spec.delivery, view)
     failing = [f for f in target.status.failing if f.uid == view.uid]
     return WorkloadLine(
@@ -142,9 +167,10 @@ def _workload(target: Target, view: WorkloadView, wanted: Mode | None) -> Worklo
         wanted=wanted,
         generation=view.generation_raw,
         latch=view.latch,
+        acknowledged=_acknowledged(target, view, wanted),
         problems=tuple(_workload_problems(target, view, delivery)),
-        breaches=tuple(Breach(str(f.signal), str(f.severity), f.since) for f in failing),
-        pods=tuple(_pod(pod, view, wanted) for pod in view.pods),
+        breaches=tuple(Breach(str(f.signal), str(f.severity), f.since, f.measured) for f in failing),
+        pods=tuple(_pod(pod, view, wanted, report_of(evaluation, pod.name)) for pod in view.pods),
     )
 
 
@@ -164,13 +190,14 @@ def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | 
         yield f"rolling out: {view.updated_replicas} of {view.replicas} updated, {len(live_pods(view))} pods"
 
 
-def _pod(pod: PodView, view: WorkloadView, wanted: Mode | None) -> PodLine:
+def _pod(pod: PodView, view: WorkloadView, wanted: Mode | None, report: Report | None) -> PodLine:
     return PodLine(
         name=pod.name,
         node=pod.node,
         told=pod.effective_mode,
         generation=pod.request.generation if pod.request is not None else None,
         problems=tuple(_pod_problems(pod, view, wanted)),
+        report=report,
     )
 
 

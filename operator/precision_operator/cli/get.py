@@ -7,12 +7,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 from precision_operator.api.wire import format_time
+from precision_operator.cli.live import add_flags, readings
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import summary
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.fleet import Fleet, PodLine, WorkloadLine
+    from precision_operator.cli.live import Report
     from precision_operator.cli.session import Session
 
 
@@ -22,11 +24,13 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "get",
         parents=[common],
         help="the tree of a fleet: policy, cohorts, workloads, pods",
-        description="Show each policy with its cohorts, workloads and pods: the mode each has been told, generations, "
-        "latches, breaches, and what keeps one from being where it should be.",
+        description="Show each policy with its cohorts, workloads and pods: the mode each has been told, whether its "
+        "processes have acknowledged it, generations, latches, breaches, and what keeps one from being where it should "
+        "be. With --prometheus also what each process reports now: mode, generation, signals, and how old that is.",
     )
     verb.add_argument("policy", nargs="?", help="default: all of the namespace")
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
+    add_flags(verb)
     verb.set_defaults(run=run)
 
 
@@ -43,7 +47,7 @@ async def _get(session: "Session", arguments: argparse.Namespace) -> int:
     everywhere = bool(arguments.all_namespaces)
     named = [await session.policy(arguments.policy)] if arguments.policy else None
     targets = named or await session.policies(everywhere=everywhere)
-    fleets = await read_fleets(session, targets)
+    fleets = await read_fleets(session, targets, await readings(arguments, targets))
     if arguments.output == "json":
         write_json([_json(fleet) for fleet in fleets])
         return 0
@@ -75,12 +79,21 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
         "wanted": line.wanted,
         "generation": line.generation,
         "latch": line.latch,
+        "acknowledged": line.acknowledged,
         "problems": line.problems,
         "breaches": [
-            {"signal": b.signal, "severity": b.severity, "since": format_time(b.since)} for b in line.breaches
+            {"signal": b.signal, "severity": b.severity, "since": format_time(b.since), "measured": b.measured}
+            for b in line.breaches
         ],
         "pods": [
-            {"name": p.name, "node": p.node, "told": p.told, "generation": p.generation, "problems": p.problems}
+            {
+                "name": p.name,
+                "node": p.node,
+                "told": p.told,
+                "generation": p.generation,
+                "problems": p.problems,
+                **({"reports": p.report.as_json()} if p.report is not None else {}),
+            }
             for p in line.pods
         ],
     }
@@ -115,19 +128,33 @@ def _workload_text(line: "WorkloadLine") -> Text:
         f", generation {line.generation}" if line.generation else "",
         f", {line.delivery}" if line.delivery else "",
     )
+    if line.acknowledged is not None:
+        text.append(*(", acknowledged", "green") if line.acknowledged else (", not acknowledged", "yellow"))
     if line.latch is not None:
         text.append(f", latched {line.latch}", style="yellow")
     for breach in line.breaches:
-        text.append(f"  {breach.severity} {breach.signal} for {age(breach.since)}", style="red")
+        value = f" {breach.measured}" if breach.measured else ""
+        text.append(f"  {breach.severity} {breach.signal}{value} for {age(breach.since)}", style="red")
     for problem in line.problems:
         text.append("  ! ", style="yellow").append_text(said(problem, "yellow"))
     return text
+
+
+def _report_text(report: "Report") -> Text:
+    if report.age_seconds is None:
+        return Text("; reports nothing", style="yellow")
+    generation = "" if report.generation is None else f" generation {report.generation}"
+    text = Text(f"; reports {report.mode or 'no mode'}{generation} {report.age_seconds:.0f}s ago")
+    values = ", ".join(f"{name} {value:.3g}" for name, value in sorted(report.values.items()))
+    return text.append(f": {values}" if values else "", style="dim")
 
 
 def _pod_text(line: "PodLine") -> Text:
     text = Text(f"{line.name}  told {line.told or 'unknown'}")
     text.append(f", generation {line.generation}" if line.generation is not None else ", no request", style="dim")
     text.append(f", on {line.node}" if line.node else "", style="dim")
+    if line.report is not None:
+        text.append_text(_report_text(line.report))
     for problem in line.problems:
         text.append("  ! ", style="yellow").append_text(said(problem, "yellow"))
     return text

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from precision_operator.api.canary import Comparison
     from precision_operator.api.mitigation import Mitigation
     from precision_operator.api.status import Incident
+    from precision_operator.api.verification import Checks
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
 
@@ -123,9 +124,8 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("evidence", Text(f"good for {age(status.evidence_since)}"))
     rows.add_row("gate", Text("closed: new pods start safe" if status.gate_closed else "open"))
     for failing in status.failing:
-        rows.add_row(
-            "breach", Text(f"{failing.severity} {failing.signal} in {failing.name} for {age(failing.since)}", "red")
-        )
+        text = f"{failing.severity} {failing.signal} {failing.measured} in {failing.name} for {age(failing.since)}"
+        rows.add_row("breach", Text(text, "red"))
     for window in status.mitigations:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
@@ -163,6 +163,10 @@ def _canary(comparison: "Comparison", canary: list[str]) -> Text:
     return text if mean is None else text.append(f": the rest is in more trouble by {mean:+.2f} (-1 to 1)")
 
 
+def _checks(checks: "Checks") -> str:
+    return f"{checks.passed} passed, {checks.failed} failed, {checks.unknown} unknown, {checks.pending} to come"
+
+
 def _incident(incident: "Incident") -> Text:
     text = Text.assemble(
         f"{incident.id} {incident.severity} {incident.scope} {incident.strategy} ",
@@ -173,6 +177,8 @@ def _incident(incident: "Incident") -> Text:
     begin = incident.detected_at
     for name, at in stages(incident)[1:]:
         text.append(f"\n{name.removesuffix('At'):<10} " + (f"+{at - begin:.1f} s" if at is not None else "not yet"))
+    if incident.checks is not None:
+        text.append(f"\nchecklist  {_checks(incident.checks)}")
     left = incident.deadline_at - (incident.last_ack_at or time.time())
     text.append(f"\ndeadline   +{incident.deadline_at - begin:.0f} s, ")
     return text.append(

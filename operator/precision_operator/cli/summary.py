@@ -4,6 +4,7 @@ from precision_operator.api.canary import comparison_to_wire
 from precision_operator.api.commands import answers
 from precision_operator.api.mitigation import mitigations_to_wire
 from precision_operator.api.status import Incident, Phase
+from precision_operator.api.verification import checks_to_wire
 from precision_operator.api.wire import format_time
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
@@ -74,6 +75,7 @@ def incident_json(incident: Incident) -> dict[str, object]:
         "workloads": incident.workloads,
         "escalated": incident.escalated,
         "deadlineAt": format_time(incident.deadline_at),
+        "checks": checks_to_wire(incident.checks),
         **{name: format_time(at) for name, at in stages(incident)},
     }
 
@@ -86,4 +88,5 @@ def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
         ("lastPatchAt", incident.last_patch_at),
         ("lastAckAt", incident.last_ack_at),
         ("settledAt", incident.settled_at),
+        ("recoveredAt", incident.recovered_at),
     )

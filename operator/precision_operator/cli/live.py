@@ -1,0 +1,103 @@
+"""What the processes themselves say, read now from Prometheus with the operator's own queries."""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.wire import mapping
+from precision_operator.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from precision_operator.cli.session import Target
+    from precision_operator.core.model import Evaluation
+
+TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one pod's process reports."""
+
+    mode: Mode | None
+    generation: int | None
+    age_seconds: float | None
+    """Since Prometheus scraped it; None: it has never seen this pod."""
+    values: Mapping[str, float]
+    """By signal; what is missing is not known."""
+
+    def as_json(self) -> dict[str, object]:
+        """For programs; JSON has no NaN, so that it is text."""
+        values = {name: value if math.isfinite(value) else str(value) for name, value in self.values.items()}
+        age = None if self.age_seconds is None else round(self.age_seconds, 1)
+        return {"mode": self.mode, "generation": self.generation, "ageSeconds": age, "values": values}
+
+
+def add_flags(verb: argparse.ArgumentParser) -> None:
+    """Where Prometheus is, from here."""
+    verb.add_argument(
+        "--prometheus", metavar="URL", help="base URL of the Prometheus to ask for what each process reports now"
+    )
+    verb.add_argument(
+        "--queries", type=Path, help="YAML of the admin's catalogue (name: PromQL), where a policy names one"
+    )
+    verb.add_argument("--bearer-token-file", default="", help="file with a token for Prometheus")
+
+
+def catalogue(path: Path | None) -> dict[str, str]:
+    """The admin's queries, by name.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is no YAML.
+    """
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path}: expected YAML of the admin's queries: {error}") from error
+    return {str(k): str(v) for k, v in mapping(found).items()}
+
+
+async def readings(arguments: argparse.Namespace, targets: "Sequence[Target]") -> "dict[str, Evaluation]":
+    """One reading for each policy, by its uid; none where no Prometheus was named.
+
+    Raises:
+        ConfigurationError: Prometheus answers nothing, or a policy's queries cannot be asked.
+    """
+    if not arguments.prometheus:
+        return {}
+    from precision_operator.settings import PrometheusEndpoint
+    from precision_operator.shell.gather import plan_of
+    from precision_operator.signals.evaluator import Evaluator
+    from precision_operator.signals.prometheus import PrometheusSource
+
+    endpoint = PrometheusEndpoint(arguments.prometheus, TIMEOUT_SECONDS, arguments.bearer_token_file)
+    source = PrometheusSource("this", endpoint)
+    try:
+        plans = {target.policy.uid: plan_of(target.policy) for target in targets}
+        sources = {plan.endpoint: source for plan in plans.values()}
+        evaluator = Evaluator(sources, catalogue(arguments.queries), allow_raw=True)
+        found = {uid: await evaluator.evaluate(plan) for uid, plan in plans.items()}
+    finally:
+        source.close()
+    for evaluation in found.values():
+        if "ack" in evaluation.errors:
+            raise ConfigurationError(f"{arguments.prometheus}: {evaluation.errors['ack']}")
+    return found
+
+
+def report_of(evaluation: "Evaluation | None", pod: str) -> Report | None:
+    """What a pod's process says; None where nobody was asked."""
+    if evaluation is None:
+        return None
+    said = evaluation.pods.get(pod)
+    if said is None:
+        return Report(None, None, None, {})
+    age = None if said.sampled_at is None else max(0.0, evaluation.at - said.sampled_at)
+    return Report(said.mode, said.generation, age, {str(signal): value for signal, value in said.values.items()})
