@@ -38,6 +38,7 @@ from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import TRIES, Notifier
 from precision_operator.shell.reporter import Reporter
 from precision_operator.signals.port import Series
+from tests.property.test_strategies import QUICK
 from tests.unit.test_layout import ROOT
 
 
@@ -137,9 +138,9 @@ CHANNELS = {
 }
 
 
-async def promoted(settings: IncidentSettings | None = None) -> Stage:
+async def promoted(settings: IncidentSettings | None = None, **spec: object) -> Stage:
     """A fleet in FP16, with a reporter that has seen it come there."""
-    world = World(policy(**FAST))
+    world = World(policy(**{**FAST, **spec}))
     for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
         world.add(name)
     stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
@@ -367,6 +368,22 @@ async def test_an_object_changed_by_somebody_else_is_read_again() -> None:
     await stage.passes(40, 60.0)
     assert {"Notice", "AllClear"} == {m.kind for m in stage.report.messages}
     assert key in stage.kube.objects
+
+
+async def test_a_canary_that_is_compared_for_hours_is_no_rollback_that_hangs() -> None:
+    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "fleetShare": 0.5}
+    stage = await promoted(rollback=rollback)
+    stage.world.everywhere = {Signal.SPEED: 0.7}
+    await stage.passes(100, 60.0)
+    assert stage.world.status.by_canary
+    assert (stage.report.phase, stage.told) == (IncidentPhase.ACTIVE, [("on-call", "Notice")])
+    number = str(stage.world.status.transition_id)
+    stage.world.policy = replace(stage.world.policy, annotations={"precision.genesis.ai/promote": number})
+    await stage.passes(20)
+    assert stage.world.status.phase is Phase.HELD
+    assert stage.report.phase is IncidentPhase.VERIFYING
+    assert "CanaryPromoted" in {m.what for m in stage.report.timeline}
+    assert {kind for _, kind in stage.told} == {"Notice"}
 
 
 async def test_a_rollback_that_hangs_is_escalated_twice() -> None:

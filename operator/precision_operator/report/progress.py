@@ -1,5 +1,6 @@
 """How a report ripens with time: checks, messages, escalation, the end. Pure."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,7 @@ def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluati
     if not report.said("Notice"):
         report = _say(report, notice(report, pace.wording, namespace=namespace, now=now))
     if report.phase is IncidentPhase.ACTIVE:
-        late = sum(now - report.decided_at >= seconds for seconds in pace.wording.escalate_after_seconds)
+        late = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
         if sum(message.kind == "Escalation" for message in report.messages) < late:
             report = _say(report, escalation(report, pace.wording, namespace=namespace, now=now))
         return report
@@ -43,6 +44,15 @@ def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluati
         what = "VerificationFailed" if failed else "Verified"
         report = close(report, what, ", ".join(failed) or "no check has failed", now=now)
     return report
+
+
+def _asked_at(report: Report, seen: Pass) -> float:
+    """From when on the whole fleet is to be down: not while a canary is compared, but from when the rest follows it."""
+    status = seen.decision.status
+    if status.by_canary:
+        return math.inf
+    expedited = status.incident.expedited_at if status.incident is not None else None
+    return report.decided_at if expedited is None else expedited
 
 
 def next_due(report: Report, pace: Pace, *, now: float) -> float | None:

@@ -117,10 +117,11 @@ class Reconciler:
                 policy.namespace, policy.name, severity=new.severity, reason=new.reason, scope=Scope(new.scope)
             )
             self._metrics.rollback_stage("detected_to_decided", new.decided_at - new.detected_at)
+        decided_at = new.expedited_at or new.decided_at  # the hours of a canary's comparison are no delay
         if new.last_patch_at is not None and (old is None or old.last_patch_at is None):
-            self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - new.decided_at)
+            self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - decided_at)
         if new.last_ack_at is not None and (old is None or old.last_ack_at is None):
-            self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - new.decided_at)
+            self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - decided_at)
         if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
             self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
 
