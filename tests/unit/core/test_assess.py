@@ -111,6 +111,14 @@ def test_pods_on_their_way_out_are_not_asked_and_without_pods_nothing_is_known()
     assert readings(evaluation(p=FINE), view=replace(VIEW, pods=())).readings[Signal.OVERFLOW] == Unknown("NoPods")
 
 
+def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
+    """Prometheus shows a pod for minutes after it has gone, with the breach that it ended in."""
+    gone = valued(0.9)
+    assert isinstance(readings(evaluation(old=gone, p=FINE)).readings[Signal.OVERFLOW], Ok)
+    young = replace(FINE, steps=3.0)
+    assert readings(evaluation(old=gone, p=young)).readings[Signal.OVERFLOW] == Unknown("TooFewSteps")
+
+
 def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> None:
     assert set(readings(evaluation(p=FINE), mode=Mode.FP32).readings) == {Signal.NON_FINITE, Signal.FAILURES}
     off = policy(uid="u", annotations={}, criteria={"overflow": {"enabled": False}}).spec
