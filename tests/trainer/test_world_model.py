@@ -18,6 +18,10 @@ from precision_trainer.models.environments import collect
 from precision_trainer.models.replay import ReplayBuffer, Sequences, Trajectory
 from precision_trainer.models.rssm import RSSM, RssmConfig, losses, symexp, symlog
 from precision_trainer.models.verify import verify_fp32
+from precision_trainer.state import files
+from precision_trainer.state.format import validate
+from precision_trainer.state.inspect import inspect
+from tests.trainer.test_train import Session
 
 SMALL = RssmConfig(observation_size=4, action_size=2, deterministic=24, variables=4, classes=4, hidden=24)
 
@@ -274,6 +278,54 @@ def test_a_checkpoint_loads_in_the_other_precision_unchanged(
     assert train(second)[0]["step"] == len(first.training_history)
 
 
+def test_a_checkpoint_is_one_of_the_trainers_and_holds_everything_needed_to_go_on(
+    cartpole: ReplayBuffer, tmp_path: Path
+) -> None:
+    model = small_model(cartpole)
+    train(model)
+    path = tmp_path / "model.pt"
+    model.save_checkpoint(path)
+    state = validate(files.read_plain(path), path, model.rssm)
+    assert (state["step"], state["mode"], state["generation"]) == (len(model.training_history), "fp32", 0)
+    assert state["samples"] == 16 * state["step"]
+    assert state["data_fingerprint"] == cartpole.fingerprint
+    assert inspect(path).error is None
+    random = torch.rand(3)
+    WorldModel().load_checkpoint(path)
+    assert torch.equal(torch.rand(3), random)
+
+
+def test_a_checkpoint_directory_of_a_job_loads_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(tmp_path, monkeypatch, capsys)
+    session.run(model="world-model", steps=2, context=8, width=16)
+    model = WorldModel(RssmConfig(observation_size=4, action_size=2, deterministic=16, hidden=16))
+    model.load_checkpoint(tmp_path / "checkpoints" / "step-000000000002")
+    saved = session.state(2)["model_state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in model.rssm.state_dict().items())
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(cartpole: ReplayBuffer, tmp_path: Path) -> None:
+    model = small_model(cartpole)
+    train(model)
+    model.save_checkpoint(tmp_path / "good.pt")
+    state = torch.load(tmp_path / "good.pt", weights_only=True)
+    with torch.no_grad():
+        model.rssm.cell.weight_hh.fill_(float("nan"))
+    with pytest.raises(CheckpointError, match="inf or NaN"):
+        model.save_checkpoint(tmp_path / "bad.pt")
+    assert not (tmp_path / "bad.pt").exists()
+    state["model_state_dict"]["cell.weight_hh"].fill_(float("inf"))
+    torch.save(state, tmp_path / "bad.pt")
+    other = small_model(cartpole)
+    train(other)
+    before = {name: value.clone() for name, value in other.rssm.state_dict().items()}
+    with pytest.raises(CheckpointError, match="inf or NaN"):
+        other.load_checkpoint(tmp_path / "bad.pt")
+    assert all(torch.equal(value, before[name]) for name, value in other.rssm.state_dict().items())
+
+
 def test_resuming_in_fp32_is_bit_exact(cartpole: ReplayBuffer, tmp_path: Path) -> None:
     whole = small_model(cartpole)
     train(whole, epochs=1)
@@ -300,7 +352,7 @@ def test_an_old_file_without_sizes_loads_with_a_warning(
     second.load_checkpoint(tmp_path / "old.pt")
     assert "old_checkpoint" in capsys.readouterr().out
     assert torch.equal(second.rssm.cell.weight_hh, first.rssm.cell.weight_hh)
-    with pytest.raises(CheckpointError, match="does not fit this world model"):
+    with pytest.raises(CheckpointError, match="is of another model"):
         WorldModel(RssmConfig(observation_size=4, action_size=2, hidden=8)).load_checkpoint(tmp_path / "old.pt")
 
 
@@ -360,6 +412,72 @@ async def test_cancelling_ends_after_the_step_under_way_and_leaves_a_model_that_
     steps = len(model.training_history)
     assert 1 <= steps < 1000
     assert (await model.train(num_epochs=1, batch_size=16))[0]["step"] == steps
+
+
+async def test_a_request_changes_the_mode_while_it_trains_and_it_can_still_be_cancelled(
+    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = tmp_path / "request"
+    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(request))
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
+    monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
+    model = small_model(cartpole)
+    loop, loss = asyncio.get_running_loop(), model._loss
+    stepped, changed = asyncio.Event(), asyncio.Event()
+
+    def watch(module: torch.nn.Module, batch: object) -> torch.Tensor:
+        loop.call_soon_threadsafe((changed if model.fp16_enabled else stepped).set)
+        return loss(module, batch)
+
+    model._loss = watch  # type: ignore[method-assign]
+    work = asyncio.create_task(model.train(num_epochs=100000, batch_size=16))
+    await stepped.wait()
+    assert model._fp16_stats is None
+    request.write_text('{"generation":7,"mode":"fp16","lossScaleFactor":0.5}')
+    await changed.wait()
+    stats = model._fp16_stats
+    assert stats is not None
+    assert (stats["fp16_enabled_runtime"], stats["generation"], stats["current_scale"]) == (True, 7, 512.0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    steps = [entry["step"] for entry in model.training_history]
+    assert steps == list(map(float, range(len(steps))))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["to"], line["generation"]) for line in lines if line["event"] == "precision_changed"] == [("fp16", 7)]
+
+
+def test_a_request_file_decides_the_start_before_the_environment(
+    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "request").write_text('{"generation":3,"mode":"fp32"}')
+    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(tmp_path / "request"))
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
+    monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
+    model = small_model(cartpole)
+    train(model)
+    assert not model.fp16_enabled
+    assert model._fp16_stats is None
+
+
+def test_batches_that_the_sentinel_computes_again_are_no_steps(
+    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ENABLE_FP16_TRAINING": "1", "PRECISION_ALLOW_CPU": "1", "PRECISION_MODE": "bf16"}.items():
+        monkeypatch.setenv(name, value)
+    model = small_model(cartpole)
+    calls = 0
+    loss = model._loss
+
+    def count(module: torch.nn.Module, batch: object) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return loss(module, batch)
+
+    model._loss = count  # type: ignore[method-assign]
+    train(model, epochs=90, batch_size=64)
+    assert len(model.training_history) >= 66
+    assert calls == len(model.training_history) + 2  # the shadow of step 64, as trained and in FP32
 
 
 def test_verify_fp32_looks_at_what_the_layers_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:

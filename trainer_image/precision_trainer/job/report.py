@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from ..gang.request import PrecisionRequest
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary, ModeChange, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
@@ -16,7 +15,8 @@ from ..state.keeper import Keeper
 from ..state.runs import Runs
 from ..telemetry import memory
 from ..telemetry.baseline import Baseline, BaselineRecorder
-from ..telemetry.logs import Field, JsonLog
+from ..telemetry.changes import tell_change, tell_tuning
+from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
 from .boot import Start
 
@@ -51,7 +51,7 @@ class Reporter:
             fresh: the checkpoint was made before the request that decided, if one did.
         """
         if start.request is not None and fresh:
-            self._tell_tuning(start.request)
+            tell_tuning(self._log, start.request, step=self._trainer.step, loss_scale=self._scale())
         history, mode = self._keeper.history, self._trainer.mode
         if not history or history[-1]["mode"] != mode.wire:
             # The sentinel may go on where the process before left it: then it decides, not what was asked for.
@@ -116,38 +116,10 @@ class Reporter:
         return self._bad_fp32_steps
 
     def _change(self, change: ModeChange) -> None:
-        # Asked for the mode in force: acknowledged like any other, but nothing flipped.
-        event = "precision_changed" if change.before is not change.after else "precision_confirmed"
-        self._log.event(
-            event,
-            at=change.time,
-            step=change.step,
-            generation=change.generation,
-            source=change.source,
-            **{"from": change.before.wire, "to": change.after.wire},
-        )
+        tell_change(self._log, change, loss_scale=self._scale())
         if change.before is not change.after:
             self._remember(change.after, change.generation, change.source, change.time)
             self._metrics.clear("genesis_precision_gradient_cosine", "genesis_precision_gradient_error_ratio")
-        if change.request is not None and change.source == "request":
-            self._tell_tuning(change.request)
-
-    def _tell_tuning(self, request: PrecisionRequest) -> None:
-        if not request.tunes:
-            return
-        fields: dict[str, Field] = {
-            "step": self._trainer.step,
-            "generation": request.generation,
-            "loss_scale_factor": request.loss_scale_factor,
-            "growth_interval": request.growth_interval,
-        }
-        if request.mode.uses_scaler:
-            self._log.event("loss_scale_tuned", at=None, loss_scale=self._scale(), **fields)
-        else:
-            message = (
-                f"{request.mode.wire} has no loss scale: the request's factor and interval are ignored; ask for fp16"
-            )
-            self._log.warning("loss_scale_tuning_ignored", message, **fields)
 
     def _record(self, record: StepRecord) -> None:
         now = time.monotonic()

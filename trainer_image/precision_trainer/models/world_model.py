@@ -4,7 +4,8 @@
     model.replay_buffer = collect("CartPole-v1", 50)
     await model.train(num_epochs=1, batch_size=16)
 
-Precision is what the environment says (docs/contract.md): ENABLE_FP16_TRAINING, PRECISION_MODE, FEATURE_FLAGS, FP16_*.
+Precision is what the request file says, also while it trains, or else the environment (docs/contract.md):
+ENABLE_FP16_TRAINING, PRECISION_MODE, FEATURE_FLAGS, FP16_*.
 """
 
 from __future__ import annotations
@@ -15,18 +16,22 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..errors import CheckpointError, ConfigError
-from ..precision.config import DISABLED_LINE, FALLBACK_LINE, ExtendedFP16Config, read_boot
+from ..gang.request import Inbox, PrecisionRequest, RequestFile
+from ..job.boot import Start, decide
+from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
+from ..precision.config import DISABLED_LINE, read_boot
 from ..precision.modes import PrecisionMode
-from ..precision.steps import StepRecord
+from ..precision.steps import Boundary, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
-from ..state import plain
+from ..telemetry.changes import tell_change
 from ..telemetry.logs import JsonLog, from_env
+from . import world_state
 from .replay import ReplayBuffer, Sequences
 from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, symlog
 from .task import to_device
@@ -45,7 +50,7 @@ class WorldModel:
         device: torch.device | str | None = None,
         log: JsonLog | None = None,
     ) -> None:
-        """Read the environment's precision; the network is built at the first training or loading.
+        """Read the precision to start in; the network is built at the first training or loading.
 
         Args:
             config: sizes; observation and action sizes of the replay buffer, and the defaults, if None.
@@ -59,14 +64,20 @@ class WorldModel:
         self._config, self._learning_rate = config, learning_rate
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._log = log or from_env()
-        self._scaling, self._mode, self._allow = _start(self._log, has_cuda=self.device.type == "cuda")
+        boot = read_boot(os.environ, has_cuda=self.device.type == "cuda")
+        self._inbox = Inbox(self._refused, boot.low_precision_refused)
+        self._file = RequestFile(os.environ.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, self._refused)
+        self._start = decide(boot, self._file.poll(), self._inbox, self._log)
+        self._scaling = boot.scaling
         self._trainer: ExtendedFP16Trainer | None = None
-        self._parts: list[torch.Tensor] = []
+        self._seen: torch.Tensor | None = None
+        self._samples = 0
+        """Sequences drawn: position in the buffer's stream."""
 
     @property
     def fp16_enabled(self) -> bool:
-        """True if this process trains in FP16 or BF16."""
-        return self._mode is not PrecisionMode.FP32
+        """True if this process trains in FP16 or BF16 now."""
+        return (self._trainer or self._start).mode is not PrecisionMode.FP32
 
     @property
     def _fp16_stats(self) -> Mapping[str, object] | None:
@@ -121,13 +132,17 @@ class WorldModel:
         for epoch in range(max(done, default=-1) + 1, max(done, default=-1) + 1 + epochs):
             first, started = trainer.step, time.monotonic()
             records: list[StepRecord] = []
-            self._parts.clear()
+            parts: list[torch.Tensor] = []
             while trainer.step < first + steps and not stop.is_set():
-                records += trainer.begin_step().records
-                batch = self.replay_buffer.batch(trainer.step * batch_size, batch_size)
-                trainer.backward_and_step(trainer.training_step(to_device(batch, self.device), self._loss))
-            records += trainer.drain().records
-            self._record(records, epoch)
+                records += self._boundary(trainer, trainer.begin_step())
+                batch = self.replay_buffer.batch(self._samples, batch_size)
+                self._samples += batch_size
+                loss = trainer.training_step(to_device(batch, self.device), self._loss)
+                assert self._seen is not None
+                parts.append(self._seen)
+                trainer.backward_and_step(loss)
+            records += self._boundary(trainer, trainer.drain())
+            self._record(records, parts, epoch)
             if stop.is_set():
                 return
             entries = self.training_history[-steps:]
@@ -143,14 +158,37 @@ class WorldModel:
     def _loss(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
         assert isinstance(batch, Sequences)
         parts = losses(model, batch)
-        # Kept on the device: reading them here would make every step wait.
-        self._parts.append(torch.stack((parts.total, *parts)).detach())
+        # Kept on the device: reading them here would make every step wait. Only the training's own call counts: the sentinel
+        # computes batches again.
+        self._seen = torch.stack((parts.total, *parts)).detach()
         return parts.total
 
-    def _record(self, records: list[StepRecord], epoch: int) -> None:
+    def _boundary(self, trainer: ExtendedFP16Trainer, boundary: Boundary) -> tuple[StepRecord, ...]:
+        """Say what was agreed; returns what was read."""
+        if boundary.change is not None:
+            tell_change(self._log, boundary.change, loss_scale=float(trainer.scaler.scale_value.item()))
+        if boundary.checkpoint or boundary.rewind:
+            self._log.warning(
+                "request_part_ignored",
+                "a world model keeps no checkpoints by itself: call save_checkpoint and load_checkpoint, or train it with "
+                "precision-trainer train world-model",
+                step=boundary.step,
+            )
+        return boundary.records
+
+    def _refused(self, reason: str, message: str) -> None:
+        self._log.warning("request_refused", message, reason=reason)
+
+    def _next_request(self, applied_generation: int) -> PrecisionRequest | None:
+        new = self._file.poll()
+        if new is not None:
+            self._inbox.offer(new, self._trainer.applied if self._trainer is not None else None)
+        return self._inbox.pending(applied_generation)
+
+    def _record(self, records: list[StepRecord], seen: list[torch.Tensor], epoch: int) -> None:
         """Note what the epoch's steps came to; waits for the device once."""
         names = ("loss", *Losses._fields)
-        values = torch.stack(self._parts).tolist() if self._parts else []
+        values = torch.stack(seen).tolist() if seen else []
         for record, parts in zip(records, values, strict=True):
             entry = {"epoch": float(epoch), "step": float(record.step), "skipped": float(record.skipped)}
             self.training_history.append(entry | dict(zip(names, parts, strict=True)))
@@ -169,49 +207,53 @@ class WorldModel:
         return Reading(symexp(reading.observations), symexp(reading.rewards), torch.sigmoid(reading.continues))
 
     def save_checkpoint(self, path: str | Path) -> None:
-        """Write one file: weights, optimizer, scaler and sizes, FP32 in every mode. Complete, or not there at all."""
-        path, rssm = Path(path), self.rssm
+        """Write one file in the layout of all checkpoints (world_state.py), FP32 in every mode. Complete, or not there.
+
+        Raises:
+            CheckpointError: the disk refuses, or the weights are not finite.
+        """
+        rssm = self.rssm
         assert self._trainer is not None
-        state = {
-            "model_state_dict": rssm.state_dict(),
-            "optimizer_state_dict": self._trainer.optimizer.state_dict(),
-            "scaler": self._trainer.scaler.state_dict(),
-            "config": asdict(rssm.config),
-            "step": self._trainer.step,
-            "training_history": self.training_history,
-        }
-        plain.write(path, state)
+        fingerprint = self.replay_buffer.fingerprint if self.replay_buffer.steps else ""
+        world_state.save(
+            Path(path),
+            self._trainer,
+            rssm.config,
+            history=self.training_history,
+            samples=self._samples,
+            fingerprint=fingerprint,
+        )
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Read a file that :meth:`save_checkpoint` wrote, in whatever mode; or an old one with weights and optimizer only.
+        """Read a file that :meth:`save_checkpoint` wrote, in whatever mode; a checkpoint directory of ``train world-model``;
+        or an old file with weights and optimizer only.
 
         Raises:
             CheckpointError: it is missing, damaged, holds anything but tensors and plain values, or is of another model.
+                Then this model is what it was.
         """
-        state = _read(Path(path), self.device)
-        config = state.get("config")
-        if isinstance(config, dict):
-            try:
-                self._config = RssmConfig(**config)
-            except TypeError as error:
-                raise CheckpointError(f"{path}: sizes {config!r} are not this version's: {error}") from None
-            self._trainer = None
-        else:
+        saved = world_state.read(Path(path))
+        if saved.state is None or saved.config is None:
             self._log.warning(
-                "old_checkpoint", f"{path} says no sizes (an old file): taking those of the replay buffer"
+                "old_checkpoint",
+                f"{path} says no sizes (not a world model's own): taking this model's, or the buffer's",
             )
+        before = self._config, self._trainer
+        if saved.config is not None and saved.config != self._config:
+            if self._trainer is not None:
+                self._start = Start(self._trainer.requested_mode, self._start.source, self._trainer.applied)
+            self._config, self._trainer = saved.config, None
         sizes = (self._config.observation_size, self._config.action_size) if self._config else self.replay_buffer.sizes
-        trainer = self._build(*sizes)
         try:
-            trainer.model.load_state_dict(state["model_state_dict"])  # type: ignore[arg-type]  # load_state_dict checks it
-            trainer.optimizer.load_state_dict(state["optimizer_state_dict"])  # type: ignore[arg-type]
-        except (RuntimeError, TypeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{path} does not fit this world model: {error}") from None
-        scaler, step, history = state.get("scaler"), state.get("step"), state.get("training_history")
-        if isinstance(scaler, dict):
-            trainer.scaler.load_state_dict(scaler)
-        trainer.step = step if isinstance(step, int) else 0
-        self.training_history = list(history) if isinstance(history, list) else []
+            trainer = self._build(*sizes)
+            world_state.apply(saved, trainer)
+        except CheckpointError:
+            self._config, self._trainer = before
+            raise
+        if saved.state is not None and trainer.applied is not None and saved.state["generation"] < trainer.generation:
+            trainer.tune(trainer.applied)  # the scaler's state is from before that request
+        self._samples = saved.state["samples"] if saved.state is not None else 0
+        self.training_history = saved.history
 
     def _build(self, observation_size: int, action_size: int) -> ExtendedFP16Trainer:
         """The trainer over the network; built once, then checked to be for these sizes."""
@@ -225,37 +267,11 @@ class WorldModel:
         if self._trainer is None:
             model = RSSM(config).to(self.device)
             optimizer = torch.optim.AdamW(model.parameters(), lr=self._learning_rate, fused=True)
-            self._trainer = ExtendedFP16Trainer(
-                model, optimizer, self._scaling, self.device, log=self._log, allow_cpu=self._allow
-            )
+            mode = self._start.mode
+            settings = replace(self._scaling, precision_mode=mode, enabled=mode is not PrecisionMode.FP32)
+            self._trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
+            self._trainer.applied = self._start.request
+            if self._start.request is not None:
+                self._trainer.tune(self._start.request)
+            self._trainer.request_source = self._next_request
         return self._trainer
-
-
-def _start(log: JsonLog, *, has_cuda: bool) -> tuple[ExtendedFP16Config, PrecisionMode, bool]:
-    """What the environment comes to: configuration, mode, and whether a CPU may train in 16 bits."""
-    boot = read_boot(os.environ, has_cuda=has_cuda)
-    for message in boot.errors:
-        log.error("bad_setting", f"{message}. {FALLBACK_LINE}")
-    mode = boot.mode
-    if mode is not PrecisionMode.FP32 and boot.low_precision_refused is not None:
-        log.warning("fallback", f"{FALLBACK_LINE}: {boot.low_precision_refused}")
-        mode = PrecisionMode.FP32
-    enabled = mode is not PrecisionMode.FP32
-    log.event("settings", message=f"fp16_enabled: {enabled}", mode=mode.wire, source=boot.source)
-    return replace(boot.scaling, precision_mode=mode, enabled=enabled), mode, enabled
-
-
-def _read(path: Path, device: torch.device) -> dict[str, object]:
-    try:
-        state: object = torch.load(path, map_location=device, weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
-    except Exception as error:  # noqa: BLE001  (torch raises many kinds for a damaged or hostile file; all mean: refused)
-        raise CheckpointError(
-            f"{path} is not a checkpoint of tensors and plain values ({str(error).splitlines()[0]}); nothing was loaded"
-        ) from None
-    for name in ("model_state_dict", "optimizer_state_dict"):
-        if not isinstance(state, dict) or not isinstance(state.get(name), dict):
-            raise CheckpointError(f"{path}: expected the key {name}, found none; it is no checkpoint of this trainer")
-    assert isinstance(state, dict)
-    return {str(key): value for key, value in state.items()}
