@@ -18,10 +18,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Failing, HeldWorkload, Incident, Member, Phase, Scope, Status, status_to_wire
+from precision_operator.api.verification import Checks
 from precision_operator.cli import MODULES, main, session
 from precision_operator.cli.guidance import PHASES
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT
@@ -433,6 +435,26 @@ def test_status_shows_the_rollbacks_stages_against_its_deadline(cli: Cli) -> Non
     shown = cli.json("status", code=3)
     assert shown["incident"]["settledAt"] is None
     assert shown["gate"] == "Closed"
+
+
+def test_status_shows_recovery_and_the_checklists_counts(cli: Cli) -> None:
+    assert HELD.incident is not None
+    checks = Checks(passed=5, failed=1, unknown=2, pending=4)
+    recovered = replace(HELD.incident, recovered_at=HELD.incident.detected_at + 400.0, checks=checks)
+    cli.policy(replace(HELD, incident=recovered))
+    text = cli("status", code=3)
+    assert "recovered  +400.0 s" in text
+    assert "checklist  5 passed, 1 failed, 2 unknown, 4 to come" in text
+    assert cli.json("status", code=3)["incident"]["checks"]["failed"] == 1
+
+
+def test_what_people_are_told_of_is_shown_and_explained(cli: Cli) -> None:
+    alert = Condition("Alerting", "True", "LossDiverging", "divergence beyond 0.05 for 1800 s or longer in a")
+    cli.policy(status(Phase.HEALTHY, conditions=(alert,)))
+    assert "LossDiverging: divergence beyond 0.05 for 1800 s or longer in a" in cli("status")
+    shown = cli.json("explain")
+    assert "LossDiverging" in {reason["reason"] for reason in shown["reasons"]}
+    assert "criteria.divergence.warn" in " ".join(shown["next"])
 
 
 def test_status_shows_who_went_first_and_what_that_has_shown(cli: Cli) -> None:

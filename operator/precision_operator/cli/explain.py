@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
 
-_BAD_NEWS = {"Accepted": "False", "MetricsAvailable": "False"}
+_BAD_NEWS = {"Accepted": "False", "MetricsAvailable": "False", "Alerting": "True"}
 """Conditions that are worth a word, and when."""
 
 

@@ -168,6 +168,14 @@ REASONS: Mapping[str, Guidance] = {
     "TrainingSlow": Guidance(
         "training is slower than its FP32 baseline by more than criteria.speed allows", _AFTER_BREACH
     ),
+    "LossDiverging": Guidance(
+        "the loss lies mildly above the workload's own FP32 baseline: nothing is promoted, and nothing rolled back for it",
+        ("compare the loss curves; raise criteria.divergence.warn, or go back: `!rollback {name}`",),
+    ),
+    "MemoryRatioHigh": Guidance(
+        "low precision saves less device memory than criteria.memory asks",
+        ("look at what holds memory (precision-trainer env, the batch size), or raise criteria.memory.enter",),
+    ),
     "Aborted": Guidance("a person asked for an emergency rollback", _AFTER_BREACH[1:]),
     "RollbackRequested": Guidance("a person asked for a rollback", _AFTER_BREACH[1:]),
     "RolledBack": Guidance("the rollback is over", _AFTER_BREACH),

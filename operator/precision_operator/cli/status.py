@@ -126,6 +126,9 @@ def render(target: "Target") -> RenderableType:
     for failing in status.failing:
         text = f"{failing.severity} {failing.signal} {failing.measured} in {failing.name} for {age(failing.since)}"
         rows.add_row("breach", Text(text, "red"))
+    for condition in status.conditions:
+        if condition.type == "Alerting" and condition.status == "True":
+            rows.add_row("alert", Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
     for window in status.mitigations:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
