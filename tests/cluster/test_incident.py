@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,22 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     assert {a["question"]: a["answer"] for a in report["questions"]}[
         "What triggered the rollback?"
     ] == "High overflow rate"
+
+    counts = Counter(c["result"].lower() for c in report["checklist"])
+
+    def told() -> bool:
+        scene.kubectl(
+            "annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
+        )
+        said = scene.kubectl.json("get", "pp", "fleet", "-n", scene.namespace)["status"]["incident"]
+        return "recoveredAt" in said and {k: v for k, v in said.get("checks", {}).items() if v} == counts
+
+    wait_for(told, what="recovery and the checklist's counts in the policy's status", seconds=60)
+    assert main(["get", "--prometheus", scene.prometheus.url, "-o", "json", *flags(scene)]) == 0
+    (tree,) = json.loads(capsys.readouterr().out)
+    workloads = [w for cohort in tree["cohorts"] for w in cohort["workloads"]]
+    assert {w["acknowledged"] for w in workloads} == {True}
+    assert {p["reports"]["mode"] for w in workloads for p in w["pods"]} == {"fp32"}
 
     assert main(["incident", "list", *flags(scene)]) == 0
     assert name in capsys.readouterr().out

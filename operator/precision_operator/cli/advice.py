@@ -15,11 +15,11 @@ SOURCE_OVERFLOW_LIMIT = 0.30
 """Above this, steps that are skipped cost more than the precision gains (mission row O2)."""
 
 
-def advice(spec: PolicySpec) -> Iterator[Fault]:
-    """Warnings about a policy that the schema lets through."""
+def advice(spec: PolicySpec, namespace: str = "default") -> Iterator[Fault]:
+    """Warnings about a policy that the schema lets through; ``namespace`` is where it is to stand."""
     yield from _modes(spec)
     yield from _steps(spec)
-    yield from _criteria(spec)
+    yield from _criteria(spec, namespace)
     yield from _times(spec)
     if spec.suspend:
         yield Fault("spec.suspend", "the policy is paused: nothing is moved, judged or guarded until it is false")
@@ -61,7 +61,7 @@ def _steps(spec: PolicySpec) -> Iterator[Fault]:
             )
 
 
-def _criteria(spec: PolicySpec) -> Iterator[Fault]:
+def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
     for signal in Signal:
         criterion = spec.criterion(signal)
         path = f"spec.criteria.{signal}"
@@ -73,7 +73,7 @@ def _criteria(spec: PolicySpec) -> Iterator[Fault]:
                 f"{criterion.query!r} must stand in the operator's catalogue (config.queries of the chart)",
             )
         if criterion.promql:
-            yield from _promql(f"{path}.promql", criterion.promql, spec)
+            yield from _promql(f"{path}.promql", criterion.promql, spec=spec, namespace=namespace)
     rolling = [c for c in map(spec.criterion, Signal) if c.enabled and c.severity is not Severity.P3]
     if not rolling:
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
@@ -116,10 +116,10 @@ def _canary(spec: PolicySpec) -> Iterator[Fault]:
         )
 
 
-def _promql(path: str, query: str, spec: PolicySpec) -> Iterator[Fault]:
+def _promql(path: str, query: str, *, spec: PolicySpec, namespace: str) -> Iterator[Fault]:
     rules = spec.evaluation
     try:
-        written(query, "default", rules.window_seconds, rules.min_steps)
+        written(query, namespace, rules.window_seconds, rules.min_steps)
     except QueryInvalid as error:
         yield Fault(path, f"would be refused: {error}")
     else:

@@ -135,5 +135,6 @@ def _policy(file: str, name: str, body: dict[str, object] | object) -> Iterator[
     for fault in wrong:
         yield Finding(file, name, "error", fault.path, fault.message)
     if not wrong:
-        for fault in advice(parse_spec(defaulted(schema, raw["spec"]))):
+        namespace = text(mapping(raw.get("metadata")).get("namespace")) or "default"
+        for fault in advice(parse_spec(defaulted(schema, raw["spec"])), namespace):
             yield Finding(file, name, "warning", fault.path, fault.message)

@@ -16,7 +16,7 @@ MILD = {Signal.DIVERGENCE: "LossDiverging"}
 """Reasons of P3 breaches, where they differ from those of a rollback."""
 
 
-def standing(facts: Facts) -> tuple[Failing, ...]:
+def alerts(facts: Facts) -> tuple[Failing, ...]:
     """P3 breaches that have stood for long enough to be told, the longest first."""
     at = facts.evaluation.at if facts.evaluation is not None else facts.now
     found = [
@@ -29,7 +29,7 @@ def standing(facts: Facts) -> tuple[Failing, ...]:
 
 def alerting(facts: Facts) -> Condition:
     """The condition; its text names no value, so that a steady alert costs no write."""
-    found = standing(facts)
+    found = alerts(facts)
     if not found:
         return Condition(ALERTING, "False", "NothingToTell", "")
     texts = []

@@ -6,7 +6,7 @@ from precision_operator.api.commands import answered
 from precision_operator.api.status import HeldWorkload, Phase, Scope, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
-from precision_operator.core.alerting import standing
+from precision_operator.core.alerting import alerts
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
@@ -43,7 +43,7 @@ def guard(facts: Facts) -> Outcome:
     status = _without_gone(facts, status)
     # What a rollback of another policy still holds joins when a person says so, not because it was found.
     window = promotion_waits(replace(facts, status=status))
-    if window is None and not standing(facts):
+    if window is None and not alerts(facts):
         status = replace(status, members=facts.in_cohort(len(facts.stages) - 1, status.members, latched=asked))
     outcome = _follow_held(replace(facts, status=status))
     return replace(outcome, waiting=outcome.waiting or window, notices=(*notices, *outcome.notices))
