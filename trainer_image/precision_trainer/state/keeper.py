@@ -6,7 +6,6 @@ became of it shows at a later boundary, and never stops training.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,19 +17,17 @@ from ..precision.trainer import ExtendedFP16Trainer
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
 from ..telemetry.progress import Progress
-from . import plain
+from . import choice
 from .agree import load_together
-from .checkpoint import CheckpointStore, Loaded
+from .checkpoint import CheckpointStore
 from .format import FORMAT, ModeEntry, TrainingState
 from .health import StepFacts
 from .optimizer import load_optimizer
 from .rng import as_random_state, random_state, set_random_state
-from .saver import Saver
+from .saver import PATIENCE_SECONDS, Saver
 
 _HISTORY = 200
 """Mode changes kept; the oldest go first."""
-PATIENCE_SECONDS = 30.0
-"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below the gang's timeout."""
 HEALTHY_AFTER_STEPS = 50
 
 Rewind = Callable[[str], "int | None"]
@@ -109,11 +106,11 @@ class Keeper:
         loaded = None
         if store is not None:
             loaded = load_together(
-                store, self._trainer, functools.partial(self._choose_start, store, rewind_generation)
+                store, self._trainer, lambda: choice.to_start(store, self._trainer, rewind_generation, self._log)
             )
         if loaded is None:
             if resume_from:
-                self._begin_from(Path(resume_from))
+                choice.begin_from(Path(resume_from), self._trainer, self._log)
             return 0
         state = loaded.state
         self._apply(state)
@@ -121,7 +118,7 @@ class Keeper:
         for name, part in self._parts.items():
             if name in state.get("parts", {}):
                 part.load_state_dict(state["parts"][name])
-        self._tell_differences(state)
+        choice.tell_differences(state, self._trainer, self._fingerprint, self._log)
         self._log.event(
             "resumed",
             step=state["step"],
@@ -130,36 +127,6 @@ class Keeper:
             mode=self._trainer.mode.wire,
         )
         return state["generation"]
-
-    def _choose_start(self, store: CheckpointStore, rewind_generation: int) -> Loaded | None:
-        trainer = self._trainer
-        store.lock()
-        store.clean()
-        newest = store.load_newest(trainer.model, trainer.optimizer)
-        if newest is None or newest.state["generation"] >= rewind_generation:
-            return newest
-        healthy = store.load_healthy(trainer.model, trainer.optimizer)
-        if healthy is None:
-            self._log.error(
-                "rewind_failed", "asked to rewind, but no checkpoint is tagged healthy; using the newest one"
-            )
-            return newest
-        store.reject_after(healthy.state["step"])
-        return healthy
-
-    def _begin_from(self, path: Path) -> None:
-        """Weights and optimizer from elsewhere; every rank reads the file itself."""
-        trainer = self._trainer
-        model, optimizer = plain.load(path, trainer.model, trainer.optimizer)
-        trainer.model.load_state_dict(model)
-        if optimizer is not None:
-            load_optimizer(trainer.optimizer, optimizer)
-        self._log.warning(
-            "resumed_plain",
-            f"{path}: weights{'' if optimizer is None else ' and optimizer'} taken over, counting steps and data from 0; a "
-            "file without a manifest says nothing of its age or origin",
-            path=str(path),
-        )
 
     def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:
         trainer = self._trainer
@@ -174,19 +141,6 @@ class Keeper:
             self._saver.resumed(step)
         if trainer.rank < len(state["rng"]):
             set_random_state(state["rng"][trainer.rank])
-
-    def _tell_differences(self, state: TrainingState) -> None:
-        ranks = len(state["rng"])
-        if ranks != self._trainer.world_size:
-            self._log.warning(
-                "world_size_changed",
-                f"the checkpoint was made by {ranks} ranks, now there are {self._trainer.world_size}: the data goes on "
-                "where it stood; ranks that are new begin with the random state of --seed",
-            )
-        if state["data_fingerprint"] != self._fingerprint:
-            self._log.warning(
-                "data_changed", "the training data is not that of the checkpoint (another source, or Python version)"
-            )
 
     def rewind(self, reason: str, *, skip_data: bool = False) -> int | None:
         """Go back, in this process, to the newest checkpoint tagged healthy: weights, optimizer, scaler, data, random state.
@@ -207,7 +161,7 @@ class Keeper:
         try:
             if store is None:
                 raise CheckpointError("there is no checkpoint directory; set --checkpoint-dir")
-            loaded = load_together(store, trainer, functools.partial(self._choose_healthy, store))
+            loaded = load_together(store, trainer, lambda: choice.to_rewind(store, trainer, self._saver))
             assert loaded is not None
         except CheckpointError as error:
             self._log.error("rewind_failed", str(error), step=before, reason=reason)
@@ -236,20 +190,6 @@ class Keeper:
             **{"from": before},
         )
         return step
-
-    def _choose_healthy(self, store: CheckpointStore) -> Loaded:
-        assert self._saver is not None
-        self._saver.collect(PATIENCE_SECONDS)
-        if self._saver.busy:
-            # It would land after the others were put aside, as the newest.
-            raise CheckpointError(f"a checkpoint is still being written after {PATIENCE_SECONDS:g} s; check the volume")
-        loaded = store.load_healthy(self._trainer.model, self._trainer.optimizer)
-        if loaded is None:
-            raise CheckpointError(
-                f"none of the checkpoints {store.steps()} is tagged healthy; restart from one of them, or from a backup"
-            )
-        store.reject_after(loaded.state["step"])
-        return loaded
 
     # --- to disk ------------------------------------------------------------------------------------------------------
 

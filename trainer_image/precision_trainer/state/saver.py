@@ -15,6 +15,8 @@ from .format import TrainingState
 from .health import HealthTracker, StepFacts
 from .snapshot import Staging
 
+PATIENCE_SECONDS = 30.0
+"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below the gang's timeout."""
 _SAVE, _TAG = "save", "tag"
 
 
