@@ -1,0 +1,148 @@
+"""Fleets of real trainers in namespaces of their own, and an operator beside the cluster that serves them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.cluster import Kubectl
+from lab.cluster.kubectl import Json
+from lab.cluster.manifests import apply_product
+from lab.demo.fleet import FAULT, FLEET_LABELS, Trainer, deployment
+from lab.demo.metrics import Metrics
+from lab.demo.stage import workload_of
+from lab.images import TRAINER
+from lab.waiting import wait_for
+from tests.cluster.scene import Operators
+
+PREFIX = "precision.genesis.ai"
+# The operator's answers are the matter here: the trainers' own sentinel would be faster.
+ENVIRONMENT = {"PRECISION_SENTINEL": "false", "TRAINER_HEALTHY_AFTER": "20"}
+COMMON: Json = {
+    "selector": {"matchLabels": FLEET_LABELS},
+    "evaluation": {"interval": "1s", "window": "10s", "failureLimit": 0, "minSteps": 8},
+    "criteria": {"speed": {"enabled": False}},
+}
+
+
+@dataclass
+class Fleet:
+    """Trainers in a namespace of their own, and their policy."""
+
+    kubectl: Kubectl
+    namespace: str
+    metrics: Metrics
+    operators: Operators
+
+    def start(self, trainers: Sequence[Trainer]) -> None:
+        """Make the Deployments; all begin in FP32."""
+        for trainer in trainers:
+            made = deployment(trainer, image=TRAINER.reference, pull_policy="Never")
+            made["metadata"]["namespace"] = self.namespace
+            container = made["spec"]["template"]["spec"]["containers"][0]
+            container["env"] += [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
+            self.kubectl.apply(made)
+
+    def until_training(self, count: int) -> None:
+        """Wait until ``count`` trainers are past their 20th step."""
+        wait_for(
+            lambda: sum(step >= 20 for step in self.values("genesis_training_step").values()) == count,
+            what=f"step 20 of all {count} trainers in {self.namespace}",
+            seconds=300,
+            found=lambda: str(self.values("genesis_training_step")),
+        )
+
+    def follow(self, **spec: object) -> None:
+        """Make the policy."""
+        policy = {"apiVersion": f"{PREFIX}/v1alpha1", "kind": "PrecisionPolicy", "spec": {**COMMON, **spec}}
+        self.kubectl.apply({**policy, "metadata": {"name": "fleet", "namespace": self.namespace}})
+
+    def suspend(self, suspended: bool) -> None:
+        """Keep the operator from deciding, or let it again; what it sees it goes on counting."""
+        patch = json.dumps({"spec": {"suspend": suspended}})
+        self.kubectl("patch", "precisionpolicy", "fleet", "-n", self.namespace, "--type=merge", "-p", patch)
+
+    def annotate(self, *given: str) -> None:
+        """Give the policy's commands, as a person would."""
+        self.kubectl("annotate", "--overwrite", "precisionpolicy", "fleet", "-n", self.namespace, *given)
+
+    def until(self, condition: Callable[[Json], bool], *, what: str, seconds: float) -> Json:
+        """Wait until the policy's status meets a condition; returns it."""
+
+        def status() -> Json:
+            found: Json = (self.kubectl.find("precisionpolicy", "fleet", "-n", self.namespace) or {}).get("status", {})
+            return found
+
+        def probe() -> Json | None:
+            now = status()
+            return now if now and condition(now) else None
+
+        return wait_for(probe, what=what, seconds=seconds, found=lambda: f"{status()}\n{self.operators.logs()}")
+
+    def until_phase(self, phase: str, *, seconds: float = 180) -> Json:
+        """Wait for the policy's phase."""
+        return self.until(lambda status: status.get("phase") == phase, what=f"phase {phase}", seconds=seconds)
+
+    def pods(self) -> dict[str, Json]:
+        """Workload → its only pod."""
+        items = self.kubectl.json("get", "pods", "-n", self.namespace)["items"]
+        return {workload_of(item["metadata"]["name"]): item for item in items}
+
+    def lives(self) -> dict[str, tuple[str, int]]:
+        """Workload → (its pod's uid, restarts of its container): as long as it is the same, no process was lost."""
+        return {
+            workload: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
+            for workload, pod in self.pods().items()
+        }
+
+    def modes(self) -> dict[str, str]:
+        """Workload → the mode that its process reports."""
+        return {workload_of(pod): mode for pod, (mode, _) in self.metrics.modes(self.namespace).items()}
+
+    def values(self, name: str) -> dict[str, float]:
+        """Workload → value of one of its metrics."""
+        found = self.metrics.by_pod(f'{name}{{namespace="{self.namespace}"}}')
+        return {workload_of(pod): value for pod, value in found.items()}
+
+    def events(self, workload: str, event: str) -> list[Json]:
+        """Lines of that kind that all ranks of a workload wrote."""
+        name = self.pods()[workload]["metadata"]["name"]
+        lines = self.kubectl("logs", name, "-n", self.namespace).stdout.splitlines()
+        said = (json.loads(line) for line in lines if line.startswith("{"))
+        return [line for line in said if line.get("event") == event]
+
+    def fault(self, workload: str, value: str) -> None:
+        """Throw the drill's switch in a running pod; an empty value puts it back."""
+        name = self.pods()[workload]["metadata"]["name"]
+        self.kubectl("annotate", "--overwrite", "pod", name, "-n", self.namespace, f"{FAULT}={value}")
+
+
+@contextmanager
+def side_by_side(
+    kubectl: Kubectl, prometheus_url: str, directory: Path, fleets: Sequence[tuple[str, Sequence[Trainer]]]
+) -> Iterator[list[Fleet]]:
+    """Fleets by name, each trainer past its 20th step in FP32, and an operator."""
+    apply_product(kubectl)  # the demo takes them away with it
+    metrics = Metrics(api_server="", prometheus=prometheus_url, record=directory / "prometheus.jsonl")
+    namespaces = [f"{name}-{uuid.uuid4().hex[:8]}" for name, _ in fleets]
+    for namespace in namespaces:
+        kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        kubectl.wait_for_namespace(namespace)
+    operators = Operators(kubectl.kubeconfig, directory, prometheus_url, namespaces[0])
+    made = [Fleet(kubectl, namespace, metrics, operators) for namespace in namespaces]
+    try:
+        for fleet, (_, trainers) in zip(made, fleets, strict=True):
+            fleet.start(trainers)
+        operators.start("one")
+        for fleet, (_, trainers) in zip(made, fleets, strict=True):
+            fleet.until_training(len(trainers))
+        yield made
+    finally:
+        for namespace in namespaces:  # while somebody is there to take off the finalizers
+            kubectl("delete", "precisionpolicy", "--all", "-n", namespace, "--timeout=60s", check=False)
+        operators.stop()
+        kubectl("delete", "namespace", *namespaces, "--wait=false", check=False)
