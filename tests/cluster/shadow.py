@@ -73,6 +73,8 @@ class ShadowTrainers:
         self._stop = threading.Event()
         self.overflow: dict[str, float] = {}
         """Workload → share of its reduced-precision steps that overflow."""
+        self.flag = "false"
+        """What every ConfigMap says."""
         self.faults: dict[str, Fault] = {}
         """Workload → all that is wrong with it, where that is more than overflow."""
         self.silent = False
@@ -167,10 +169,10 @@ class ShadowTrainers:
             self._pods = {name: pod for name, pod in self._pods.items() if name in alive}
             for name, item in alive.items():
                 pod = self._pods.setdefault(name, _Pod(name.rsplit("-", 2)[0]))
-                pod.mode, pod.generation = _mode(item, pod)
+                pod.mode, pod.generation = _mode(item, pod, self.flag)
 
 
-def _mode(item: dict[str, Any], pod: _Pod) -> tuple[str, int]:
+def _mode(item: dict[str, Any], pod: _Pod, flag: str) -> tuple[str, int]:
     """What a trainer would train in: the request where it can read one, else its environment."""
     annotations = item["metadata"].get("annotations", {})
     hot = any("downwardAPI" in volume for volume in item["spec"].get("volumes", []))
@@ -178,7 +180,8 @@ def _mode(item: dict[str, Any], pod: _Pod) -> tuple[str, int]:
         request = json.loads(annotations["precision.genesis.ai/request"])
         return request["mode"], request["generation"]
     for entry in item["spec"]["containers"][0].get("env", []):
-        if entry["name"] == "ENABLE_FP16_TRAINING" and "value" in entry:
-            return ("fp16" if entry["value"] == "true" else "fp32"), pod.generation
+        referring = "configMapKeyRef" in entry.get("valueFrom", {})
+        if entry["name"] == "ENABLE_FP16_TRAINING" and ("value" in entry or referring):
+            return ("fp16" if entry.get("value", flag) == "true" else "fp32"), pod.generation
     enabled = annotations.get("precision.genesis.ai/enable-fp16") == "true"
     return (annotations.get("precision.genesis.ai/mode", "fp16") if enabled else "fp32"), pod.generation
