@@ -84,14 +84,14 @@ class Suite:
     def pytest(self, *folders: str, workers: int = 1) -> bool:
         """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
 
-        ``workers``: processes that share the tests among them, each with a control plane of its own; tests of one
-        ``xdist_group`` share what they set up.
+        ``workers``: processes that share the files among them, each with a control plane of its own: tests of one file
+        share what they set up.
         """
         report = _REPORTS / f"{'-'.join(Path(folder).name for folder in folders)}.xml"
         report.unlink(missing_ok=True)
 
         def action() -> int:
-            shared = ["-n", str(workers), "--dist", "loadgroup"] if workers > 1 else []
+            shared = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
             report_to = f"--junitxml={report}"
             code = _call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *folders])
             if report.exists():

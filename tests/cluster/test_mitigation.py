@@ -16,8 +16,6 @@ from tests.cluster.fleets import side_by_side, told
 from tests.cluster.scene import HOT, Scene
 from tests.cluster.shadow import Fault
 
-pytestmark = pytest.mark.xdist_group("mitigation")
-
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5)
 NO_SPEED: Json = {"speed": {"enabled": False}}

@@ -17,8 +17,6 @@ from tests.cluster.fleets import side_by_side, told
 from tests.cluster.scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
 
-pytestmark = pytest.mark.xdist_group("scenarios")
-
 PREFIX = "precision.genesis.ai"
 FLEET = 5
 """Four hot ones and a literal one."""

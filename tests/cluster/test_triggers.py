@@ -17,8 +17,6 @@ from tests.cluster.fleets import LITERAL, confessed, pods, side_by_side, told
 from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
 
-pytestmark = pytest.mark.xdist_group("triggers")
-
 FAULTY = HOT[:2]
 AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
 # Windows of seconds make trainers that have just started look slow: only what is about speed judges it.
