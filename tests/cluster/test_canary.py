@@ -8,12 +8,14 @@ import pytest
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
+from precision_operator.kube.access import Access
+from precision_operator.kube.client import KubeClient
+from precision_operator.runtime.clock import SystemClock
+from precision_operator.shell.nodes import LabelledNodes
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import side_by_side
 from tests.cluster.scene import HOT, Scene, assert_all_down
 from tests.cluster.shadow import Fault
-
-pytestmark = pytest.mark.xdist_group("canary")
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)
@@ -99,3 +101,18 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
     scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
     assert_all_down(scene)
+
+
+async def test_labelled_nodes_are_found_and_none_where_the_right_is_missing(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    for name, value in ((f"{namespace}-a", "disabled"), (f"{namespace}-b", "enabled")):
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {f"{namespace}/fp16": value}}}
+        control_plane.kubectl.apply(node)
+    label, found = f"{namespace}/fp16=disabled", []
+    for kubeconfig in (control_plane.kubeconfig, control_plane.user_kubeconfig(f"nobody-{namespace}")):
+        client = await KubeClient.connect(Access(kubeconfig))
+        found.append(await LabelledNodes(client, SystemClock()).names(label))
+        await client.close()
+    assert found == [(f"{namespace}-a",), ()]
+    control_plane.kubectl("delete", "node", f"{namespace}-a", f"{namespace}-b")
