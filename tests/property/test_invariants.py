@@ -21,18 +21,6 @@ from tests.property.world import World
 
 NAMES = [f"hot-{i}" for i in range(6)] + ["literal-0", "literal-1"]
 FORWARD = {Phase.PENDING: 0, Phase.PROGRESSING: 1, Phase.PAUSED: 1, Phase.HEALTHY: 2, Phase.DEGRADED: 2}
-events = st.one_of(
-    st.tuples(st.just("pass"), st.sampled_from([1.0, 15.0, 31.0])),
-    st.tuples(st.just("crash"), st.integers(0, 12)),
-    st.tuples(st.just("stale"), st.integers(0, 2)),
-    st.tuples(st.just("breach"), st.sampled_from(NAMES), st.sampled_from(list(Signal))),
-    st.tuples(st.just("recover"), st.sampled_from(NAMES)),
-    st.tuples(st.just("blind"), st.sampled_from(NAMES)),
-    st.tuples(st.just("see"), st.sampled_from(NAMES)),
-    st.tuples(st.just("down"), st.booleans()),
-    st.tuples(st.just("add"), st.integers(0, 3)),
-    st.tuples(st.just("retry"), st.just(0)),
-)
 BAD = {
     Signal.OVERFLOW: 0.6,
     Signal.DIVERGENCE: float("nan"),
@@ -40,6 +28,18 @@ BAD = {
     Signal.NON_FINITE: 2.0,
     Signal.SPEED: 0.1,
 }
+events = st.one_of(
+    st.tuples(st.just("pass"), st.sampled_from([1.0, 15.0, 31.0])),
+    st.tuples(st.just("crash"), st.integers(0, 12)),
+    st.tuples(st.just("stale"), st.integers(0, 2)),
+    st.tuples(st.just("breach"), st.sampled_from(NAMES), st.sampled_from(list(BAD))),
+    st.tuples(st.just("recover"), st.sampled_from(NAMES)),
+    st.tuples(st.just("blind"), st.sampled_from(NAMES)),
+    st.tuples(st.just("see"), st.sampled_from(NAMES)),
+    st.tuples(st.just("down"), st.booleans()),
+    st.tuples(st.just("add"), st.integers(0, 3)),
+    st.tuples(st.just("retry"), st.just(0)),
+)
 
 
 class Checked(World):

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from precision_operator.api.mitigation import Mitigation, Result, Rung
 from precision_operator.api.modes import Mode
@@ -10,7 +12,11 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Phase
 from precision_operator.core.actions import Notify, RequestPod, Tuning
+from precision_operator.core.decide import Decision
+from tests.property.policies import FAST, policy
 from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, until
+from tests.property.test_invariants import Checked, play
+from tests.property.test_invariants import events as histories
 from tests.property.test_story import fleet, promoted
 from tests.property.world import World
 
@@ -342,3 +348,68 @@ def test_a_cohort_that_only_bf16_could_help_promotes_nothing() -> None:
     world.run(60)
     assert (world.really_in(Mode.BF16), len(world.status.members)) == ({name}, 1)
     assert (world.status.phase, condition(world)) == (Phase.PROGRESSING, "CohortInBF16")
+
+
+class Windowed(Checked):
+    """A world that checks what every decision makes of the windows."""
+
+    def decide(self) -> Decision:
+        before, decision = self.status, super().decide()
+        after, known = decision.status, {(m.uid, m.signal, m.since): m for m in before.mitigations}
+        held = {h.uid for h in after.held}
+        for found in after.mitigations:
+            old = known.get((found.uid, found.signal, found.since))
+            if old is not None and old.rung is not found.rung:
+                assert list(Rung).index(found.rung or Rung.BF16) > list(Rung).index(old.rung or Rung.HALVE_SCALE)
+                assert found.generation > old.generation
+            assert old is None or found.until <= old.until, "a window grew"
+            if found.open:
+                assert not after.gate_closed
+                assert found.uid not in held
+            if old is not None and not old.open:
+                assert found == old, "a window that had ended changed"
+            if found.result is Result.MITIGATED and (old is None or old.open):
+                assert not self.down, "mitigated without data"
+                assert found.name not in self.blind, "mitigated without data"
+                lifted = found.rung is Rung.BF16 and self.cured_by.get(found.name) is Rung.BF16
+                assert lifted or found.signal not in self.bad.get(found.name, {}), "mitigated with a breach"
+            over = found.open and self.now >= found.until and found.name in self.bad and not self.down
+            if over and found.name not in self.blind and (found.signal is not Signal.OVERFLOW):
+                assert self.bad[found.name].get(Signal.SPEED, 1.0) >= 0.8, "a window that is over spares a breach"
+        tuned = [a for a in decision.actions if isinstance(a, RequestPod) and a.tuning is not None]
+        assert all(a.mode is Mode.FP16 and a.generation >= after.generation for a in tuned)
+        return decision
+
+
+HAPPENINGS = st.one_of(
+    *[st.tuples(st.just("pass"), st.just(31.0))] * 8,
+    st.tuples(st.just("mild"), st.sampled_from(HOT), st.sampled_from([MILD, SLOW])),
+    st.tuples(st.just("cure"), st.sampled_from(HOT), st.sampled_from(list(Rung))),
+    histories,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(HAPPENINGS, min_size=15, max_size=50))
+def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: list[tuple[object, ...]]) -> None:
+    world = Windowed(policy(**{**FAST, **QUICK}))
+    for name in (*HOT, "literal"):
+        world.add(name, hot=name != "literal")
+    world.run(30)
+    world.bad = {"hot-0": MILD, "hot-1": SLOW}
+    world.run(4)
+    assert len(world.status.mitigations) == 2
+    for event, *args in history:
+        match event, args:
+            case "mild", [str(name), dict(values)]:
+                world.bad[name] = dict(values)
+            case "cure", [str(name), Rung() as rung]:
+                world.cured_by[name] = rung
+            case _:
+                play(world, [(event, *args)])
+    world.bad, world.blind, world.down = {}, set(), False
+    world.run(120)
+    assert not [m for m in world.status.mitigations if m.open]
+    before = (world.writes, world.status_writes)
+    world.run(10)
+    assert (world.writes, world.status_writes) == before
