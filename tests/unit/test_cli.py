@@ -19,12 +19,15 @@ import pytest
 
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.conditions import Condition
+from precision_operator.api.mitigation import Mitigation, Rung
+from precision_operator.api.mitigation import Result as Ended
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Failing, HeldWorkload, Incident, Member, Phase, Scope, Status, status_to_wire
 from precision_operator.api.verification import Checks
 from precision_operator.cli import MODULES, main, session
+from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import PHASES
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT
 from precision_operator.core.triggers import REASONS
@@ -468,8 +471,51 @@ def test_status_shows_who_went_first_and_what_that_has_shown(cli: Cli) -> None:
 def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: Verdict) -> None:
     cli.policy(replace(NO_DIFFERENCE, reason=f"Canary{verdict}"))
     text = cli("explain")
+    assert WORDS in " ".join(text.split())
     for verb in ("promote", "rollback --emergency", "ack --policy", "retry"):
         assert f"kubectl precision {verb} fleet" in text
+
+
+def mitigating(**fields: object) -> Status:
+    window = Mitigation(
+        "a", "uid-a", Signal.OVERFLOW, since=NOW - 60, until=NOW + 1740, rung=Rung.GROWTH_INTERVAL, rung_since=NOW - 20
+    )
+    window = replace(window, found=("HalveScale: 0.24",), **fields)
+    text = "GrowthInterval in a: overflow must be good for 480 s, else it is rolled back"
+    condition = Condition("Progressing", "False", "Mitigating", text, 1, NOW - 60)
+    return status(Phase.HEALTHY, mitigations=(window,), members=(Member("a", "uid-a"),), conditions=(condition,))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "a overflow GrowthInterval: not acknowledged yet"),
+        ({"acknowledged_at": NOW - 10}, "a overflow GrowthInterval: waiting for good data"),
+        ({"good_since": NOW - 30}, "a overflow GrowthInterval: good for 30s"),
+        ({"until": NOW - 5}, "past its window"),
+        ({"result": Ended.MITIGATED}, "a overflow GrowthInterval: Mitigated"),
+    ],
+)
+def test_status_names_each_windows_rung_and_what_it_waits_for(cli: Cli, fields: Json, words: str) -> None:
+    cli.policy(mitigating(**fields))
+    assert words in cli("status")
+    assert cli.json("status")["mitigations"][0]["found"] == ["HalveScale: 0.24"]
+
+
+def test_explain_of_a_mitigation_says_what_is_tried_and_the_way_back(cli: Cli) -> None:
+    cli.policy(mitigating())
+    text = " ".join(cli("explain").split())
+    assert "Mitigating: something milder than a rollback is being tried" in text
+    assert "must be good for 480 s" in text
+    assert "precision rollback fleet" in text
+
+
+def test_get_shows_who_is_left_in_bf16_as_where_it_should_be(cli: Cli) -> None:
+    cli.policy(mitigating(rung=Rung.BF16, result=Ended.MITIGATED))
+    cli.trainer("a", "bf16")
+    text = cli("get")
+    assert "in bf16, against their overflow (1)" in text
+    assert "still told" not in text
 
 
 def test_status_says_when_the_operator_has_not_looked_yet(cli: Cli) -> None:

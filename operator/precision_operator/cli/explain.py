@@ -11,7 +11,7 @@ from rich.text import Text
 
 from precision_operator.api.commands import answers
 from precision_operator.api.status import Phase
-from precision_operator.cli.guidance import PHASES, guidance
+from precision_operator.cli.guidance import BY_CANARY, PHASES, guidance
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting
 from precision_operator.contract import SUSPEND_BY
@@ -90,7 +90,8 @@ def explain(session: "Session", target: "Target") -> Explanation:
             steps[_filled(step, session, target)] = None
     if status.phase is Phase.HELD and not any("retry" in step for step in steps):
         steps[_filled("start again: `!retry {name}`", session, target)] = None
-    return Explanation(PHASES[status.phase], reasons, tuple(_people(target)), tuple(steps))
+    meaning = BY_CANARY if status.by_canary else PHASES[status.phase]
+    return Explanation(meaning, reasons, tuple(_people(target)), tuple(steps))
 
 
 def _filled(step: str, session: "Session", target: "Target") -> str:

@@ -15,6 +15,9 @@ PHASES: Mapping[Phase, str] = {
     Phase.HELD: "the fleet was rolled back and stays so until a person retries; new pods start in the fallback",
 }
 
+BY_CANARY = "a few breached workloads are in the fallback, the rest only if that helps; new pods start in the fallback"
+"""Of RollingBack, as long as it has come no further than its canary."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
