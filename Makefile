@@ -33,7 +33,7 @@ test-all: setup ## test, and the tests that take long (faults, benchmarks)
 bench-operator: setup ## The operator at scale against its budgets (about ten minutes); build/bench/operator.json
 	@$(PYTHON) -m lab.bench
 
-bench-trainer: setup ## Measure the trainer: build/bench/trainer.json, about 6 minutes on 2 quiet cores
+bench-trainer: setup ## Measure the trainer: build/bench/trainer.json, about 6 minutes on 2 quiet cores; written part by part
 	@$(PYTHON) -m precision_trainer bench figures --output build/bench/trainer.json
 
 cluster-up: setup ## Bring up the local cluster: Kubernetes, images, Prometheus

@@ -7,19 +7,30 @@ import json
 import random
 import statistics
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from rich.progress import Progress
 
-from precision_trainer.bench import figures, hardware, report, scenarios, speed, switching
-from precision_trainer.bench.rounds import interleave, median_interval, paired
+from precision_trainer.bench import figures, hardware, models, report, scenarios, speed, switching
+from precision_trainer.bench.rounds import Tick, interleave, median_interval, paired
 from precision_trainer.bench.workloads import transformer
 from precision_trainer.precision.modes import PrecisionMode
 
+CPU = torch.device("cpu")
 TINY = figures.Effort(
-    overhead_rounds=6, speed_rounds=1, seeds=1, parity_steps=2, flips=2, saves=1, width=32, layers=1, context=16
+    overhead_rounds=6,
+    speed_rounds=1,
+    seeds=1,
+    parity_steps=2,
+    flips=2,
+    saves=1,
+    width=32,
+    layers=1,
+    context=16,
+    world_width=32,
 )
 
 
@@ -84,6 +95,8 @@ def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
     with Progress(disable=True) as progress:
         figures.run(path, TINY, progress)
     found = json.loads(path.read_text(encoding="utf-8"))
+    assert (found["complete"], found["failed"]) == (True, {})
+    assert sum(found["part_seconds"].values()) <= found["seconds"] + 1
     cost = found["overhead_us"]
     assert {"ours", "ours_upper", "fabric", "accelerate"} <= set(cost)
     assert len(cost["rounds_us"]["bare"]) == len(cost["rounds_us"]["ours"]) == TINY.overhead_rounds
@@ -105,6 +118,29 @@ def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
     assert torch.get_num_threads() == threads
 
 
+def test_what_was_measured_is_on_disk_after_each_part_and_a_part_that_fails_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trainer.json"
+    seen: list[dict[str, object]] = []
+
+    def missing(_: Tick) -> dict[str, object]:
+        raise ImportError("No module named 'accelerate'")
+
+    def good(_: Tick) -> dict[str, object]:
+        seen.append(json.loads(path.read_text(encoding="utf-8")))
+        return {"switch": {"steps": 1}}
+
+    parts = (figures.Part("overhead", 1, missing), figures.Part("hot switch", 1, good))
+    monkeypatch.setattr(figures, "_parts", lambda *_: parts)
+    with Progress(disable=True) as progress:
+        result = figures.run(path, TINY, progress)
+    assert seen[0]["failed"] == {"overhead": "ImportError: No module named 'accelerate'"}
+    assert seen[0]["complete"] is False
+    assert (result["complete"], result["switch"]) == (False, {"steps": 1})
+    assert "overhead_us" not in json.loads(path.read_text(encoding="utf-8"))
+
+
 def test_synthetic_trajectories_are_the_same_for_the_same_seed_only() -> None:
     first, again, other = (scenarios.buffer(4, seed) for seed in (3, 3, 4))
     assert first.fingerprint == again.fingerprint != other.fingerprint
@@ -123,7 +159,12 @@ def test_a_scenario_is_reported_in_every_form_with_the_mode_that_really_ran(tmp_
 
     machine = {**hardware.describe(), "gpu": None}
     fell_back = [replace(row, ran="fp32") if row.asked == "fp16" else row for row in rows]
-    paths = {path.suffix: path for path in report.write(tmp_path, "tiny", fell_back, machine)}
+    timed = models.ModelRow("rssm", "cpu", "fp16", None, None, None, 1, None, None, None, "emulated")
+    paths = {
+        path.name.removeprefix("tiny"): path for path in report.write(tmp_path, "tiny", fell_back, machine, [timed])
+    }
+    lines = paths["-models.csv"].read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == "rssm,cpu,fp16,,,,1,,,,emulated"
     lines = paths[".csv"].read_text(encoding="utf-8").splitlines()
     assert f"# torch: {json.dumps(torch.__version__)}" in lines
     table = list(csv.DictReader(line for line in lines if not line.startswith("#")))
@@ -136,3 +177,30 @@ def test_a_scenario_is_reported_in_every_form_with_the_mode_that_really_ran(tmp_
     assert "| fp16 | fp32 ⚠ |" in text
     assert "| A100 | 2.5–3.5× | 40–50 % | not measured |" in text
     assert paths[".png"].read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_quick_scenarios_have_an_eighth_of_the_trajectories() -> None:
+    found = scenarios.quick(scenarios.COMPREHENSIVE)
+    assert [(one.name, one.trajectories, one.epochs) for one in found] == [
+        ("warmup", 16, 1),
+        ("standard", 32, 3),
+        ("stress", 64, 5),
+    ]
+
+
+def test_a_model_is_timed_in_every_precision_or_it_is_said_why_not() -> None:
+    ticks: list[None] = []
+    small = partial(transformer, width=32, layers=1, context=16, batch_size=2)
+    rows = {row.asked: row for row in models.measure(CPU, (small,), lambda: ticks.append(None), rounds=2)}
+    assert rows.keys() == {"fp32", "tf32", "bf16", "fp16"}
+    assert len(ticks) == 2
+    assert rows["fp32"].speedup == 1.0
+    # 6 operations a token and weight of a product, and attention's two products, forward and twice backward.
+    tokens, width = 2 * 16, 32
+    assert rows["fp32"].flops == 6 * tokens * (12 * width * width + 256 * width) + 3 * 4 * tokens * 16 * width
+    for row in rows.values():
+        assert (row.step_seconds is None) == (row.missing is not None)
+        assert row.missing is not None or (row.ran == row.asked and 0 < (row.of_peak or 0) < 1)
+    assert rows["tf32"].missing == models.NO_TF32
+    text = report.markdown("tiny", [], {}, list(rows.values()))
+    assert f"| {rows['fp32'].workload} | tf32 | not measured: {models.NO_TF32} |" in text

@@ -6,6 +6,8 @@ EXIT_OK = 0
 """Stopped as asked, with a checkpoint; or all requested steps done."""
 EXIT_FAILED = 1
 """Anything that is neither of the other two."""
+EXIT_INTERRUPTED = 130
+"""Ctrl-C in a command that has nothing to save (``train`` saves a checkpoint and ends with 0)."""
 EXIT_DIVERGED = 17
 """The loss stayed non-finite in FP32: not a fault of precision (docs/contract.md)."""
 

@@ -20,6 +20,7 @@ def describe() -> dict[str, object]:
     return {
         "cpu": model,
         "cpu_count": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "cpu_flags": [flag for flag in _FLAGS if flag in flags],
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import EXIT_FAILED, TrainerError
+from ..errors import EXIT_FAILED, EXIT_INTERRUPTED, TrainerError
 
 if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainerError as error:
         sys.stderr.write(f"precision-trainer {parsed.command}: {error}\n")
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write(f"precision-trainer {parsed.command}: interrupted\n")
+        return EXIT_INTERRUPTED
 
 
 def run() -> None:

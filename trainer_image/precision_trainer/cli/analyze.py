@@ -60,9 +60,9 @@ def _run(parsed: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     report = PrecisionAnalyzer().analyze_task(build_task(options), batch_size=options.batch_size, steps=options.steps)
-    if parsed.figure is not None:
-        draw(report, parsed.figure)
     sys.stdout.write(
         json.dumps(report.to_wire(), allow_nan=False) + "\n" if parsed.output == "json" else report.markdown()
     )
+    if parsed.figure is not None:
+        draw(report, parsed.figure)  # last: what it may fail with must not cost the report
     return EXIT_OK

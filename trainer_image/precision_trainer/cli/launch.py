@@ -29,8 +29,14 @@ def register(commands: Commands) -> None:
 
 
 def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
-    if not parsed.rest or not 1 <= parsed.nproc_per_node <= 1024:
-        parser.error("launch needs a command, e.g. launch --nproc-per-node 2 train transformer")
+    for flag, value, low, high in (
+        ("--nproc-per-node", parsed.nproc_per_node, 1, 1024),
+        ("--master-port", parsed.master_port, 0, 65535),
+    ):
+        if not low <= value <= high:
+            parser.error(f"{flag} {value}: expected a number in [{low}, {high}]")
+    if not parsed.rest:
+        parser.error("expected a command after the flags, e.g. launch --nproc-per-node 2 train transformer")
     from ..gang.launch import launch
 
     return launch(parsed.rest, parsed.nproc_per_node, parsed.master_port)

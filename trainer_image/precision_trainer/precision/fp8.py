@@ -74,7 +74,7 @@ class _Linear(torch.autograd.Function):
         return _product(small_inputs, small_weight.t(), inputs_factor, weight_factor, torch.bfloat16, fast=True)
 
     @staticmethod
-    def backward(  # type: ignore[override]  # torch leaves the gradients' number open
+    def backward(
         ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, None]:
         inputs, inputs_factor, weight, weight_factor = ctx.saved_tensors  # type: ignore[attr-defined]
@@ -143,7 +143,7 @@ class _Forward:
         if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) is not torch.bfloat16:
             return F.linear(inputs, layer.weight, layer.bias)
         rows = inputs.reshape(-1, layer.in_features).to(torch.bfloat16)
-        product: torch.Tensor = _Linear.apply(rows, layer.weight, self._scalings)  # type: ignore[no-untyped-call]
+        product: torch.Tensor = _Linear.apply(rows, layer.weight, self._scalings)
         if layer.bias is not None:
             product = product + layer.bias.to(product.dtype)
         return product.view(*inputs.shape[:-1], layer.out_features)
