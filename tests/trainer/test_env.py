@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from precision_trainer import cli
+from precision_trainer.gang.batch import advise
 from precision_trainer.gang.request import Inbox, RequestFile
 from precision_trainer.job.boot import decide
 from precision_trainer.job.environment import SETTINGS, examine
@@ -65,6 +66,25 @@ def test_what_is_wrong_or_refused_is_said(tmp_path: Path) -> None:
         "FP16_LOSS_SCALE not set (65536)",
     ):
         assert part in found.text()
+
+
+@pytest.mark.parametrize(
+    ("world_size", "batch_size", "accumulation", "effective"),
+    [(1, 32, 1, 32), (8, 32, 1, 256), (16, 16, 2, 512), (64, 4, 8, 2048), (512, 1, 64, 32768)],
+)
+def test_batch_advice_keeps_a_micro_batch_within_256_samples(
+    world_size: int, batch_size: int, accumulation: int, effective: int
+) -> None:
+    found = advise(world_size)
+    assert (found.batch_size, found.accumulation, found.effective) == (batch_size, accumulation, effective)
+    assert found.text() in examine({"WORLD_SIZE": str(world_size)}).text()
+
+
+@pytest.mark.parametrize("world_size", ["0", "-1", "many", "\u00b2"])
+def test_without_a_number_of_ranks_there_is_no_batch_advice(world_size: str) -> None:
+    found = examine({"WORLD_SIZE": world_size})
+    assert found.batch is None
+    assert "Batch:" not in found.text()
 
 
 def test_the_command_speaks_json_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

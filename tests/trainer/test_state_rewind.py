@@ -99,6 +99,21 @@ def test_a_request_to_rewind_that_waits_at_start_is_carried_out_once(session: Se
     assert [line["step"] for line in session.events("resumed")] == [35]
 
 
+def test_a_request_that_rewinds_and_halves_the_loss_scale_does_both(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
+    session.request.write_text('{"generation":1,"mode":"fp16"}')
+    text = '{"generation":2,"mode":"fp16","rewind":true,"lossScaleFactor":0.5,"growthInterval":4000}'
+    ask = {45: lambda: session.request.write_text(text)}
+    session.run(ask, steps=60, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    assert [line["loss_scale"] for line in session.events("loss_scale_tuned")] == [512.0]
+    assert session.value("genesis_rewinds_total") == 1
+    assert session.value("genesis_loss_scale") == 512.0
+    # The checkpoints before the request hold the scale of then; what was asked for came back with the rewind.
+    assert session.state(60)["scaler"]["growth_interval"] == 4000.0
+
+
 def test_weights_that_are_not_finite_are_not_saved(session: Session, model: list[torch.nn.Module]) -> None:
     from precision_trainer.errors import CheckpointError
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from .. import compat
 from ..analyzer.hardware import Hardware, detect
+from ..gang.batch import BatchAdvice, advise
 from ..gang.request import Inbox, RequestFile
 from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import read_boot
@@ -60,6 +61,8 @@ class Environment:
     torch_note: str | None
     """What to know about this torch; None: nothing."""
     extras: dict[str, bool]
+    batch: BatchAdvice | None
+    """For the ranks that WORLD_SIZE says; None if it says none that one could use."""
 
     def to_wire(self) -> dict[str, object]:
         """For a program."""
@@ -82,6 +85,7 @@ class Environment:
             f"  TF32: {'there' if here.tf32 else 'not there'}; CPU: {flags}",
             f"  FP8: {here.fp8_missing or 'the hardware has it: train --fp8 current'}",
             f"torch {here.torch}" + (f"\n  ! {self.torch_note}" if self.torch_note else ""),
+            *([f"Batch: {self.batch.text()}"] if self.batch is not None else []),
             "Settings:",
             *(
                 f"  {name} = {value}" if value is not None else f"  {name} not set ({SETTINGS[name]})"
@@ -128,4 +132,9 @@ def examine(env: Mapping[str, str] = os.environ) -> Environment:
         hardware,
         compat.security_note(),
         {name: importlib.util.find_spec(name) is not None for name in EXTRAS},
+        _batch(env.get("WORLD_SIZE", "").strip() or "1"),
     )
+
+
+def _batch(world_size: str) -> BatchAdvice | None:
+    return advise(int(world_size)) if world_size.isdecimal() and int(world_size) > 0 else None

@@ -13,7 +13,8 @@ import torch
 
 from ..errors import CheckpointError
 from ..state import files, plain
-from ..state.format import check_model, check_optimizer
+from ..state.format import check_model, check_optimizer, check_scaler
+from ..state.optimizer import load_optimizer
 
 if TYPE_CHECKING:
     from .trainer import ExtendedFP16Trainer
@@ -49,14 +50,16 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     raw = files.read_plain(path)
     if moments is not None:
         check_optimizer(moments, path, trainer.optimizer)
+    scaler: object = raw.get("scaler") if isinstance(raw, dict) else None
+    if isinstance(scaler, dict):
+        check_scaler(scaler, path)
     if trainer.cold is not None:
         _load_cold(trainer, weights, path)
     else:
         check_model({**weights}, path, trainer.model)
         trainer.model.load_state_dict(weights)
     if moments is not None:
-        trainer.optimizer.load_state_dict(moments)
-    scaler: object = raw.get("scaler") if isinstance(raw, dict) else None
+        load_optimizer(trainer.optimizer, moments)
     step: object = raw.get("step") if isinstance(raw, dict) else None
     if isinstance(scaler, dict):
         trainer.scaler.load_state_dict(scaler)

@@ -82,7 +82,7 @@ def validate(
     _check_numbers(raw, where)
     check_model(raw["model_state_dict"], where, model)
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
-    _check_scaler(raw["scaler"], where)
+    check_scaler(raw["scaler"], where)
     for rank, random_state in enumerate(raw["rng"]):
         _check_random_state(random_state, f"{where}: rng of rank {rank}")
     for number, entry in enumerate(raw["mode_history"]):
@@ -178,7 +178,8 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         check_finite(entry, what)
 
 
-def _check_scaler(scaler: dict[str, object], where: Path) -> None:
+def check_scaler(scaler: dict[str, object], where: Path) -> None:
+    """Refuse a scaler's state that is not one. Raises CheckpointError."""
     scale, tracker = scaler.get("scale"), scaler.get("growth_tracker")
     if not isinstance(scale, float) or not 0 < scale < float("inf"):
         raise CheckpointError(f"{where}: scaler.scale {scale!r}: expected a finite number above 0")
