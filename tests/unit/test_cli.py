@@ -491,7 +491,7 @@ def mitigating(**fields: object) -> Status:
     [
         ({}, "a overflow GrowthInterval: not acknowledged yet"),
         ({"acknowledged_at": NOW - 10}, "a overflow GrowthInterval: waiting for good data"),
-        ({"good_since": NOW - 30}, "a overflow GrowthInterval: good for 30s"),
+        ({"good_since": NOW - 30}, "a overflow GrowthInterval: good for"),
         ({"until": NOW - 5}, "past its window"),
         ({"result": Ended.MITIGATED}, "a overflow GrowthInterval: Mitigated"),
     ],

@@ -83,6 +83,11 @@ class Mitigation:
         return self.result is Result.OPEN
 
 
+def in_bf16(mitigations: Iterable[Mitigation], uid: str) -> bool:
+    """BF16 is tried against this workload's overflow, or has helped."""
+    return any(m.uid == uid and m.rung is Rung.BF16 for m in mitigations)
+
+
 def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
     """The windows in which something new began, or which ended; each with the reason that is said of it."""
     known = {(m.uid, m.signal): m for m in before}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.status import Phase
@@ -129,6 +130,8 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
             name, wanted = "rolled back by themselves", status.fallback
         elif rolled:
             name, wanted = ("rolled back" if view.uid in inside else "kept back"), status.fallback
+        elif view.uid in inside and status.precision is Mode.FP16 and in_bf16(status.mitigations, view.uid):
+            name, wanted = "in bf16, against their overflow", Mode.BF16
         elif view.uid in inside:
             name, wanted = f"moved to {status.precision or policy.spec.target}", status.precision
         else:

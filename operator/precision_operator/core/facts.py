@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from precision_operator.api.mitigation import Rung
+from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -75,8 +75,8 @@ class Facts:
 
     def wanted(self, workload: WorkloadView) -> Mode:
         """What this member should train in: the target, or BF16 where that is tried against its overflow, or helped."""
-        lifted = any(m.uid == workload.uid and m.rung is Rung.BF16 for m in self.status.mitigations)
-        return Mode.BF16 if lifted and self.target is Mode.FP16 else self.target
+        lifted = self.target is Mode.FP16 and in_bf16(self.status.mitigations, workload.uid)
+        return Mode.BF16 if lifted else self.target
 
     def lags(self, workload: WorkloadView) -> bool:
         """Its pods have been rolled back, and its template, which we wrote, still says reduced precision."""
