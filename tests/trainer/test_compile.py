@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.request import PrecisionRequest
-from precision_trainer.job import train as train_module
+from precision_trainer.job.loop import Loop
 from precision_trainer.precision.modes import HOT
 from precision_trainer.sentinel.machine import SentinelConfig
 from tests.trainer.gang import Gang
@@ -144,13 +144,13 @@ def test_a_job_compiles_every_mode_before_its_first_step_and_none_later(
     session = Session(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
     counted: list[int] = []
-    original = train_module._Session._step
+    original = Loop._step
 
-    def step(own: train_module._Session) -> None:
+    def step(own: Loop) -> None:
         counted.append(_compilations())
         original(own)
 
-    monkeypatch.setattr(train_module._Session, "_step", step)
+    monkeypatch.setattr(Loop, "_step", step)
     modes = {4: "fp16", 8: "bf16", 12: "fp32"}
     session.run(
         {at: session.write(f'{{"generation":{at},"mode":"{mode}"}}') for at, mode in modes.items()},

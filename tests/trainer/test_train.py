@@ -16,6 +16,7 @@ from precision_trainer.errors import DivergedError
 from precision_trainer.gang.request import RequestFile
 from precision_trainer.job import tasks
 from precision_trainer.job import train as train_module
+from precision_trainer.job.loop import Loop
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
 from precision_trainer.telemetry.logs import JsonLog
@@ -38,17 +39,17 @@ class Session:
     def run(self, at: dict[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
         stop = StopFlag(JsonLog())
         actions = at or {}
-        original = train_module._Session._step
+        original = Loop._step
 
-        def step(session: train_module._Session) -> None:
-            action = actions.get(session._trainer.step)
+        def step(loop: Loop) -> None:
+            action = actions.get(loop._trainer.step)
             if action is not None:
                 action() if action is not STOP else stop.set("SIGTERM")
-            original(session)
+            original(loop)
 
         self.metrics = Metrics()
         with self._patch.context() as patch:
-            patch.setattr(train_module._Session, "_step", step)
+            patch.setattr(Loop, "_step", step)
             patch.setattr(train_module, "Metrics", lambda: self.metrics)
             # Asked at every boundary: tests count steps, and a step may take less than the interval.
             patch.setattr(train_module, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))

@@ -1,29 +1,21 @@
-"""A whole training process of ours around any model, as ``precision-trainer train`` wires it, to be stepped by hand."""
+"""The loop of ``precision-trainer train``, the shipped one, turned by hand around any task."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
 
-import torch
-
-from ..gang.request import Inbox, PrecisionRequest, RequestFile
-from ..job.boot import Start
-from ..job.report import Reporter
-from ..precision.config import ExtendedFP16Config
+from ..gang.request import PrecisionRequest
+from ..job.options import TrainOptions
+from ..job.signals import StopFlag
+from ..job.train import Session
+from ..models.task import Task
+from ..names import REQUEST_FILE_ENV
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary
-from ..precision.trainer import ExtendedFP16Trainer
-from ..state.checkpoint import CheckpointStore
-from ..state.keeper import Keeper
-from ..state.runs import Runs
 from ..telemetry.logs import Field, JsonLog
 from ..telemetry.metrics import Metrics
-
-Batch = TypeVar("Batch")
 
 
 class QuietLog(JsonLog):
@@ -33,70 +25,53 @@ class QuietLog(JsonLog):
         """Nothing."""
 
 
-class Process(Generic[Batch]):
-    """Trainer, agreement, sentinel, request file, bookkeeping and metrics of one process of one rank."""
+class Process:
+    """One process of one rank: agreement, sentinel, request file, bookkeeping and metrics; FP16 and BF16 on a CPU too."""
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        loss: Callable[[torch.nn.Module, Batch], torch.Tensor],
-        config: ExtendedFP16Config,
+        task: Task,
+        mode: PrecisionMode,
         *,
         directory: Path,
-        samples_per_step: int,
-        learning_rate: float = 1e-3,
+        batch_size: int,
+        max_grad_norm: float = 1.0,
         healthy_after_steps: int = 10,
     ) -> None:
-        """Wire everything; the request file and checkpoints lie in ``directory``. FP16 and BF16 are allowed on a CPU."""
-        log = QuietLog()
-        self._loss = loss
-        optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, fused=True)
-        self.trainer = ExtendedFP16Trainer(model, optimizer, config, log=log, allow_cpu=True)
-        self.trainer.request_source = self._next_request
+        """Wire it; the request file and checkpoints lie in ``directory``. It saves only when told to."""
+        options = TrainOptions(
+            batch_size=batch_size,
+            max_grad_norm=max_grad_norm,
+            checkpoint_dir=str(directory / "checkpoints"),
+            checkpoint_every=0,
+            healthy_after=healthy_after_steps,
+        )
         self._request_path = directory / "request"
+        env = {
+            "ENABLE_FP16_TRAINING": str(mode is not PrecisionMode.FP32).lower(),
+            "PRECISION_MODE": mode.wire,
+            "PRECISION_ALLOW_CPU": "true",
+            REQUEST_FILE_ENV: str(self._request_path),
+        }
+        log, self.metrics = QuietLog(), Metrics()
+        self._session = Session(options, log, StopFlag(log), self.metrics, 0, 1, task=task, env=env)
+        self.trainer, self.keeper, self.loop = self._session.trainer, self._session.keeper, self._session.loop
         self._generation = 0
         self.read_at = -1
         """Step of the boundary that read the last request file written."""
-        self.tried: list[int] | None = None
-        """Numbers of the steps that records came for; set it to a list to have them kept."""
-        self._inbox = Inbox(_refused)
-        self._file = RequestFile(str(self._request_path), _refused)
-        self.metrics = Metrics()
-        store = CheckpointStore(str(directory / "checkpoints"), log)
-        self.keeper = Keeper(
-            self.trainer,
-            store,
-            "benchmark",
-            samples_per_step,
-            log=log,
-            metrics=self.metrics,
-            healthy_after_steps=healthy_after_steps,
-        )
-        self._reporter = Reporter(self.trainer, self.keeper, self.metrics, Runs(None, 200, log), samples_per_step, log)
-        self._reporter.begin(Start(self.trainer.mode, "default"), {})
 
-    def step(self, batch: Batch) -> Boundary:
-        """What the training loop does in one turn; returns the boundary before the step."""
-        boundary = self.trainer.begin_step()
-        self._observe(boundary)
-        started = time.monotonic()
-        self.trainer.backward_and_step(self.trainer.training_step(batch, self._loss))
-        self._reporter.step_seconds(time.monotonic() - started)
+    def step(self) -> Boundary:
+        """One turn of the training loop; returns the boundary before its step."""
+        boundary = self.loop.turn()
+        if boundary is None:
+            raise RuntimeError(
+                "training has ended: expected an endless one; the checkpoint directory is used by another"
+            )
         return boundary
-
-    def drain(self) -> None:
-        """Read the steps that are still on their way."""
-        self._observe(self.trainer.drain())
 
     def close(self) -> None:
         """Wait for the thread that writes checkpoints."""
-        self.keeper.close()
-
-    def _observe(self, boundary: Boundary) -> None:
-        self._reporter.boundary(boundary)
-        self.keeper.observe(boundary.records)
-        if self.tried is not None:
-            self.tried.extend(record.step for record in boundary.records)
+        self._session.close()
 
     def request(self, mode: PrecisionMode) -> int:
         """Write the request file as the kubelet does, a whole new file in place of the old; returns its generation."""
@@ -105,15 +80,17 @@ class Process(Generic[Batch]):
         fresh = self._request_path.with_name("request.new")
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(self._request_path)
+        self._watch_for_its_reading()
         return self._generation
 
-    def _next_request(self, applied_generation: int) -> PrecisionRequest | None:
-        new = self._file.poll()
-        if new is not None:
-            self.read_at = self.trainer.step
-            self._inbox.offer(new, self.trainer.applied)
-        return self._inbox.pending(applied_generation)
+    def _watch_for_its_reading(self) -> None:
+        trainer, shipped = self.trainer, self.trainer.request_source
+        assert shipped is not None
 
+        def watch(applied_generation: int) -> PrecisionRequest | None:
+            request = shipped(applied_generation)
+            if request is not None:
+                self.read_at, trainer.request_source = trainer.step, shipped
+            return request
 
-def _refused(reason: str, message: str) -> None:
-    raise RuntimeError(f"the benchmark's own request was refused: {reason}: {message}")
+        trainer.request_source = watch

@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..models.task import Task
-from ..precision.config import ExtendedFP16Config
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary
 from .ours import Process
@@ -44,19 +42,24 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
 
 class _Driver:
-    """Steps a process over its own data."""
+    """Turns a process over its own data."""
 
     def __init__(self, workload: Workload, mode: PrecisionMode, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._task: Task = workload.make(0)
-        self._size = workload.batch_size
-        config = ExtendedFP16Config(precision_mode=mode)
-        self.process = Process(
-            self._task.model, self._task.loss, config, directory=directory, samples_per_step=workload.batch_size
-        )
+        self.process = Process(workload.make(0), mode, directory=directory, batch_size=workload.batch_size)
+        self.tried: list[int] = []
+        """Numbers of the steps that records came for."""
 
     def step(self) -> Boundary:
-        return self.process.step(self._task.batches(self.process.keeper.samples, self._size))
+        return self._seen(self.process.step())
+
+    def drain(self) -> None:
+        """Read the steps that are still on their way."""
+        self._seen(self.process.trainer.drain())
+
+    def _seen(self, boundary: Boundary) -> Boundary:
+        self.tried += [record.step for record in boundary.records]
+        return boundary
 
 
 def host_waits(workload: Workload, directory: Path, *, steps: int = 20) -> dict[str, float]:
@@ -84,8 +87,6 @@ def switch(workload: Workload, directory: Path, tick: Tick, *, flips: int = FLIP
     """
     driver = _Driver(workload, PrecisionMode.FP32, directory / "switch")
     process, trainer = driver.process, driver.process.trainer
-    tried: list[int] = []
-    process.tried = tried
     flips_seen: list[dict[str, float | int | str]] = []
     for number in range(flips):
         mode = MODES[(number + 1) % len(MODES)]
@@ -97,7 +98,8 @@ def switch(workload: Workload, directory: Path, tick: Tick, *, flips: int = FLIP
         steps = change.step - process.read_at
         flips_seen.append({"to": mode.wire, "steps": steps, "seconds": round(change.time - asked, 5)})
         tick()
-    process.drain()
+    driver.drain()
+    tried = driver.tried
     lost = len(set(range(trainer.step)) ^ set(tried)) + len(tried) - len(set(tried))
     process.close()
     return {
@@ -119,7 +121,7 @@ def checkpoints(
     """
     driver = _Driver(workload, PrecisionMode.MIXED_BF16, directory / "checkpoints")
     process = driver.process
-    keeper, metrics = process.keeper, process.metrics
+    metrics = process.metrics
     # A step takes its gradients' memory anew: the first ones are slower, and are not what a checkpoint adds.
     for _ in range(WARM_UP):
         driver.step()
@@ -131,7 +133,7 @@ def checkpoints(
         for _ in range(_STEPS_BETWEEN):
             quiet.append(_timed(driver.step))
         saved = process.trainer.step
-        keeper.save()
+        process.loop.save()
         added.append(metrics.gauge("genesis_checkpoint_step_added_seconds") or 0.0)
         while metrics.gauge("genesis_checkpoint_step") != saved:
             writing.append(_timed(driver.step))
@@ -158,7 +160,7 @@ def checkpoints(
 def _rewind(driver: _Driver) -> float:
     """Seconds from weights that are NaN to the weights of the last healthy checkpoint, in this process."""
     process = driver.process
-    process.drain()
+    driver.drain()
     with torch.no_grad():
         for parameter in process.trainer.model.parameters():
             parameter.fill_(torch.nan)

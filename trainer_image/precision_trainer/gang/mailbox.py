@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import torch
 
 Note = TypeVar("Note")
 
 
-@dataclass(slots=True)
-class _Letter(Generic[Note]):
+class _Letter(NamedTuple, Generic[Note]):
     note: Note
-    values: torch.Tensor
+    pieces: Sequence[torch.Tensor]
     ready: torch.cuda.Event | None
 
 
 class Mailbox(Generic[Note]):
-    """A queue of 1-D FP32 tensors. On CUDA each is copied to pinned memory asynchronously; on the CPU it is already there.
+    """A queue of small FP32 tensors. On CUDA they are copied to pinned memory asynchronously; on the CPU they are there.
 
     ``get`` waits for the copy of the oldest letter; by the time a step that is ``delay`` boundaries old is read, the copy is
     done, so that nothing waits in practice.
@@ -34,16 +33,22 @@ class Mailbox(Generic[Note]):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, note: Note, values: torch.Tensor) -> None:
-        """Send ``values`` (1-D, not changed afterwards) with a note that stays on the host."""
+    def put(self, note: Note, pieces: Sequence[torch.Tensor]) -> None:
+        """Send numbers with a note that stays on the host.
+
+        Args:
+            note: comes back with them.
+            pieces: 0-D or 1-D, read one after the other; on the CPU where they lie, so not changed before.
+        """
         if not self._cuda:
-            self._queue.append(_Letter(note, values, None))
+            self._queue.append(_Letter(note, pieces, None))
             return
+        values = torch.cat([piece.reshape(-1) for piece in pieces])
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
         ready: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-        self._queue.append(_Letter(note, host, ready))
+        self._queue.append(_Letter(note, (host,), ready))
 
     def get(self) -> tuple[Note, list[float]]:
         """The oldest letter. Raises IndexError if there is none."""
@@ -58,5 +63,9 @@ class Mailbox(Generic[Note]):
 def _open(letter: _Letter[Note]) -> list[float]:
     if letter.ready is not None:
         letter.ready.synchronize()
-    values: list[float] = letter.values.tolist()
+    values: list[float] = []
+    for piece in letter.pieces:
+        numbers = piece.tolist()
+        # Of a 0-D tensor tolist() gives the number itself, whatever its annotation says.
+        values += numbers if piece.dim() else (cast(float, numbers),)
     return values

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 
 from ..precision.modes import PrecisionMode
-from ..precision.steps import Boundary, ModeChange, StepRecord
+from ..precision.steps import ModeChange, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
 from ..sentinel.machine import Transition
 from ..sentinel.shadow import ShadowReading
@@ -21,10 +23,17 @@ from ..telemetry.metrics import Metrics
 from .boot import Start
 
 _MEMORY_EVERY_STEPS = 50
+_PER_STEP = (
+    "genesis_fp16_training_steps",
+    "genesis_fp16_overflow_steps",
+    "genesis_nonfinite_loss_steps",
+    "genesis_training",
+    "genesis_training_success",
+)
 
 
 class Reporter:
-    """Takes in boundaries; knows the contract's names."""
+    """Takes in what steps came to; knows the contract's names."""
 
     def __init__(
         self,
@@ -41,6 +50,8 @@ class Reporter:
         self._baseline = baseline or BaselineRecorder("")
         self._bad_fp32_steps = 0
         self._last_record_at = time.monotonic()
+        self._shown: tuple[PrecisionMode | None, int] = None, 0
+        """Mode and generation of the last step reported."""
 
     def begin(self, start: Start, run_info: dict[str, str], *, fresh: bool = True) -> None:
         """Before the first step: all ranks have agreed on ``start`` and loaded the same checkpoint.
@@ -103,57 +114,75 @@ class Reporter:
         level, pinned = float(sentinel.level), float(len(sentinel.pinned))
         self._metrics.set({"genesis_sentinel_level": level, "genesis_sentinel_pinned_layers": pinned})
 
-    def boundary(self, boundary: Boundary) -> int:
-        """Report what was agreed.
-
-        Returns:
-            How many FP32 steps in a row were non-finite up to now (the same number on all ranks).
-        """
-        for record in boundary.records:
-            self._record(record)
-        if boundary.change is not None:
-            self._change(boundary.change)
-        return self._bad_fp32_steps
-
-    def _change(self, change: ModeChange) -> None:
+    def change(self, change: ModeChange) -> None:
+        """The mode was changed, or a request for the one in force was applied."""
         tell_change(self._log, change, loss_scale=self._scale())
         if change.before is not change.after:
             self._remember(change.after, change.generation, change.source, change.time)
             self._metrics.clear("genesis_precision_gradient_cosine", "genesis_precision_gradient_error_ratio")
 
-    def _record(self, record: StepRecord) -> None:
-        now = time.monotonic()
-        fp32 = record.mode is PrecisionMode.FP32
-        self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and record.nonfinite else 0
-        progress = self._keeper.progress
-        seconds = now - self._last_record_at
-        progress.observe(record, fp32=fp32, samples=self._samples_per_step, seconds=seconds)
-        self._last_record_at = now
-        if self._runs is None:
-            return
-        if fp32:
-            self._baseline.observe(record, record.step, samples=self._samples_per_step, seconds=seconds)
-        elif self._baseline.recording:
-            self._show_baseline(self._baseline.end(time.time(), memory.peak_bytes(self._trainer.device)))
-        if record.step % _MEMORY_EVERY_STEPS == 0:
-            self._show_memory(record.mode)
-        counters = {"genesis_training_steps": 1.0, "genesis_training_samples": float(self._samples_per_step)}
-        counters["genesis_fp16_training_steps"] = float(not fp32)
-        counters["genesis_fp16_overflow_steps"] = float(record.overflow)
-        counters["genesis_nonfinite_loss_steps"] = float(record.nonfinite)
-        gauges = {"genesis_training_step": float(record.step + 1), "genesis_loss_scale": record.loss_scale}
+    def routine(self, record: StepRecord) -> bool:
+        """Whether nobody has to hear of a step at once: it went well, in the mode that was last reported."""
+        good = not record.skipped and record.loss - record.loss == 0.0
+        return good and record.mode is self._shown[0] and record.generation == self._shown[1]
+
+    def steps(self, records: Sequence[StepRecord], read_at: Sequence[float]) -> int:
+        """Report steps, in their order.
+
+        Args:
+            records: what they came to.
+            read_at: monotonic seconds at which each was read.
+
+        Returns:
+            How many FP32 steps in a row were non-finite up to now (the same number on all ranks).
+        """
+        if not records:
+            return self._bad_fp32_steps
+        counters = dict.fromkeys(_PER_STEP, 0.0)
+        progress, samples = self._keeper.progress, self._samples_per_step
+        for record, now in zip(records, read_at, strict=True):
+            fp32, nonfinite = record.mode is PrecisionMode.FP32, record.nonfinite
+            self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and nonfinite else 0
+            seconds = now - self._last_record_at
+            self._last_record_at = now
+            progress.observe(record, fp32=fp32, samples=samples, seconds=seconds)
+            if self._runs is None:
+                continue
+            counters["genesis_fp16_training_steps"] += not fp32
+            counters["genesis_fp16_overflow_steps"] += record.overflow
+            counters["genesis_nonfinite_loss_steps"] += nonfinite
+            if fp32:
+                self._baseline.observe(record, record.step, samples=samples, seconds=seconds)
+            elif self._baseline.recording:
+                self._show_baseline(self._baseline.end(time.time(), memory.peak_bytes(self._trainer.device)))
+            if record.step % _MEMORY_EVERY_STEPS == 0:
+                self._show_memory(record.mode)
+            self._count_runs(self._runs, record, now, counters)
+        last = records[-1]
+        self._shown = last.mode, last.generation
+        if self._runs is not None:
+            counters["genesis_training_steps"] = float(len(records))
+            counters["genesis_training_samples"] = float(len(records) * samples)
+            self._metrics.add(counters, self._gauges(records))
+            # The record proves it: every rank ran this step in this mode (agreement.decode checks the sum).
+            self._metrics.acknowledge(last.mode.wire, last.generation)
+        return self._bad_fp32_steps
+
+    def _gauges(self, records: Sequence[StepRecord]) -> dict[str, float]:
+        """What the last of these steps left."""
+        last, progress = records[-1], self._keeper.progress
+        gauges = {"genesis_training_step": float(last.step + 1), "genesis_loss_scale": last.loss_scale}
         if progress.loss is not None:
             gauges["genesis_training_loss"] = progress.loss
-        if record.grad_norm is not None and record.grad_norm - record.grad_norm == 0.0:
-            gauges["genesis_grad_norm"] = record.grad_norm
+        norms = (record.grad_norm for record in reversed(records) if record.grad_norm is not None)
+        norm = next((norm for norm in norms if math.isfinite(norm)), None)
+        if norm is not None:
+            gauges["genesis_grad_norm"] = norm
         if progress.baseline_loss >= 0:
             gauges["genesis_fp32_baseline_loss"] = progress.baseline_loss
             gauges["genesis_fp32_baseline_samples_per_second"] = progress.baseline_samples_per_second
-        gauges["genesis_precision_changed_timestamp_seconds"] = self._changed_at(record)
-        counters |= self._run_counters(record, now)
-        self._metrics.add(counters, gauges)
-        # The record proves it: every rank ran this step in this mode (agreement.decode checks the sum).
-        self._metrics.acknowledge(record.mode.wire, record.generation)
+        gauges["genesis_precision_changed_timestamp_seconds"] = self._changed_at(last)
+        return gauges
 
     def _show_baseline(self, baseline: Baseline | None) -> None:
         if baseline is not None:
@@ -174,26 +203,23 @@ class Reporter:
             (entry["time"] for entry in reversed(history) if entry["mode"] == record.mode.wire), history[-1]["time"]
         )
 
-    def _run_counters(self, record: StepRecord, now: float) -> dict[str, float]:
-        assert self._runs is not None
-        counters: dict[str, float] = {}
-        if self._runs.crashed_before:
+    def _count_runs(self, runs: Runs, record: StepRecord, now: float, counters: dict[str, float]) -> None:
+        if runs.crashed_before:
             # Not before the first step: a counter must be seen at 0 before it rises.
-            self._runs.crashed_before = False
-            counters["genesis_training"] = 1.0
-        ended = self._runs.observe(record.step + 1, record.nonfinite, now)
+            runs.crashed_before = False
+            counters["genesis_training"] += 1.0
+        ended = runs.observe(record.step + 1, record.nonfinite, now)
         if ended is not None:
             well, seconds = ended
-            counters["genesis_training"] = counters.get("genesis_training", 0.0) + 1.0
-            counters["genesis_training_success"] = float(well)
+            counters["genesis_training"] += 1.0
+            counters["genesis_training_success"] += well
             if record.mode is PrecisionMode.FP32:
                 self._baseline.run_ended(well)
             self._metrics.run_seconds(seconds)
-        return counters
 
-    def step_seconds(self, seconds: float) -> None:
-        """Duration of the step just tried."""
-        self._metrics.step_seconds(seconds)
+    def step_seconds(self, seconds: Sequence[float]) -> None:
+        """Durations of the steps just tried."""
+        self._metrics.step_seconds(*seconds)
 
     def rewound(self) -> None:
         """Training went back to a healthy checkpoint: the open run ends, not well."""

@@ -50,8 +50,8 @@ class Channel:
         return self._header
 
     def put(self, sent: Sent, numbers: list[torch.Tensor]) -> None:
-        """Send the averaged message and what follows it (steps.read_record), all 1-D, to the host, unread."""
-        self._mailbox.put(sent, torch.cat(numbers))
+        """Send the averaged message and what follows it (steps.read_record) to the host, unread; see Mailbox.put."""
+        self._mailbox.put(sent, numbers)
 
     def read(self, keep: int) -> Iterator[tuple[Sent, Agreed | None, StepRecord]]:
         """The steps that were sent, oldest first, but for the last ``keep`` ones; None where nobody had anything to say.

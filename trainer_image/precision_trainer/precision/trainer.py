@@ -92,7 +92,6 @@ class ExtendedFP16Trainer(Boundaries):
             compiled.compile_in_place(model, self.config.compile_backend)
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
-        self._scale = self.scaler.scale_value.view(1)  # the same memory, as the channel takes it
         self._log = log
         self.step, self.applied = 0, None
         self.sentinel = None
@@ -218,8 +217,10 @@ class ExtendedFP16Trainer(Boundaries):
             True if this ended a step (also if the update was skipped).
         """
         steps = self.config.gradient_accumulation_steps
-        part = loss.float() if steps == 1 else loss.float() / steps
-        seen = part.detach().view(1)
+        part = loss if loss.dtype is torch.float32 else loss.float()
+        if steps > 1:
+            part = part / steps
+        seen = part.detach()
         self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
         # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
         root = self.scaler.scale_value if self.mode.uses_scaler else self._one
@@ -241,7 +242,7 @@ class ExtendedFP16Trainer(Boundaries):
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
-            torch.autograd.backward((part, telemetry), (root, torch.cat((header, self._loss_sum))))
+            torch.autograd.backward((part, telemetry), (root, torch.cat((header, self._loss_sum.reshape(1)))))
             assert telemetry.grad is not None
             mean = [telemetry.grad]
         self._loss_sum = None
@@ -263,7 +264,9 @@ class ExtendedFP16Trainer(Boundaries):
         updated = self._gradient_update(scaler, measure=self.step % self._norm_every == 0)
         if self.cold is not None:
             self.cold.publish()
-        numbers += (updated.found_inf, self._scale)
+        scale = self.scaler.scale_value
+        # A copy, where it is told: the sentinel or a request may change the scale before the record is read.
+        numbers += (updated.found_inf, scale if scaler is None else scale.clone())
         if updated.norm is not None:
             numbers.append(updated.norm)
         number = 0

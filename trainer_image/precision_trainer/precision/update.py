@@ -17,9 +17,9 @@ class Updated(NamedTuple):
     """What an update leaves behind, all on the device."""
 
     found_inf: torch.Tensor
-    """1.0: gradients were not finite, nothing was changed. [1]; the next update writes into it."""
+    """1.0: gradients were not finite, nothing was changed. 0-dim; the next update writes into it."""
     norm: torch.Tensor | None
-    """Of all gradients before clipping, [1]; None if it was not measured."""
+    """Of all gradients before clipping, 0-dim; None if it was not measured."""
     norms: torch.Tensor | None
     """Of each parameter's gradient before clipping, in the optimizer's order, [P]; None if they were not measured."""
     gradients: list[torch.Tensor]
@@ -44,11 +44,9 @@ class GradientUpdate:
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         # Constants and results have their tensors once: making them costs more than the arithmetic.
-        self._max_norm, self._epsilon = (torch.full((1,), value, device=device) for value in (max_grad_norm, 1e-6))
-        self._one = torch.ones(1, device=device)
-        self._found_inf, self._coefficient = torch.zeros(1, device=device), torch.zeros(1, device=device)
-        # The same memory as scalars, as optimizers and kernels take them.
-        self._flag, self._factor = self._found_inf.squeeze(), self._coefficient.squeeze()
+        self._max_norm, self._epsilon, self._one, self._found_inf, self._coefficient = (
+            torch.full((), value, device=device) for value in (max_grad_norm, 1e-6, 1.0, 0.0, 0.0)
+        )
 
     def __call__(self, scaler: LossScaler | None, *, measure: bool) -> Updated:
         """Update the weights once, and drop the gradients.
@@ -61,11 +59,11 @@ class GradientUpdate:
         parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
         if scaler is not None:
-            scaler.unscale_(gradients, self._flag)
+            scaler.unscale_(gradients, self._found_inf)
         norm = norms = None
         if measure or self._clips:
             norms = torch.stack(torch._foreach_norm(gradients))
-            norm = torch.linalg.vector_norm(norms, keepdim=True)
+            norm = torch.linalg.vector_norm(norms)
         if scaler is None:
             # Clipping by a norm that is not finite would spoil finite gradients too.
             self._check([norm] if norm is not None and self._clips else gradients)
@@ -73,16 +71,16 @@ class GradientUpdate:
             self._clip(gradients, norm)
         self._step()
         if scaler is not None:
-            scaler.update(self._flag)
+            scaler.update(self._found_inf)
         for parameter in parameters:  # zero_grad(set_to_none=True), without its profiling of every call
             parameter.grad = None
         return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
 
     def _check(self, tensors: list[torch.Tensor]) -> None:
         """Set found_inf to 1.0 if a value is inf or NaN, else to 0.0: GradScaler's kernel, "unscaling" by 1."""
-        self._flag.zero_()
+        self._found_inf.zero_()
         if tensors:
-            torch._amp_foreach_non_finite_check_and_unscale_(tensors, self._flag, self._one)
+            torch._amp_foreach_non_finite_check_and_unscale_(tensors, self._found_inf, self._one)
 
     def _clip(self, gradients: list[torch.Tensor], norm: torch.Tensor) -> None:
         """What clip_grad_norm_ does, times max_norm / (norm + 1e-6), at most 1; or less, where the norm is unusual."""
@@ -93,18 +91,18 @@ class GradientUpdate:
         else:
             coefficient.fill_(1.0)
         if self._adaptive is not None:
-            torch.minimum(self._factor, self._adaptive(norm.squeeze()), out=self._factor)
-        torch._foreach_mul_(gradients, self._factor)
+            torch.minimum(self._coefficient, self._adaptive(norm), out=self._coefficient)
+        torch._foreach_mul_(gradients, self._coefficient)
 
     def _step(self) -> None:
         if not self._fused:
             # Any other optimizer has to be told by the host: one wait a step.
-            if not self._flag.item():
+            if not self._found_inf.item():
                 self._optimizer.step()
             return
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
         # Gradients are unscaled already, hence no grad_scale. vars(): the attributes are not declared on Optimizer.
-        vars(self._optimizer).update(grad_scale=None, found_inf=self._flag)
+        vars(self._optimizer).update(grad_scale=None, found_inf=self._found_inf)
         try:
             self._optimizer.step()
         finally:

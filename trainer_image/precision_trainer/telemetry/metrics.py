@@ -154,10 +154,13 @@ class Metrics(Collector):
         with self._lock:
             self._transitions[key] = self._transitions.get(key, 0.0) + 1.0
 
-    def step_seconds(self, seconds: float) -> None:
-        """Duration of a step, waiting for the next one's time (``--step-interval-seconds``) left out."""
+    def step_seconds(self, *seconds: float) -> None:
+        """Durations of steps, waiting for the next one's time (``--step-interval-seconds``) left out."""
+        if not seconds:
+            return
         with self._lock:
-            self._step_seconds.observe(seconds)
+            for duration in seconds:
+                self._step_seconds.observe(duration)
             self.last_step_at = time.monotonic()
 
     def run_seconds(self, seconds: float) -> None:
