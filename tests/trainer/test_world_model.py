@@ -493,10 +493,13 @@ def test_verify_fp32_looks_at_what_the_layers_computed_in(monkeypatch: pytest.Mo
     assert "NOT FP32" in failed.text()
 
 
-def test_the_command_verifies_fp32_whatever_the_environment_asks_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_verifies_fp32_whatever_the_environment_and_the_jobs_request_ask_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
+    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(tmp_path / "request"))
+    (tmp_path / "request").write_text('{"generation":1,"mode":"fp16"}')
     assert cli.main(["verify-fp32", "--trajectories", "50", "-o", "json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["passed"]

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import EXIT_FAILED, EXIT_OK
+from ..names import REQUEST_FILE_ENV
 
 if TYPE_CHECKING:
     from . import Commands
@@ -31,7 +32,8 @@ def register(commands: Commands) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    os.environ["ENABLE_FP16_TRAINING"] = "false"
+    # Where it runs beside a job (kubectl exec), the job's request is not meant for it.
+    os.environ |= {"ENABLE_FP16_TRAINING": "false", REQUEST_FILE_ENV: os.devnull}
     from ..models.verify import verify_fp32
 
     result = verify_fp32(parsed.environment, parsed.trajectories, epochs=parsed.epochs, batch_size=parsed.batch_size)
