@@ -257,7 +257,7 @@ def test_a_mutating_policy_is_left_out_where_it_is_switched_off(render: Render, 
     assert names(render()) - names(render(f"admission.{policy}.enabled=false")) == {name}
     objects = render(gate_api=False)
     assert names(objects) == set()
-    assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 2
+    assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 3
 
 
 @pytest.mark.parametrize(
