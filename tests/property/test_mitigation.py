@@ -339,6 +339,16 @@ def test_an_edit_may_end_an_open_window_and_suspend_stops_its_ladder() -> None:
     assert {h.name for h in world.status.held} == {"hot-0"}
 
 
+def test_another_target_ends_every_window() -> None:
+    world = breached()
+    world.policy = replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
+    world.bad = {}
+    world.step()
+    assert (world.status.phase, world.status.mitigations) == (Phase.PENDING, ())
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    assert len(world.really_in(Mode.BF16)) == 6
+
+
 def test_a_cohort_that_only_bf16_could_help_promotes_nothing() -> None:
     steps = {"steps": [{"setWeight": 20}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}
     world = fleet(**QUICK, strategy=steps)

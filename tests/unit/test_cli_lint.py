@@ -90,6 +90,10 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         ),
         ({"reenable": {"prerequisites": []}}, "nobody vouches for it"),
         ({"evaluation": {"failureLimit": 100}}, "to be believed, which is the whole deadline of 300 s"),
+        (
+            {"rollback": {"mitigation": {"overflow": {"window": "10m"}}}},
+            "end before every rung of the ladder has had its dwell, which takes 1440 s",
+        ),
         ({"rollback": {"ackTimeout": "10m"}}, "past the P0 deadline of 300 s: shorten ackTimeout"),
         (
             {"evaluation": {"onNoData": "Rollback", "noDataLimit": "30s"}},

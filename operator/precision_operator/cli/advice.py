@@ -128,6 +128,14 @@ def _promql(path: str, query: str, *, spec: PolicySpec, namespace: str) -> Itera
 
 def _times(spec: PolicySpec) -> Iterator[Fault]:
     evaluation, rollback = spec.evaluation, spec.rollback
+    mitigation = rollback.mitigation
+    ladder = len(mitigation.ladder) * max(mitigation.dwell_seconds, evaluation.window_seconds)
+    if 0 < mitigation.overflow_window_seconds < ladder:
+        yield Fault(
+            "spec.rollback.mitigation.overflow.window",
+            f"{mitigation.overflow_window_seconds:g} s end before every rung of the ladder has had its dwell, which takes "
+            f"{ladder:g} s (at least one metrics window each): lengthen window, or shorten dwell or ladder",
+        )
     confirm = (evaluation.failure_limit + 1) * evaluation.interval_seconds
     for severity in (Severity.P0, Severity.P1):
         deadline = rollback.deadlines_seconds[severity]
