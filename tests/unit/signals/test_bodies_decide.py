@@ -28,7 +28,7 @@ POLICY = policy(
     evaluation={"interval": "15s", "failureLimit": 0, "minSamples": 1, "minSteps": 20, "maxSampleAge": "60s"},
     strategy={"steps": [{"setWeight": 50}, {"setWeight": 100}]},
 )
-SLOW_SECONDS, QUICK_SECONDS = 1.5, 10.0
+SLOW_SECONDS, QUICK_SECONDS = 2.0, 10.0
 """Deadline of a query, where one is made to miss it, and where none should on the busiest machine."""
 MAX_BYTES = 20_000
 PODS = ("p0", "p1")
