@@ -168,6 +168,14 @@ def test_a_severe_breach_takes_over_a_canary_at_once_and_its_trainers_have_time_
     assert incident_of(world) == (severity, strategy)
 
 
+def test_the_rest_is_judged_in_what_it_trains_in_where_the_fallback_is_reduced_precision_too() -> None:
+    world = compared(by_canary(fallback="bf16"))
+    assert (world.really_in(Mode.BF16), len(world.really_in(Mode.FP16))) == (canary_of(world), 5)
+    world.bad = dict.fromkeys(sorted(world.really_in(Mode.FP16))[:2], NAN)
+    world.step()
+    assert incident_of(world) == (Severity.P0, Strategy.EMERGENCY)
+
+
 @pytest.mark.parametrize(("command", "strategy"), [("abort", Strategy.EMERGENCY), ("rollback", Strategy.GRADUAL)])
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_person_can_end_the_comparison_at_any_time(command: str, strategy: Strategy, waits: bool) -> None:

@@ -205,10 +205,12 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     verdicts = []
     inside = {m.uid for m in facts.status.members} - {h.uid for h in facts.status.held}
     stranded = tuple((w, d) for w, d in facts.rescuable if w.uid in inside)
+    # With BF16 to fall back to, who is not down yet is judged in what the others have left.
+    left = (facts.spec.target,) if facts.status.phase is Phase.ROLLING_BACK else ()
     for workload, _ in (*facts.members, *stranded):
         pods = live_pods(workload)
         # On its way to BF16 it is judged in what it still trains in.
-        for mode in dict.fromkeys((facts.wanted(workload), facts.target)):
+        for mode in dict.fromkeys((facts.wanted(workload), facts.target, *left)):
             told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
             crashing = told and any(pod.crashing for pod in pods)
             # What was promoted, or breaches, stays judged even when its metrics are lost: that is Unknown, not gone.
