@@ -62,7 +62,7 @@ class Fleet:
         self.kubectl.apply({**policy, "metadata": {"name": "fleet", "namespace": self.namespace}})
 
     def suspend(self, suspended: bool) -> None:
-        """Keep the operator from deciding, or let it again; what it sees it goes on counting."""
+        """Keep the operator from looking and deciding, or let it again."""
         patch = json.dumps({"spec": {"suspend": suspended}})
         self.kubectl("patch", "precisionpolicy", "fleet", "-n", self.namespace, "--type=merge", "-p", patch)
 
