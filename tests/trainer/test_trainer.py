@@ -392,6 +392,22 @@ def test_a_file_of_an_unfused_optimizer_leaves_a_fused_one_fused(text: LibraryTe
     assert all(torch.equal(a, b) for a, b in zip(before, weights(fused), strict=True))
 
 
+@pytest.mark.parametrize("mode", [FP32, FP16])
+def test_an_old_file_of_weights_alone_loads_in_any_mode_with_a_warning(
+    mode: PrecisionMode, text: LibraryText, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = make(FP32), make(mode)
+    step(first, text)
+    torch.save({"model_state_dict": first.model.state_dict()}, tmp_path / "old.pt")
+    second.load_checkpoint(tmp_path / "old.pt")
+    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines if line.get("level") == "warning"] == ["resumed_plain"]
+    second.save_checkpoint(tmp_path / "ours.pt")
+    second.load_checkpoint(tmp_path / "ours.pt")
+    assert "resumed_plain" not in capsys.readouterr().out
+
+
 def test_a_file_with_a_broken_scaler_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
     trainer = make(FP16)
     trainer.save_checkpoint(tmp_path / "one.pt")

@@ -64,6 +64,13 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     if isinstance(scaler, dict):
         trainer.scaler.load_state_dict(scaler)
     trainer.step = step if isinstance(step, int) else 0
+    if not isinstance(step, int):
+        trainer.log.warning(
+            "resumed_plain",
+            f"{path}: weights{'' if moments is None else ' and optimizer'} taken over, counting steps from 0; this trainer "
+            "did not write it, and nothing vouches for its age or origin",
+            path=str(path),
+        )
 
 
 def _load_cold(trainer: ExtendedFP16Trainer, weights: dict[str, torch.Tensor], path: Path) -> None:

@@ -92,7 +92,7 @@ class ExtendedFP16Trainer(Boundaries):
             compiled.compile_in_place(model, self.config.compile_backend)
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
-        self._log = log
+        self.log = log
         self.step, self.applied = 0, None
         self.sentinel = None
         if self.config.sentinel.enabled and self.cold is None:
@@ -173,7 +173,7 @@ class ExtendedFP16Trainer(Boundaries):
             Seconds; see compiled.prewarm.
         """
         return compiled.prewarm(
-            self.module, lambda model: loss_fn(model, batch), modes, device=self.device, log=self._log
+            self.module, lambda model: loss_fn(model, batch), modes, device=self.device, log=self.log
         )
 
     # --- the step -----------------------------------------------------------------------------------------------------
