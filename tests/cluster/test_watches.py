@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,8 +29,8 @@ FLEET = Selector(match_labels=(("fleet", "a"),))
 class World(InventorySink):
     """An inventory that a running kopf fills."""
 
-    def __init__(self) -> None:
-        self.inventory = Inventory(DeploymentAdapter())
+    def __init__(self, namespaces: Sequence[str]) -> None:
+        self.inventory = Inventory(DeploymentAdapter(), namespaces=namespaces)
         self.beats: set[str] = set()
         self._news = asyncio.Event()
         super().__init__(self.inventory, enqueue=lambda key: None, heartbeat=self.beats.add)
@@ -52,7 +52,7 @@ class World(InventorySink):
 
 @asynccontextmanager
 async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
-    world, stop = World(), asyncio.Event()
+    world, stop = World(settings.watch_namespaces), asyncio.Event()
     kopf = asyncio.create_task(
         run_kopf(build_registry(world, settings), settings, access=access, stop_flag=stop), name="kopf"
     )
@@ -61,6 +61,7 @@ async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
     if kopf.done():
         ready.cancel()
         await kopf
+    await ready
     yield world
     stop.set()
     await kopf
@@ -97,9 +98,7 @@ async def test_what_exists_comes_and_goes_is_known(
         await world.until(
             lambda: [(v.name, len(v.pods)) for v in inventory.selected(namespace, FLEET)] == [("one", 1), ("two", 2)]
         )
-        # The garbage collector may take a minute to begin after kinds were added.
-        gone = ("delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
-        await asyncio.to_thread(kubectl, *gone, timeout=300)
+        await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
         await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["two"])
         await world.until(lambda: inventory.count(Kind.PODS) == 2)
         assert world.beats >= {"deployments", "pods", "precisionpolicies"}
