@@ -188,6 +188,13 @@ def test_the_quick_scenarios_have_an_eighth_of_the_trajectories() -> None:
     ]
 
 
+def test_a_share_above_the_whole_peak_is_no_measurement() -> None:
+    row = models.ModelRow("rssm", "cpu", "fp32", "fp32", 0.5, 1.0, 10**9, None, 0, None, None)
+    assert models._share(row, 4.0) == 0.5  # 2 of 4 GFLOP/s
+    assert models._share(row, 1.0) is None
+    assert models._share(row, 0.0) is None
+
+
 def test_a_model_is_timed_in_every_precision_or_it_is_said_why_not() -> None:
     ticks: list[None] = []
     small = partial(transformer, width=32, layers=1, context=16, batch_size=2)
@@ -200,7 +207,8 @@ def test_a_model_is_timed_in_every_precision_or_it_is_said_why_not() -> None:
     assert rows["fp32"].flops == 6 * tokens * (12 * width * width + 256 * width) + 3 * 4 * tokens * 16 * width
     for row in rows.values():
         assert (row.step_seconds is None) == (row.missing is not None)
-        assert row.missing is not None or (row.ran == row.asked and 0 < (row.of_peak or 0) < 1)
+        assert row.missing is not None or row.ran == row.asked
+        assert row.of_peak is None or 0 < row.of_peak <= 1
     assert rows["tf32"].missing == models.NO_TF32
     text = report.markdown("tiny", [], {}, list(rows.values()))
     assert f"| {rows['fp32'].workload} | tf32 | not measured: {models.NO_TF32} |" in text

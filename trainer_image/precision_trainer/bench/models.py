@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -52,7 +52,8 @@ class ModelRow:
     flops: int
     """Of the products of a step, forward and backward, attention as if nothing were masked."""
     of_peak: float | None
-    """``flops`` a second, as a share of the fastest product measured here in this format."""
+    """``flops`` a second, as a share of the fastest product measured here in this format, before and after the steps. None
+    also where it came out above 1: then others disturbed the products more than the steps, and the peak is not known."""
     activation_bytes: int | None
     """Kept for the backward pass, parameters left out."""
     peak_bytes: int | None
@@ -72,10 +73,10 @@ def workloads(device: torch.device) -> tuple[Make, ...]:
 
 def measure(device: torch.device, makes: Sequence[Make], tick: Tick, *, rounds: int = ROUNDS) -> list[ModelRow]:
     """Time every workload in every precision; ``tick`` is called after every round of each."""
-    products = gemm.measure(device, tf32=detect().tf32)
+    tf32 = detect().tf32
+    products = gemm.measure(device, tf32=tf32)
     missing = {item.format: NO_TF32 for item in products if item.format == "tf32" and item.gflops is None}
     missing |= gemm.emulated(products, tuple(MODES))
-    peaks = {item.format: item.gflops for item in products}
     rows: list[ModelRow] = []
     for make in makes:
         load = make()
@@ -88,24 +89,33 @@ def measure(device: torch.device, makes: Sequence[Make], tick: Tick, *, rounds: 
             if name in missing:
                 rows.append(_left_out(load, device, name, flops, missing[name]))
                 continue
-            seconds, peak = statistics.median(timed[name]), peaks[name]
             rows.append(
                 ModelRow(
                     workload=load.name,
                     device=device.type,
                     asked=name,
                     ran=run[name].ran,
-                    step_seconds=seconds,
+                    step_seconds=statistics.median(timed[name]),
                     speedup=statistics.median(a / b for a, b in zip(timed["fp32"], timed[name], strict=True)),
                     flops=flops,
-                    of_peak=flops / seconds / (peak * 1e9) if peak else None,
+                    of_peak=None,
                     activation_bytes=run[name].activation_bytes,
                     peak_bytes=run[name].peak_bytes,
                     missing=None,
                 )
             )
         set_tf32(device, allowed=False)
-    return rows
+    peaks: dict[str, float] = {}
+    for item in (*products, *gemm.measure(device, tf32=tf32)):
+        peaks[item.format] = max(item.gflops or 0.0, peaks.get(item.format, 0.0))
+    return [replace(row, of_peak=_share(row, peaks[row.asked])) for row in rows]
+
+
+def _share(row: ModelRow, peak_gflops: float) -> float | None:
+    if row.step_seconds is None or not peak_gflops:
+        return None
+    share = row.flops / row.step_seconds / (peak_gflops * 1e9)
+    return share if share <= 1 else None
 
 
 def _left_out(load: Workload, device: torch.device, name: str, flops: int, why: str) -> ModelRow:
