@@ -106,6 +106,9 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     assert verdict_of(world) is Verdict.NO_DIFFERENCE
     assert world.now - begun >= 7200.0
+    assert world.status.comparison is not None
+    assert world.status.comparison.ended_at == world.now - MINUTE
+    assert {name for name, w in world.workloads.items() if w.latch is Mode.FP32} == canary_of(world)
     world.run(600, MINUTE)
     assert world.status.phase is Phase.ROLLING_BACK
     assert world.status.reason == "CanaryNoDifference"

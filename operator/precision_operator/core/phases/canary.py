@@ -127,7 +127,6 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
         deadline_at=round(facts.now + facts.spec.rollback.deadlines_seconds[incident.severity], 3),
     )
     status = replace(facts.status, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
-    facts = replace(facts, status=status)
     return Outcome(status, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
 
 
