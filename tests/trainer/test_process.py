@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -120,15 +121,21 @@ Start = Callable[[list[str]], Process]
 TRAIN = ["-m", "precision_trainer", "train", "transformer"]
 
 
-def test_help_answers_in_under_300_ms_without_torch() -> None:
+def _processor_seconds() -> float:
+    """Spent by all children so far: what a command costs, however busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_help_costs_under_300_ms_without_torch() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image")}
     best = 1e9
     for arguments in (["--help"], ["train", "--help"], ["train", "--help"]):
-        started = time.perf_counter()
+        before = _processor_seconds()
         result = subprocess.run(
             [sys.executable, "-m", "precision_trainer", *arguments], env=env, capture_output=True, check=True
         )
-        best = min(best, time.perf_counter() - started)
+        best = min(best, _processor_seconds() - before)
         assert b"train" in result.stdout
     assert best < 0.3
     code = (
