@@ -34,7 +34,7 @@ bench-operator: setup ## The operator at scale against its budgets (about ten mi
 	@$(PYTHON) -m lab.bench
 
 bench-trainer: setup ## Measure the trainer: build/bench/trainer.json, about 6 minutes on 2 quiet cores; written part by part
-	@$(PYTHON) -m precision_trainer bench figures --output build/bench/trainer.json
+	@OMP_WAIT_POLICY=PASSIVE $(PYTHON) -m precision_trainer bench figures --output build/bench/trainer.json
 
 cluster-up: setup ## Bring up the local cluster: Kubernetes, images, Prometheus
 	@$(PYTHON) -m lab up

@@ -118,3 +118,14 @@ def test_the_checklists_counts_are_told_of_their_own_incident_only_and_change_no
     assert decision.status.incident == replace(incident(world), checks=checks)
     stale = replace(world.observe(), verified=("another", checks))
     assert decide(world.policy, world.status, stale, world.now).status == world.status
+
+
+def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() -> None:
+    world = rolled_back()
+    world.run(20)
+    passed = replace(world.observe(), verified=(incident(world).id, Checks(passed=3, unknown=2, pending=6)))
+    assert decide(world.policy, world.status, passed, world.now).status == world.status
+    done = replace(world.observe(), verified=(incident(world).id, Checks(passed=9, unknown=2)))
+    assert decide(world.policy, world.status, done, world.now).status.incident == replace(
+        incident(world), checks=Checks(passed=9, unknown=2)
+    )

@@ -4,22 +4,28 @@ from dataclasses import replace
 
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Incident, Phase, Scope, Status
+from precision_operator.api.verification import Checks
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods
 
 
 def looked_after(facts: Facts, status: Status) -> Incident | None:
-    """The incident with when its workloads had recovered, and with the newest counts of its checklist."""
+    """The incident with when its workloads had recovered, and with the counts of its checklist."""
     incident = status.incident
     if incident is None:
         return None
     if incident.recovered_at is None and recovered(facts, status, incident):
         incident = replace(incident, recovered_at=facts.now)
     verified = facts.observation.verified
-    if verified is not None and verified[0] == incident.id:
+    if verified is not None and verified[0] == incident.id and _news(incident.checks, verified[1]):
         incident = replace(incident, checks=verified[1])
     return incident
+
+
+def _news(told: Checks | None, found: Checks) -> bool:
+    """Whether the counts are worth a write: a line failed, or all are done. The PrecisionIncident has each as it comes."""
+    return found.pending == 0 or found.failed != (told.failed if told is not None else 0)
 
 
 def recovered(facts: Facts, status: Status, incident: Incident) -> bool:

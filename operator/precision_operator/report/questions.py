@@ -26,7 +26,7 @@ _CLASSES = {
     "Aborted": "A person asked for it",
     "NoData": "Monitoring lost",
 }
-_RUN_LABELS = ("model", "torch", "device", "world_size", "batch_size", "lr", "accumulation")
+_RUN_LABELS = ("model", "model_hash", "torch", "device", "world_size", "batch_size", "lr", "accumulation", "clipping")
 _WARNING_SHARE = 0.5
 """A signal that passes this share of its threshold warns."""
 

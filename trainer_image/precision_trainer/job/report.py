@@ -139,7 +139,7 @@ class Reporter:
         if not records:
             return self._bad_fp32_steps
         counters = dict.fromkeys(_PER_STEP, 0.0)
-        progress, samples = self._keeper.progress, self._samples_per_step
+        progress, samples, mode = self._keeper.progress, self._samples_per_step, self._shown[0]
         for record, now in zip(records, read_at, strict=True):
             fp32, nonfinite = record.mode is PrecisionMode.FP32, record.nonfinite
             self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and nonfinite else 0
@@ -155,8 +155,11 @@ class Reporter:
                 self._baseline.observe(record, record.step, samples=samples, seconds=seconds)
             elif self._baseline.recording:
                 self._show_baseline(self._baseline.end(time.time(), memory.peak_bytes(self._trainer.device)))
+            if record.mode is not mode:
+                mode = record.mode
+                memory.begin_stretch(self._trainer.device)
             if record.step % _MEMORY_EVERY_STEPS == 0:
-                self._show_memory(record.mode)
+                self._show_memory(mode)
             self._count_runs(self._runs, record, now, counters)
         last = records[-1]
         self._shown = last.mode, last.generation
@@ -191,11 +194,11 @@ class Reporter:
 
     def _show_memory(self, mode: PrecisionMode) -> None:
         device = self._trainer.device
-        headroom, allocated = memory.headroom_bytes(device), memory.allocated_bytes(device)
+        headroom, peak = memory.headroom_bytes(device), memory.peak_bytes(device)
         if headroom is not None:
             self._metrics.set({"genesis_memory_headroom_bytes": float(headroom)})
-        if allocated is not None:
-            self._metrics.memory(mode.wire, float(allocated))
+        if peak is not None:
+            self._metrics.memory(mode.wire, float(peak))
 
     def _changed_at(self, record: StepRecord) -> float:
         history = self._keeper.history

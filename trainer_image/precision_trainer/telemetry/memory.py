@@ -10,13 +10,14 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Most device memory allocated since the start of the process; None on a CPU, which has none of its own."""
+    """Most device memory allocated since :func:`begin_stretch`; None on a CPU, which has none of its own. Does not wait."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
-def allocated_bytes(device: torch.device) -> int | None:
-    """Device memory allocated now; None on a CPU. Does not wait for the device."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+def begin_stretch(device: torch.device) -> None:
+    """Count the peak anew: what one mode takes is compared with what another took."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def headroom_bytes(device: torch.device, cgroup: Path = CGROUP) -> int | None:

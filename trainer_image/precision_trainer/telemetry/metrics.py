@@ -193,7 +193,9 @@ class Metrics(Collector):
             families.append(self._run_seconds.family("genesis_training_duration_seconds", "Duration of a run."))
             if self._memory:
                 memory = GaugeMetricFamily(
-                    "genesis_cuda_memory_allocated_bytes", "CUDA memory allocated.", labels=["mode"]
+                    "genesis_cuda_memory_allocated_bytes",
+                    "Most CUDA memory allocated since the mode began.",
+                    labels=["mode"],
                 )
                 for mode, value in self._memory.items():
                     memory.add_metric([mode], value)
