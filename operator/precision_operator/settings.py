@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import yaml
 
+from precision_operator.api.wire import camel
 from precision_operator.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -132,16 +133,11 @@ class Settings:
     """Who we are in the Lease (from POD_NAME)."""
 
 
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(part.title() for part in tail)
-
-
 def _build(cls: type[T], raw: object, *, where: str) -> T:
     """A frozen dataclass from a camelCase mapping; unknown keys and wrong types are refused by name."""
     if not isinstance(raw, dict):
         raise ConfigurationError(f"{where}: expected a mapping, found {type(raw).__name__}")
-    known = {_camel(f.name): f for f in fields(cls)}  # type: ignore[arg-type]
+    known = {camel(f.name): f for f in fields(cls)}  # type: ignore[arg-type]
     values: dict[str, object] = {}
     for key, value in raw.items():
         if key not in known:

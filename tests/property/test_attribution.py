@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Scope
+from precision_operator.api.status import Phase
 from tests.property.policies import FAST, policy
 from tests.property.world import World
 

@@ -1,8 +1,9 @@
 """A person's commands, decided."""
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Scope
+from precision_operator.api.status import Phase
 from tests.property.test_awkward_histories import NAN, OVERFLOWS, answer, until
 from tests.property.test_story import promoted
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Incident, Phase, Scope
+from precision_operator.api.status import Phase
 from precision_operator.api.verification import Checks
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT, decide
 from tests.property.policies import FAST, policy

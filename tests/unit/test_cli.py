@@ -19,12 +19,13 @@ import pytest
 
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.conditions import Condition
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.mitigation import Result as Ended
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Failing, HeldWorkload, Incident, Member, Phase, Scope, Status, status_to_wire
+from precision_operator.api.status import Failing, HeldWorkload, Member, Phase, Status, status_to_wire
 from precision_operator.api.verification import Checks
 from precision_operator.cli import MODULES, main, session
 from precision_operator.cli.guidance import BY_CANARY as WORDS

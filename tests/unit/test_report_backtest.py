@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from lab.model.policies import FAST, policy
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Scope
+from precision_operator.api.status import Phase
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.report.backtest import Backtest, Simulation, workload_of
 

@@ -1,17 +1,16 @@
 """``PrecisionPolicy.status``: the only state the operator has. Read tolerantly, written strictly."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_operator.api.canary import Comparison, comparison_to_wire, parse_comparison
 from precision_operator.api.conditions import Condition
+from precision_operator.api.incident import Incident, incident_to_wire, parse_incident
 from precision_operator.api.mitigation import Mitigation, mitigations_to_wire, parse_mitigations
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
-from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import camel, choice, format_time, integer, mapping, parse_time, sequence, text
 
 
 class Phase(StrEnum):
@@ -24,14 +23,6 @@ class Phase(StrEnum):
     DEGRADED = "Degraded"
     ROLLING_BACK = "RollingBack"
     HELD = "Held"
-
-
-class Scope(StrEnum):
-    """How far a rollback reaches."""
-
-    WORKLOAD = "Workload"
-    COHORT = "Cohort"
-    FLEET = "Fleet"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,34 +58,6 @@ class Failing:
     """The evaluation that was counted last: the same one never counts twice."""
     measured: str = ""
     """What that evaluation found, for a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incident:
-    """The newest rollback, with its measured stages; times are seconds since the epoch."""
-
-    id: str
-    severity: Severity
-    scope: Scope
-    reason: str
-    message: str
-    workloads: tuple[str, ...]
-    detected_at: float
-    decided_at: float
-    deadline_at: float
-    last_patch_at: float | None = None
-    last_ack_at: float | None = None
-    settled_at: float | None = None
-    recovered_at: float | None = None
-    """When enough runs of all that were rolled back ended well again (``rollback.recoverySuccess``)."""
-    expedited_at: float | None = None
-    """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
-    escalated: bool = False
-    strategy: Strategy = Strategy.EMERGENCY
-    poisoned: tuple[str, ...] = ()
-    """Names of workloads whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
-    checks: Checks | None = None
-    """The checklist of its PrecisionIncident, counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,53 +112,6 @@ class Status:
 _TIMES = {"phase_since", "step_since", "evidence_since", "no_data_since"}
 
 
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(part.title() for part in tail)
-
-
-def _incident_to_wire(incident: Incident) -> dict[str, object]:
-    wire: dict[str, object] = {}
-    for spec in fields(Incident):
-        value = getattr(incident, spec.name)
-        if spec.name.endswith("_at"):
-            value = format_time(value)
-        elif spec.name == "checks":
-            value = checks_to_wire(value)
-        elif isinstance(value, tuple):
-            value = list(value[:100]) if spec.name == "workloads" else list(value)
-        if value not in (None, []):
-            wire[_camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
-    return wire
-
-
-def _incident_from_wire(raw: Mapping[str, object]) -> Incident | None:
-    detected, decided = parse_time(raw.get("detectedAt")), parse_time(raw.get("decidedAt"))
-    deadline = parse_time(raw.get("deadlineAt"))
-    if detected is None or decided is None or deadline is None:
-        return None
-    return Incident(
-        id=text(raw.get("id")),
-        severity=choice(raw.get("severity"), Severity.P0),
-        scope=choice(raw.get("scope"), Scope.FLEET),
-        reason=text(raw.get("reason")),
-        message=text(raw.get("message")),
-        workloads=tuple(w for w in sequence(raw.get("workloads")) if isinstance(w, str)),
-        detected_at=detected,
-        decided_at=decided,
-        deadline_at=deadline,
-        last_patch_at=parse_time(raw.get("lastPatchAt")),
-        last_ack_at=parse_time(raw.get("lastAckAt")),
-        settled_at=parse_time(raw.get("settledAt")),
-        recovered_at=parse_time(raw.get("recoveredAt")),
-        expedited_at=parse_time(raw.get("expeditedAt")),
-        escalated=boolean(raw.get("escalated"), False),
-        strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
-        poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
-        checks=parse_checks(raw.get("checks")),
-    )
-
-
 def status_to_wire(status: Status) -> dict[str, object]:
     """The status as the CRD has it; empty optional fields are left out."""
     wire: dict[str, object] = {
@@ -236,14 +152,14 @@ def status_to_wire(status: Status) -> dict[str, object]:
             for f in status.failing
         ],
         "mitigations": mitigations_to_wire(status.mitigations),
-        "incident": _incident_to_wire(status.incident) if status.incident else None,
+        "incident": incident_to_wire(status.incident) if status.incident else None,
         "canary": [{"name": m.name, "uid": m.uid} for m in status.canary],
         "comparison": comparison_to_wire(status.comparison),
         "conditions": [c.to_wire() for c in status.conditions],
         "writer": {"holder": status.writer, "epoch": status.epoch},
     }
     for name in _TIMES:
-        wire[_camel(name)] = format_time(getattr(status, name))
+        wire[camel(name)] = format_time(getattr(status, name))
     return {key: value for key, value in wire.items() if value not in (None, "", [])}
 
 
@@ -299,7 +215,7 @@ def parse_status(raw: object) -> Status:
             if text(f.get("signal")) in signals
         ),
         mitigations=parse_mitigations(body.get("mitigations")),
-        incident=_incident_from_wire(mapping(body.get("incident"))),
+        incident=parse_incident(mapping(body.get("incident"))),
         canary=tuple(
             Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("canary")))
         ),

@@ -39,6 +39,12 @@ def parse_time(text: object) -> float | None:
         return None
 
 
+def camel(name: str) -> str:
+    """``last_ack_at`` → ``lastAckAt``."""
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
 def mapping(value: object) -> Mapping[str, object]:
     """The value where it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}

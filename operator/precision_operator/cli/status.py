@@ -16,8 +16,8 @@ from precision_operator.core.gates import names
 
 if TYPE_CHECKING:
     from precision_operator.api.canary import Comparison
+    from precision_operator.api.incident import Incident
     from precision_operator.api.mitigation import Mitigation
-    from precision_operator.api.status import Incident
     from precision_operator.api.verification import Checks
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
+from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Incident
 from precision_operator.core.facts import Facts
 from precision_operator.core.plan import Desired
 from precision_operator.core.progress import progress_of

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery, Strategy
-from precision_operator.api.status import Incident
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Incident, Phase, Scope, Status
+from precision_operator.api.status import Phase, Status
 from precision_operator.api.verification import Checks
 from precision_operator.core.facts import Facts
 from precision_operator.core.model import WorkloadView

@@ -4,10 +4,11 @@ import math
 from dataclasses import dataclass, replace
 
 from precision_operator.api.commands import Answer, answered
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Fallback, Severity, Strategy
-from precision_operator.api.status import Failing, Phase, Scope
+from precision_operator.api.status import Failing, Phase
 from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place

@@ -10,12 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import HeldWorkload, Incident, Phase, Status
+from precision_operator.api.status import HeldWorkload, Phase, Status
 from precision_operator.core.actions import RequestPod, WriteTemplate
 from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.decide import Decision, decide

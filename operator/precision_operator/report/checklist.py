@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Scope
 from precision_operator.api.verification import Checks
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Incident, Phase, Scope, Status
+from precision_operator.api.status import Phase, Status
 from precision_operator.api.wire import format_time, parse_time
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from statistics import median
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Scope
 from precision_operator.api.wire import parse_time
 from precision_operator.core.model import Evaluation
 from precision_operator.report.incident import Check, Message, Report, Result, stamp

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, Result
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Scope, Status
+from precision_operator.api.status import Status
 from precision_operator.core.gates import names
 from precision_operator.core.triggers import REASONS
 from precision_operator.report.incident import IncidentPhase, Moment, Pass, Report, Stages, stamp

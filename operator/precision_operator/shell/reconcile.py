@@ -3,9 +3,10 @@
 import logging
 from dataclasses import dataclass, replace
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, parse_policy
-from precision_operator.api.status import Phase, Scope, Status
+from precision_operator.api.status import Phase, Status
 from precision_operator.core.decide import decide
 from precision_operator.errors import NotFound, OperatorError
 from precision_operator.kube.port import POLICIES, KubeApi

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from precision_operator.api.status import Incident
+from precision_operator.api.incident import Incident
 from precision_operator.api.verification import Checks
 from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import INCIDENTS, KubeApi

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Scope
+from precision_operator.api.status import Phase
 from precision_operator.contract import PROMOTE
 from precision_operator.core.cohorts import canary_order, cohort_size, extend_cohort
 from precision_operator.core.model import PodView, WorkloadView

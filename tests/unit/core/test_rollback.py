@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Incident, Phase, Scope
+from precision_operator.api.status import Phase
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify, RequestPod, Settle, WriteTemplate
 from tests.property.test_story import fleet, promoted

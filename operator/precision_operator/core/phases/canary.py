@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
 from precision_operator.api.commands import answered
+from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Strategy
-from precision_operator.api.status import Incident, Status
+from precision_operator.api.status import Status
 from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way

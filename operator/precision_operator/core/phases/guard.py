@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from precision_operator.api.commands import answered
-from precision_operator.api.status import HeldWorkload, Phase, Scope, Status
+from precision_operator.api.incident import Scope
+from precision_operator.api.status import HeldWorkload, Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import alerts

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.commands import Answer, answered
+from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery, Strategy
-from precision_operator.api.status import Incident, Phase, Status
+from precision_operator.api.status import Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way

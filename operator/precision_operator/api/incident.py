@@ -1,0 +1,89 @@
+"""``status.incident``: the newest rollback, as decided and as measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
+from precision_operator.api.wire import boolean, camel, choice, format_time, parse_time, sequence, text
+
+
+class Scope(StrEnum):
+    """How far a rollback reaches."""
+
+    WORKLOAD = "Workload"
+    COHORT = "Cohort"
+    FLEET = "Fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The newest rollback, with its measured stages; times are seconds since the epoch."""
+
+    id: str
+    severity: Severity
+    scope: Scope
+    reason: str
+    message: str
+    workloads: tuple[str, ...]
+    detected_at: float
+    decided_at: float
+    deadline_at: float
+    last_patch_at: float | None = None
+    last_ack_at: float | None = None
+    settled_at: float | None = None
+    recovered_at: float | None = None
+    """When enough runs of all that were rolled back ended well again (``rollback.recoverySuccess``)."""
+    expedited_at: float | None = None
+    """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
+    escalated: bool = False
+    strategy: Strategy = Strategy.EMERGENCY
+    poisoned: tuple[str, ...] = ()
+    """Names of workloads whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
+    checks: Checks | None = None
+    """The checklist of its PrecisionIncident, counted."""
+
+
+def incident_to_wire(incident: Incident) -> dict[str, object]:
+    """As the CRD has it; empty fields are left out."""
+    wire: dict[str, object] = {}
+    for spec in fields(Incident):
+        value = getattr(incident, spec.name)
+        if spec.name.endswith("_at"):
+            value = format_time(value)
+        elif spec.name == "checks":
+            value = checks_to_wire(value)
+        elif isinstance(value, tuple):
+            value = list(value[:100]) if spec.name == "workloads" else list(value)
+        if value not in (None, []):
+            wire[camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
+    return wire
+
+
+def parse_incident(raw: Mapping[str, object]) -> Incident | None:
+    """Read what ``incident_to_wire`` wrote; None where it is absent, or lacks a time that every incident has."""
+    detected, decided = parse_time(raw.get("detectedAt")), parse_time(raw.get("decidedAt"))
+    deadline = parse_time(raw.get("deadlineAt"))
+    if detected is None or decided is None or deadline is None:
+        return None
+    return Incident(
+        id=text(raw.get("id")),
+        severity=choice(raw.get("severity"), Severity.P0),
+        scope=choice(raw.get("scope"), Scope.FLEET),
+        reason=text(raw.get("reason")),
+        message=text(raw.get("message")),
+        workloads=tuple(w for w in sequence(raw.get("workloads")) if isinstance(w, str)),
+        detected_at=detected,
+        decided_at=decided,
+        deadline_at=deadline,
+        last_patch_at=parse_time(raw.get("lastPatchAt")),
+        last_ack_at=parse_time(raw.get("lastAckAt")),
+        settled_at=parse_time(raw.get("settledAt")),
+        recovered_at=parse_time(raw.get("recoveredAt")),
+        expedited_at=parse_time(raw.get("expeditedAt")),
+        escalated=boolean(raw.get("escalated"), False),
+        strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
+        poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
+        checks=parse_checks(raw.get("checks")),
+    )
