@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,32 +24,38 @@ _OURS = (
 
 
 NOT_RUN = "not run: "
-"""Begins the reason of every test that this machine lacks the hardware for."""
+"""Begins the reason of every test that this machine's GPU is too old for."""
+_LEFT_OUT = pytest.StashKey[int]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU its tests are not run; that is never the same as passed."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU its tests are left out; that is never the same as passed."""
     import torch
 
     if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("cuda") is not None:
-                item.add_marker(pytest.mark.skip(reason=f"{NOT_RUN}no CUDA device on this machine"))
+        left_out = [item for item in items if item.get_closest_marker("cuda") is not None]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[_LEFT_OUT] = len(left_out)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so in a line of its own, also where skipped tests are not listed."""
-    left_out = [report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)]
-    if left_out:
-        terminalreporter.write_line(f"CUDA suite: {len(left_out)} tests not run on this machine", yellow=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say so in a line of its own."""
+    too_old = [report for report in terminalreporter.stats.get("skipped", ()) if NOT_RUN in str(report.longrepr)]
+    not_run = config.stash.get(_LEFT_OUT, 0) + len(too_old)
+    if not_run:
+        terminalreporter.write_line(f"CUDA suite: {not_run} tests not run on this machine", yellow=True)
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the machine that runs the tests may leak into them."""
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No setting of the machine that runs the tests may leak into them, and no blocked signal out of them."""
     for name in list(os.environ):
         if name.startswith(_OURS):
             monkeypatch.delenv(name)
+    yield
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert not blocked, f"left blocked, also for the processes that later tests start: {blocked}"
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from precision_trainer.bench.switching import HostWaits
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job.options import TrainOptions
+from precision_trainer.job.signals import StopFlag
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
@@ -158,7 +159,10 @@ def test_a_switch_leaves_fp8_and_comes_back_without_waiting_for_the_device() -> 
 # --- the option -------------------------------------------------------------------------------------------------------
 
 
-def test_where_the_hardware_has_none_it_is_refused_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_hardware_has_none_it_is_refused_with_the_reason(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("precision_trainer.job.signals.StopFlag.install", StopFlag)
     assert cli.main(["train", "--fp8", "current", "--backend", "gloo", "--steps", "1", "--metrics-port", "-1"]) == 1
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["event"], last["kind"]) == ("failed", "ConfigError")

@@ -70,6 +70,8 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
         0 if every rank ended with 0; 17 if one diverged; else the first failing rank's code (1 if it was killed).
     """
     stop = threading.Event()
+    # Whoever started us may have blocked them, and that is inherited: nobody could stop the gang.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     log = JsonLog(-1, ranks)
