@@ -8,6 +8,8 @@ from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
 from precision_operator.api.verification import Checks
+from precision_operator.contract import RETRY
+from precision_operator.core.actions import Latch
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT, decide
 from tests.property.policies import FAST, policy
 from tests.property.world import World
@@ -130,3 +132,15 @@ def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() 
     assert decide(world.policy, world.status, done, world.now).status.incident == replace(
         incident(world), checks=Checks(passed=9, unknown=2)
     )
+
+
+def test_while_latches_come_off_one_by_one_the_status_stays_as_it_is() -> None:
+    world = rolled_back()
+    world.run(20)
+    world.policy = replace(world.policy, annotations={RETRY: str(world.status.transition_id)})
+    first = decide(world.policy, world.status, world.observe(), world.now)
+    assert first.status.conditions != world.status.conditions, "told that they come off"
+    taken = next(action for action in first.actions if isinstance(action, Latch))
+    world.workloads[taken.workload.name] = replace(world.workloads[taken.workload.name], latch=None)
+    assert [a for a in first.actions if isinstance(a, Latch)] != [taken]
+    assert decide(world.policy, first.status, world.observe(), world.now).status == first.status

@@ -14,7 +14,7 @@ from precision_operator.core.batches import under_way
 from precision_operator.core.canary import choose
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_down
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import Closed
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
@@ -209,10 +209,11 @@ def held(facts: Facts) -> Outcome:
 def _start_again(status: Status, asked: Answer, down: Iterable[Desired]) -> Outcome:
     """Another attempt, at a person's word; the latches come off first: what is latched later, somebody else latched."""
     down = tuple(down)
-    latched = [desired.workload.name for desired in down if desired.workload.latch is not None]
-    if latched:
+    if any(desired.workload.latch is not None for desired in down):
         unlatched = tuple(replace(desired, unlatch=True, latch=False) for desired in down)
-        return Outcome(status, unlatched, settle=True, waiting=Closed("Unlatching", names(latched)))
+        # No names, no count: they change with every write, and the status would be written again for each change.
+        waiting = Closed("Unlatching", "the latches of the rollback are coming off")
+        return Outcome(status, unlatched, settle=True, waiting=waiting)
     text = f"{asked.by or 'a person'} asked for another attempt"
     again = replace(
         status,
