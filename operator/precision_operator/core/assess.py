@@ -56,7 +56,8 @@ def _pod_reading(
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
         return Unknown("NoSamples")
-    if evaluation.at - signals.sampled_at > _oldest_seconds(signal, spec):
+    age_seconds = evaluation.at - signals.sampled_at
+    if age_seconds > spec.evaluation.max_sample_age_seconds:
         return Unknown("SamplesTooOld")
     value = signals.values.get(signal)
     enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
@@ -68,15 +69,11 @@ def _pod_reading(
     reading = judge(criterion, value, failing=failing)
     if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
         return Unknown("TooFewSteps")
+    if signal is Signal.SPEED and isinstance(reading, Breach):
+        # A rate sinks as its window empties: a silent trainer must not look like a slow one. One fast all the same is fast.
+        silent = age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds
+        return Unknown("SamplesTooOld") if silent else reading
     return reading
-
-
-def _oldest_seconds(signal: Signal, spec: PolicySpec) -> float:
-    """How old a sample may be. A rate sinks as its window empties: a silent trainer must not look like a slow one."""
-    rules = spec.evaluation
-    if signal is Signal.SPEED:
-        return min(rules.max_sample_age_seconds, SPEED_AGE_SHARE * rules.window_seconds)
-    return rules.max_sample_age_seconds
 
 
 def _worst(criterion: Criterion, readings: Iterable[Reading]) -> Reading:

@@ -7,7 +7,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.core.assess import Verdict, assess, cohort_breached, trains_in, update_failing
+from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
 from tests.property.policies import policy
@@ -41,6 +41,15 @@ def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
     assert isinstance(reading(replace(FINE, sampled_at=AT - 60.0)), Ok)
     assert reading(replace(FINE, sampled_at=AT - 60.5)) == Unknown("SamplesTooOld")
     assert reading(replace(FINE, sampled_at=None)) == Unknown("NoSamples")
+
+
+def test_silence_can_only_make_a_trainer_look_slow_so_only_slowness_is_doubted_for_it() -> None:
+    silence = SPEED_AGE_SHARE * SPEC.evaluation.window_seconds
+    slow, fast = valued(0.5, Signal.SPEED), valued(1.0, Signal.SPEED)
+    assert isinstance(reading(replace(slow, sampled_at=AT - silence), Signal.SPEED), Breach)
+    assert reading(replace(slow, sampled_at=AT - silence - 0.5), Signal.SPEED) == Unknown("SamplesTooOld")
+    assert isinstance(reading(replace(fast, sampled_at=AT - 60.0), Signal.SPEED), Ok)
+    assert reading(replace(fast, sampled_at=AT - 60.5), Signal.SPEED) == Unknown("SamplesTooOld")
 
 
 def test_a_pod_that_is_not_seen_is_unknown_not_fine() -> None:
