@@ -68,6 +68,7 @@ class Operator:
         command += ["--config", config, "--kubeconfig", kubeconfig]
         environment = {
             **os.environ,
+            "MALLOC_ARENA_MAX": "2",  # as in the image
             "PYTHONPATH": str(paths.ROOT / "operator"),
             "POD_NAME": name,
             "POD_NAMESPACE": SYSTEM,
