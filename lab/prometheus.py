@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ import yaml
 from lab.cluster.ports import free_ports
 from lab.process import Daemon
 from lab.setup.debian import program_of
-from lab.waiting import wait_for
+from lab.waiting import answers, wait_for
 
 
 class Prometheus:
@@ -82,11 +81,7 @@ class Prometheus:
 
     def _ready(self) -> bool:
         self._daemon.require_running()
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"{self.url}/-/ready")
 
 
 def prometheus_program(name: str) -> Path:

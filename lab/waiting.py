@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -37,3 +40,12 @@ def wait_for(
             state = found() if found else f"last answer {value!r}"
             raise DeadlineExceeded(f"{what} within {seconds:g} s", state, next_step)
         time.sleep(every)
+
+
+def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a server says 200 there; False as long as it cannot be reached: a probe for `wait_for`."""
+    try:
+        with urllib.request.urlopen(url, context=context, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

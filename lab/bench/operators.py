@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from lab.bench.api import until
 from lab.cluster import ControlPlane
 from lab.cluster.ports import free_ports
 from lab.errors import LabError
-from lab.waiting import wait_for
+from lab.waiting import answers, wait_for
 
 SYSTEM = "precision-system"
 _QUERIES = "precision_operator_prometheus_queries_total"
@@ -107,11 +106,7 @@ class Operator:
     def _ready(self) -> bool:
         if self._process.poll() is not None:
             raise LabError(f"{self.user} to keep running", f"exit code {self._process.returncode}", f"read {self.log}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"http://127.0.0.1:{self._port}/readyz")
 
     def _samples(self) -> list[Sample]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from lab.cluster.ports import free_ports
 from lab.process import Daemon
 from lab.setup.kube import kube_binaries
 from lab.setup.prerequisites import require_control_plane_programs
-from lab.waiting import wait_for
+from lab.waiting import answers, wait_for
 
 KUBERNETES_SERVICE = "10.96.0.1"
 
@@ -170,11 +168,7 @@ class ControlPlane:
         admin = self.authority.issue("admin", "admin", groups=["system:masters"])
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         context.load_cert_chain(admin.certificate, admin.key)
-        try:
-            with urllib.request.urlopen(f"{self.server}/readyz", context=context, timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"{self.server}/readyz", context)
 
     def _daemon(self, command: str, *flags: str) -> Daemon:
         return Daemon(command, [self._bin / command, *flags], self.directory, detached=self._detached, nice=_NICE)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
-from precision_operator.api.wire import boolean, camel, choice, format_time, parse_time, sequence, text
+from precision_operator.api.wire import boolean, camel, choice, format_time, parse_time, text, texts
 
 
 class Scope(StrEnum):
@@ -73,7 +73,7 @@ def parse_incident(raw: Mapping[str, object]) -> Incident | None:
         scope=choice(raw.get("scope"), Scope.FLEET),
         reason=text(raw.get("reason")),
         message=text(raw.get("message")),
-        workloads=tuple(w for w in sequence(raw.get("workloads")) if isinstance(w, str)),
+        workloads=texts(raw.get("workloads")),
         detected_at=detected,
         decided_at=decided,
         deadline_at=deadline,
@@ -84,6 +84,6 @@ def parse_incident(raw: Mapping[str, object]) -> Incident | None:
         expedited_at=parse_time(raw.get("expeditedAt")),
         escalated=boolean(raw.get("escalated"), False),
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
-        poisoned=tuple(w for w in sequence(raw.get("poisoned")) if isinstance(w, str)),
+        poisoned=texts(raw.get("poisoned")),
         checks=parse_checks(raw.get("checks")),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.spec import PolicySpec, parse_spec
 from precision_operator.api.status import Status, parse_status
-from precision_operator.api.wire import integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import integer, mapping, parse_time, text, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def parse_policy(body: Mapping[str, object]) -> tuple[Policy, Status]:
         resource_version=text(meta.get("resourceVersion")),
         spec=parse_spec(body.get("spec")),
         annotations={k: v for k, v in mapping(meta.get("annotations")).items() if isinstance(v, str)},
-        finalizers=tuple(f for f in sequence(meta.get("finalizers")) if isinstance(f, str)),
+        finalizers=texts(meta.get("finalizers")),
         deleted_at=parse_time(meta.get("deletionTimestamp")),
     )
     return policy, parse_status(body.get("status"))

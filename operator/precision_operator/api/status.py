@@ -10,7 +10,7 @@ from precision_operator.api.mitigation import Mitigation, mitigations_to_wire, p
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.wire import camel, choice, format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import camel, choice, format_time, integer, mapping, parse_time, sequence, text, texts
 
 
 class Phase(StrEnum):
@@ -190,7 +190,7 @@ def parse_status(raw: object) -> Status:
         breached=integer(body.get("breached"), 0),
         unknown=integer(body.get("unknown"), 0),
         attempts=integer(body.get("attempts"), 0),
-        unacknowledged=tuple(w for w in sequence(body.get("unacknowledged")) if isinstance(w, str)),
+        unacknowledged=texts(body.get("unacknowledged")),
         members=tuple(
             Member(text(m.get("name")), text(m.get("uid"))) for m in map(mapping, sequence(body.get("members")))
         ),

@@ -60,6 +60,11 @@ def text(value: object, default: str = "") -> str:
     return value if isinstance(value, str) else default
 
 
+def texts(value: object) -> tuple[str, ...]:
+    """The strings of a list."""
+    return tuple(item for item in sequence(value) if isinstance(item, str))
+
+
 def integer(value: object, default: int) -> int:
     """The value where it is a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default

@@ -1,8 +1,9 @@
 """What can be seen of why training is slow: the checks of an investigation. Pure: who asks Prometheus is the shell."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_operator.core.gates import names
 from precision_operator.signals.port import Sample
 
 ALIGNMENT = 8
@@ -84,7 +85,7 @@ def say(check: Check, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -
     if not found:
         return f"{check.name}: unknown (no {check.source})"
     said = [f"{check.name}: {text}" for text in _grouped(check, found)]
-    missing = _listed(set(pods.values()) - set(found))
+    missing = names([*set(pods.values()) - set(found)], limit=3)
     return "; ".join([*said, f"unknown in {missing}"] if missing else said)
 
 
@@ -93,10 +94,4 @@ def _grouped(check: Check, found: Mapping[str, float]) -> list[str]:
     alike: dict[str, set[str]] = {}
     for workload, value in sorted(found.items(), key=lambda item: (not check.bad(item[1]), item[0])):
         alike.setdefault(check.wording(value), set()).add(workload)
-    return [f"{text} ({_listed(workloads)})" for text, workloads in alike.items()]
-
-
-def _listed(workloads: Set[str], limit: int = 3) -> str:
-    shown = sorted(workloads)[:limit]
-    rest = len(workloads) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
+    return [f"{text} ({names([*workloads], limit=3)})" for text, workloads in alike.items()]
