@@ -15,6 +15,7 @@ from precision_operator.api.wire import (
     parse_time,
     sequence,
     text,
+    texts,
 )
 
 
@@ -83,9 +84,9 @@ class Mitigation:
         return self.result is Result.OPEN
 
 
-def in_bf16(mitigations: Iterable[Mitigation], uid: str) -> bool:
-    """BF16 is tried against this workload's overflow, or has helped."""
-    return any(m.uid == uid and m.rung is Rung.BF16 for m in mitigations)
+def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
+    """The uids of the workloads against whose overflow BF16 is tried, or has helped."""
+    return frozenset(m.uid for m in mitigations if m.rung is Rung.BF16)
 
 
 def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
@@ -161,7 +162,7 @@ def parse_mitigations(raw: object) -> tuple[Mitigation, ...]:
                 rung_since=parse_time(entry.get("rungSince")),
                 acknowledged_at=parse_time(entry.get("acknowledgedAt")),
                 good_since=parse_time(entry.get("goodSince")),
-                found=tuple(f for f in sequence(entry.get("found")) if isinstance(f, str)),
+                found=texts(entry.get("found")),
                 result=choice(entry.get("result"), Result.OPEN),
             )
         )

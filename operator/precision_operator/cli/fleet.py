@@ -120,6 +120,7 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
     policy, status = target.policy, target.status
     held = {h.uid for h in status.held}
     inside = {m.uid for m in status.members} - held
+    lifted = in_bf16(status.mitigations)
     rolled = status.phase in _ROLLED
     cohorts: dict[str, list[WorkloadLine]] = {}
     for view in inventory.selected(policy.namespace, policy.spec.selector):
@@ -130,7 +131,7 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
             name, wanted = "rolled back by themselves", status.fallback
         elif rolled:
             name, wanted = ("rolled back" if view.uid in inside else "kept back"), status.fallback
-        elif view.uid in inside and status.precision is Mode.FP16 and in_bf16(status.mitigations, view.uid):
+        elif view.uid in inside and status.precision is Mode.FP16 and view.uid in lifted:
             name, wanted = "in bf16, against their overflow", Mode.BF16
         elif view.uid in inside:
             name, wanted = f"moved to {status.precision or policy.spec.target}", status.precision

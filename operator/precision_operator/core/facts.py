@@ -1,9 +1,10 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from precision_operator.api.mitigation import in_bf16
+from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -18,9 +19,9 @@ from precision_operator.core.progress import accepted_modes, live_pods, resolve_
 REDUCED = (Mode.FP16, Mode.BF16)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Facts:
-    """The input of a phase."""
+    """The input of a phase. Without slots: what is asked of it once a workload is worked out once a pass."""
 
     policy: Policy
     status: Status
@@ -45,7 +46,7 @@ class Facts:
         """The newest reading of the metrics."""
         return self.observation.evaluation
 
-    @property
+    @cached_property
     def members(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """The cohort as it is now, without workloads that were rolled back by themselves."""
         inside = {m.uid for m in self.status.members} - {h.uid for h in self.status.held}
@@ -75,8 +76,22 @@ class Facts:
 
     def wanted(self, workload: WorkloadView) -> Mode:
         """What this member should train in: the target, or BF16 where that is tried against its overflow, or helped."""
-        lifted = self.target is Mode.FP16 and in_bf16(self.status.mitigations, workload.uid)
+        lifted = self.target is Mode.FP16 and workload.uid in self._in_bf16
         return Mode.BF16 if lifted else self.target
+
+    @cached_property
+    def _in_bf16(self) -> frozenset[str]:
+        return in_bf16(self.status.mitigations)
+
+    @cached_property
+    def windows(self) -> Mapping[tuple[str, Signal], Mitigation]:
+        """The windows of mitigation, open or not, by the workload's uid and the signal."""
+        return {(m.uid, m.signal): m for m in self.status.mitigations}
+
+    @cached_property
+    def verdict_of(self) -> Mapping[str, Verdict]:
+        """The verdicts, by the workload's uid."""
+        return {verdict.workload.uid: verdict for verdict in self.verdicts}
 
     def lags(self, workload: WorkloadView) -> bool:
         """Its pods have been rolled back, and its template, which we wrote, still says reduced precision."""

@@ -16,7 +16,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.readings import LOSSES
-from precision_operator.core.windows import spared, window_of
+from precision_operator.core.windows import spared
 
 REASONS = {
     Signal.OVERFLOW: "OverflowRateHigh",
@@ -154,14 +154,14 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
 
 def _since(facts: Facts, failing: Failing) -> float:
     """From when on its deadline counts: a window that spared it has moved that to the window's end."""
-    window = window_of(facts, failing.uid, failing.signal)
+    window = facts.windows.get((failing.uid, failing.signal))
     if window is None or not window.open or failing.severity is not Severity.P2:
         return failing.since
     return max(failing.since, min(window.until, facts.now))
 
 
 def _tried(facts: Facts, failing: Failing) -> str:
-    window = window_of(facts, failing.uid, failing.signal)
+    window = facts.windows.get((failing.uid, failing.signal))
     return f"; tried before in {window.name}: {', '.join(window.found)}" if window is not None and window.found else ""
 
 

@@ -19,22 +19,15 @@ _PATIENT = (Strategy.GRADUAL, Strategy.CANARY)
 """Answers that a window may come before: who asked for an emergency, or for none, gets no window."""
 
 
-def window_of(facts: Facts, uid: str, signal: Signal) -> Mitigation | None:
-    """The window of one workload's signal, open or not."""
-    return next((m for m in facts.status.mitigations if m.uid == uid and m.signal is signal), None)
-
-
 def reading_of(facts: Facts, uid: str, signal: Signal) -> Reading:
     """What the signal reads now; Unknown where the workload is not judged."""
-    for verdict in facts.verdicts:
-        if verdict.workload.uid == uid:
-            return verdict.readings.get(signal, Unknown("NotJudged"))
-    return Unknown("NotJudged")
+    verdict = facts.verdict_of.get(uid)
+    return verdict.readings.get(signal, Unknown("NotJudged")) if verdict is not None else Unknown("NotJudged")
 
 
 def spared(facts: Facts, failing: Failing) -> bool:
     """A mild breach that calls for no rollback: its window is open, or ended with little enough overflow."""
-    window = window_of(facts, failing.uid, failing.signal)
+    window = facts.windows.get((failing.uid, failing.signal))
     if window is None or not window.open or window_seconds(facts, failing) <= 0:
         return False
     return facts.now < window.until or _tolerated(facts, window)
@@ -81,10 +74,9 @@ def tuning_of(facts: Facts, workload: WorkloadView) -> tuple[Tuning | None, int]
 
     Not again of a pod that comes later: the tuning is part of the checkpoint that it resumes from.
     """
-    for window in facts.status.mitigations:
-        asked = window.open and window.acknowledged_at is None and window.uid == workload.uid
-        if asked and window.rung in TUNINGS:
-            return TUNINGS[window.rung], window.generation
+    window = facts.windows.get((workload.uid, Signal.OVERFLOW))  # the ladder is overflow's
+    if window is not None and window.open and window.acknowledged_at is None and window.rung in TUNINGS:
+        return TUNINGS[window.rung], window.generation
     return None, 0
 
 

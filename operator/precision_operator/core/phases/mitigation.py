@@ -28,7 +28,7 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     if evaluation is None:
         return facts, ()
     members = {w.uid: w for w, _ in facts.members}
-    windows = {(m.uid, m.signal): m for m in facts.status.mitigations}
+    windows = dict(facts.windows)
     for key, window in list(windows.items()):
         after = _followed(facts, window, members.get(window.uid), evaluation)
         if after is None:
