@@ -65,6 +65,7 @@ class Trainer(Collector):
         self.rates = rates
         self.gauges = gauges
         self._began, self._base = time.monotonic(), 1000
+        self.speaks = True
         registry = CollectorRegistry()
         registry.register(self)
         server, thread = start_http_server(0, "127.0.0.1", registry)
@@ -74,6 +75,8 @@ class Trainer(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One scrape."""
+        if not self.speaks:
+            return
         info = GaugeMetricFamily("genesis_precision_info", "Mode.", labels=["mode", "generation"])
         info.add_metric([self.mode, str(self.generation)], 1)
         yield info
@@ -161,9 +164,16 @@ def trainers() -> Iterator[dict[str, Trainer]]:
             },
             gauges={"genesis_training_loss": math.nan, "genesis_fp32_baseline_loss": 2.0},
         ),
+        "late": Trainer(
+            mode="fp16",
+            generation=3,
+            rates={"genesis_training_samples": 80},
+            gauges={"genesis_fp32_baseline_samples_per_second": 100},
+        ),
         "foreign": Trainer(mode="fp16", generation=9, rates={"genesis_training_steps": 10}, gauges={}),
         "doomed": Trainer(mode="fp16", generation=3, rates={"genesis_training_steps": 10}, gauges={}),
     }
+    made["late"].speaks = False
     yield made
     for trainer in made.values():
         trainer.stop()
@@ -294,6 +304,36 @@ async def test_a_counter_that_starts_again_is_no_fall_and_another_pod_starts_its
     found = evaluation.pods["placid"].steps
     assert found is not None
     assert 0 < found <= 10 * WINDOW * 1.2, "as many as were made, and no fewer than none"
+
+
+async def test_a_young_pod_and_a_gap_in_its_scrapes_look_neither_slow_nor_fast(
+    prometheus: Prometheus, trainers: dict[str, Trainer]
+) -> None:
+    source, late, seen = source_of(prometheus), trainers["late"], list[float]()
+    evaluator = Evaluator({"main": source}, {})
+
+    async def speed() -> float | None:
+        pod = (await evaluator.evaluate(PLAN)).pods.get("late")
+        found = pod.values.get(Signal.SPEED) if pod else None
+        seen.extend([] if found is None else [found])
+        return found
+
+    async def scrapes(window: str) -> int:
+        found = await source.vector(f'count_over_time(genesis_training_samples_total{{pod="late"}}[{window}])')
+        await speed()
+        return int(found[0].value) if found else 0
+
+    late.speaks = True
+    await until("half a window", lambda: scrapes("4s"), lambda n: n >= 4)
+    assert seen == [], "a window has not passed yet"
+    await until("a speed", speed, lambda found: found is not None)
+    late.speaks = False
+    await until("a gap", lambda: scrapes("2s"), lambda n: n == 0)
+    late.speaks = True
+    await until("a full window after it", lambda: scrapes("5s"), lambda n: n >= 10)
+    await until("a speed again", speed, lambda found: found is not None)
+    source.close()
+    assert seen == [pytest.approx(0.8, rel=0.1)] * len(seen)
 
 
 async def test_a_change_of_mode_is_acknowledged_once_and_a_pod_that_ends_falls_silent(

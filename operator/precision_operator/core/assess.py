@@ -15,8 +15,10 @@ from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
 
-SPEED_AGE_SHARE = 0.125
-"""Of the window: as much as a silence of that length can take from a rate."""
+SPEED_AGE_SHARE = 0.5
+"""Of the window: a silence longer than this leaves two samples too close to one another to tell a speed from their scrapes'
+jitter.
+"""
 
 TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
@@ -66,13 +68,11 @@ def _pod_reading(
         return Ok(0.0)
     if value is None:
         return Unknown("NoSamples" if enough else "TooFewSteps")
+    if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
+        return Unknown("SamplesTooOld")
     reading = judge(criterion, value, failing=failing)
     if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
         return Unknown("TooFewSteps")
-    if signal is Signal.SPEED and isinstance(reading, Breach):
-        # A rate sinks as its window empties: a silent trainer must not look like a slow one. One fast all the same is fast.
-        silent = age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds
-        return Unknown("SamplesTooOld") if silent else reading
     return reading
 
 

@@ -34,6 +34,16 @@ _LOSS_BY_MODEL = (
 _IN_FP32 = f'({_LOSS_BY_MODEL} and on (pod) genesis_precision_info{{namespace="$namespace",mode="fp32"}})'
 _FP32_COHORT = f"(avg by (model) ({_IN_FP32}) and (count by (model) ({_IN_FP32}) >= 2))"
 
+# Between two samples that were scraped, a window apart, over the time that lay between these: `rate` divides by the whole
+# window, so that it takes a pod younger than the window, or a gap in the scrapes, for slowness. Absent for such a pod, and
+# for one whose counter began anew.
+_SAMPLES = 'genesis_training_samples_total{namespace="$namespace"}'
+_SAMPLES_PER_SECOND = (
+    f"(((sum by (pod) ({_SAMPLES}) - sum by (pod) ({_SAMPLES} offset $window))"
+    f" / (max by (pod) (timestamp({_SAMPLES})) - max by (pod) (timestamp({_SAMPLES} offset $window))))"
+    f" unless on (pod) (resets({_SAMPLES}[$window]) > 0))"
+)
+
 BUILT_IN: Mapping[str, str] = {
     # Value: when the acknowledgement was scraped, seconds since the epoch, by Prometheus' clock.
     ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"})) - time()',
@@ -59,7 +69,7 @@ BUILT_IN: Mapping[str, str] = {
     ),
     # Throughput relative to the FP32 baseline (1 = the same); absent without a baseline.
     "speed": (
-        'sum by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[$window]))'
+        f"{_SAMPLES_PER_SECOND}"
         ' / (max by (pod) (genesis_fp32_baseline_samples_per_second{namespace="$namespace"}) > 0)'
     ),
     # Most device memory seen allocated in low precision, relative to the FP32 baseline's peak; absent without a baseline. A

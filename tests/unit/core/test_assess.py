@@ -7,6 +7,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import PolicySpec
 from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
@@ -24,8 +25,10 @@ def evaluation(*, errors: dict[str, str] | None = None, at: float = AT, **pods: 
     return Evaluation(at, 0.0, pods, errors or {})
 
 
-def readings(said: Evaluation, *, view: WorkloadView = VIEW, mode: Mode = Mode.FP16) -> Verdict:
-    return assess(view, SPEC, said, mode=mode, failing=frozenset())
+def readings(
+    said: Evaluation, *, view: WorkloadView = VIEW, mode: Mode = Mode.FP16, spec: PolicySpec = SPEC
+) -> Verdict:
+    return assess(view, spec, said, mode=mode, failing=frozenset())
 
 
 def reading(signals: PodSignals, signal: Signal = Signal.OVERFLOW) -> Reading:
@@ -43,13 +46,17 @@ def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
     assert reading(replace(FINE, sampled_at=None)) == Unknown("NoSamples")
 
 
-def test_silence_can_only_make_a_trainer_look_slow_so_only_slowness_is_doubted_for_it() -> None:
-    silence = SPEED_AGE_SHARE * SPEC.evaluation.window_seconds
-    slow, fast = valued(0.5, Signal.SPEED), valued(1.0, Signal.SPEED)
-    assert isinstance(reading(replace(slow, sampled_at=AT - silence), Signal.SPEED), Breach)
-    assert reading(replace(slow, sampled_at=AT - silence - 0.5), Signal.SPEED) == Unknown("SamplesTooOld")
-    assert isinstance(reading(replace(fast, sampled_at=AT - 60.0), Signal.SPEED), Ok)
-    assert reading(replace(fast, sampled_at=AT - 60.5), Signal.SPEED) == Unknown("SamplesTooOld")
+def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
+    spec = policy(uid="u", annotations={}, evaluation={"minSteps": 20, "window": "40s", "maxSampleAge": "60s"}).spec
+
+    def speed(value: float, age: float) -> Reading:
+        said = evaluation(p=replace(valued(value, Signal.SPEED), sampled_at=AT - age))
+        return readings(said, spec=spec).readings[Signal.SPEED]
+
+    silence = SPEED_AGE_SHARE * 40.0
+    assert isinstance(speed(0.5, silence), Breach)
+    assert isinstance(speed(1.0, silence), Ok)
+    assert speed(0.5, silence + 0.5) == speed(1.0, silence + 0.5) == Unknown("SamplesTooOld")
 
 
 def test_a_pod_that_is_not_seen_is_unknown_not_fine() -> None:

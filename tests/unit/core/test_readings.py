@@ -118,21 +118,3 @@ def test_fp32_is_not_judged_by_what_only_reduced_precision_has() -> None:
     workload = WorkloadView("ns", "w", "u", pods=(PodView("p", "1"),))
     verdict = assess(workload, policy().spec, evaluation, mode=Mode.FP32, failing=frozenset())
     assert set(verdict.readings) == {Signal.FAILURES, Signal.NON_FINITE}
-
-
-@pytest.mark.parametrize(
-    ("signal", "age", "kind"),
-    [
-        (Signal.SPEED, 37.0, Breach),
-        (Signal.SPEED, 38.0, Unknown),
-        (Signal.OVERFLOW, 59.0, Breach),
-        (Signal.OVERFLOW, 61.0, Unknown),
-    ],
-)
-def test_a_silent_trainer_is_not_a_slow_one(signal: Signal, age: float, kind: type[Reading]) -> None:
-    values = {Signal.SPEED: 0.7, Signal.OVERFLOW: 0.7}
-    table = {"p": PodSignals(Mode.FP16, 1, 1000.0 - age, 100.0, values)}
-    workload = WorkloadView("ns", "w", "u", pods=(PodView("p", "p"),))
-    evaluation = Evaluation(at=1000.0, continuous_since=0.0, pods=table)
-    verdict = assess(workload, policy().spec, evaluation, mode=Mode.FP16, failing=frozenset())
-    assert isinstance(verdict.readings[signal], kind)

@@ -114,10 +114,10 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
         "Hold SamplesTooOld",
         "Keep SamplesTooOld",
     ),
-    "slow, and a silence of half a minute": (
+    "slow, and a silence that is believed": (
         {"ack": acknowledged("-40"), "speed": each("0.1")},
-        "Hold SamplesTooOld",
-        "Keep SamplesTooOld",
+        "Hold EvidenceInsufficient",
+        "Keep",
     ),
     "an age that is none": ({"ack": acknowledged("NaN")}, "Hold AwaitingAcknowledgement", "Keep NoSamples"),
     # --- which series
