@@ -10,11 +10,12 @@ from lab.model.events import Event, apply
 from lab.model.fleet import TICK_SECONDS, Fleet
 from lab.model.invariants import Checker
 from precision_operator.api.canary import Verdict
+from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
 from precision_operator.api.status import Phase
 from precision_operator.contract import FINALIZER, RETRY
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import PodView, WorkloadView
 
 CONVERGE_PASSES = 40
 """L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""
@@ -112,9 +113,15 @@ def _rest(fleet: Fleet, checker: Checker) -> None:
     if status.phase is Phase.HELD and _running(fleet) - down:
         checker.report("L1", "at rest in Held with a process that is not in the fallback", status)
     if status.phase in (Phase.HEALTHY, Phase.DEGRADED):
-        members = {m.name for m in status.members}
-        if (members - held) & _movable(fleet) - fleet.really_in(spec.target) - _fought(fleet):
+        guarded = ({m.name for m in status.members} - held) & _movable(fleet) - _fought(fleet)
+        if any(name not in fleet.really_in(fleet.due(name)) for name in guarded):
             checker.report("L1", f"at rest in {status.phase} with a member that is not in the target", status)
+        if any(fleet.workloads[name].template_mode is not fleet.due(name) for name in guarded):
+            checker.report(
+                "L1", f"at rest in {status.phase} with a template that does not say its member's mode", status
+            )
+        if any(window.open for window in status.mitigations):
+            checker.report("L1", f"at rest in {status.phase} with a window that nothing ends", status)
         if held & _running(fleet) - down:
             checker.report("L1", f"at rest in {status.phase} with a held workload that is not in the fallback", status)
 
@@ -170,8 +177,8 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     poisoned = now.poisoned & held  # what was rolled back by itself may go on failing; that excuses nobody else
     now.heal_all()
     now.poisoned = poisoned
-    target, fallback = now.policy.spec.target, now.policy.spec.fallback
-    moved = now.really_in(target) & now.told(target) & _movable(now) - held
+    fallback = now.policy.spec.fallback
+    moved = {name for name in _movable(now) - held if name in now.really_in(now.due(name)) & now.told(now.due(name))}
     if not moved:
         return
     now.bad = {name: {Signal.NON_FINITE: 2.0} for name in moved}
@@ -181,9 +188,13 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     known.add(key)
     for _ in range(now.policy.spec.evaluation.failure_limit + 1):
         now = _pass(now, checker)
-    late = {w.name for w in now.workloads.values() if any(pod.effective_mode is target for pod in w.pods)} & moved
-    if late and target is not fallback:
+    late = {w.name for w in now.workloads.values() if any(_below(pod, fallback) for pod in w.pods)} & moved
+    if late:
         checker.report("L2", f"a breach is not answered: {now.status.phase}, {now.status.reason}", fleet.status)
+
+
+def _below(pod: PodView, fallback: Mode) -> bool:
+    return pod.effective_mode is None or is_safer(fallback, pod.effective_mode)
 
 
 def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:

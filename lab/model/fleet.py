@@ -8,7 +8,9 @@ from functools import lru_cache
 from math import factorial
 
 from lab.model.world import World
+from precision_operator.api.mitigation import Result, Rung
 from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
 from precision_operator.core.actions import Action, RequestPod, Restore, Settle, WriteTemplate
 from precision_operator.core.cohorts import rank
@@ -137,6 +139,20 @@ class Fleet(World):
         for name in self.workloads:
             self.heal(name)
         self.down = False
+
+    def due(self, name: str) -> Mode:
+        """What a member is in when the fleet rests: the target; BF16 where a window says that it ended the overflow of FP16.
+
+        It stays there, beside its target, until a person's retry. While BF16 is only tried, or has failed, it does not rest.
+        """
+        spec, uid = self.policy.spec, self.workloads[name].uid
+        helped = {
+            m.uid
+            for m in self.status.mitigations
+            if (m.signal, m.rung, m.result) == (Signal.OVERFLOW, Rung.BF16, Result.MITIGATED)
+        }
+        beside = spec.target is Mode.FP16 and spec.fallback is Mode.FP32 and uid in helped
+        return Mode.BF16 if beside else spec.target
 
     def told(self, mode: Mode) -> frozenset[str]:
         """The workloads that our own hand told ``mode``."""

@@ -97,10 +97,10 @@ class Checker:
             return
         if fleet.down or {m.name for m in before.members} & (fleet.blind | fleet.crashing):
             self.report("S2", "promoted without data of every member", before)
-        told = {m.name for m in before.members if m.name in fleet.really_in(fleet.policy.spec.target)}
-        if told & (set(fleet.bad) | fleet.poisoned):
+        alive = {m.name for m in before.members} & set(fleet.workloads)
+        if {n for n in alive if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
             self.report("S2", "promoted with a member in breach", before)
-        if not told:
+        if not alive & fleet.really_in(fleet.policy.spec.target):
             self.report("S2", "promoted without one member that trains in the target", before)
         watched = fleet.now - max(fleet.continuous_since, fleet.stage_since)
         stage = fleet.policy.spec.stages[min(before.step_index, len(fleet.policy.spec.stages) - 1)]

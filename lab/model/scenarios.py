@@ -26,7 +26,7 @@ _RULES: dict[str, object] = {
         "ackTimeout": "20s",
         "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
         "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
-        "mitigation": {"overflow": {"window": "60s", "dwell": "10s"}, "speed": {"window": "20s"}},
+        "mitigation": {"overflow": {"window": "120s", "dwell": "10s"}, "speed": {"window": "20s"}},
     },
     "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s"},
     "progressDeadlineSeconds": 40,
@@ -64,6 +64,7 @@ _BROKEN = (*_PROMOTED, Event("breach", "a", "nonFinite"), Event("breach", "b", "
 
 
 _MITIGATING = (*_PROMOTED, Event("mild", "a"), *_times(4))
+_IN_BF16 = (*_MITIGATING, *_times(7))
 
 
 _CANARY = {
@@ -119,7 +120,13 @@ def scenarios() -> tuple[Scenario, ...]:
             "mitigation",
             _start(names="abc", literal=""),
             frozenset({"breach", "mild", "heal", "deaf", "blind", "crash", "stale", "late", "retry"}),
-            {"healthy": _PROMOTED, "mitigating": _MITIGATING, "climbing": (*_MITIGATING, *_times(4))},
+            {
+                "healthy": _PROMOTED,
+                "mitigating": _MITIGATING,
+                "climbing": (*_MITIGATING, *_times(4)),
+                "in BF16": _IN_BF16,
+                "helped": (*_IN_BF16, Event("heal", "a"), *_times(5)),
+            },
         ),
         Scenario(
             "canary",

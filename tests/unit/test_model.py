@@ -10,6 +10,7 @@ import pytest
 from lab.errors import LabError
 from lab.model import events
 from lab.model.canonical import fingerprint
+from lab.model.drills import answer, converge
 from lab.model.events import Event, apply, enabled, writes
 from lab.model.explore import Explorer, Finding
 from lab.model.fleet import Fleet, policy_uids
@@ -17,6 +18,7 @@ from lab.model.invariants import Checker, Violation
 from lab.model.mutants import mutants
 from lab.model.scenarios import scenario
 from lab.model.trace import read_trace, replay, write_trace
+from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.status import Phase, Status
 from precision_operator.core.decide import Decision, decide
@@ -96,6 +98,35 @@ def test_a_planted_fault_is_found_with_a_trace_that_leads_back_to_it(
     lines, violations = replay(name, trace)
     assert opened.violation in violations
     assert "gate=closed" in "".join(lines)
+
+
+def passive(policy: Policy, status: Status, observation: Observation, now: float) -> Decision:
+    """Forgets every window, and leaves the fleet where it stands."""
+    decision = decide(policy, replace(status, mitigations=()), observation, now)
+    return replace(decision, status=replace(decision.status, mitigations=()), actions=())
+
+
+def test_a_member_rests_beside_its_target_only_where_a_window_says_that_bf16_helped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    helped = after(*scenario("mitigation").roots["helped"], name="mitigation")
+    assert (helped.due("a"), helped.due("b")) == (Mode.BF16, Mode.FP16)
+    converge(helped, rested := Checker(), set())
+    assert not rested.found
+    monkeypatch.setattr(events, "decide", passive)
+    converge(helped, forgotten := Checker(), set())
+    assert "at rest in Healthy with a member that is not in the target" in {v.text for v in forgotten.found}
+
+
+def test_a_breach_of_a_member_that_bf16_helped_must_be_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    helped = after(*scenario("mitigation").roots["helped"], name="mitigation")
+    for name in "bc":
+        helped.drop(name)
+    answer(helped, answered := Checker(), set())
+    assert not answered.found
+    monkeypatch.setattr(events, "decide", lambda p, s, o, now: Decision(s, (), now + 10.0))
+    answer(helped, ignored := Checker(), set())
+    assert [v.invariant for v in ignored.found] == ["L2"]
 
 
 def test_a_trace_of_another_version_is_refused_with_the_next_step(tmp_path: Path) -> None:
