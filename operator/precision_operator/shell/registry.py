@@ -7,8 +7,7 @@ itself, and it takes over the process' signals. What it hears is handed to our l
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable
 
 import kopf
 from kopf._core.engines.peering import Identity
@@ -39,99 +38,50 @@ class WatchLost(OperatorError):
     reason = "WatchLost"
 
 
-class _NoDifferences(kopf.DiffBaseStorage):
-    """kopf copies every body, for the difference that its higher handlers are called with. We have none of them.
-
-    The copies were a third of what an event costs, and events come by the thousand just when we write by the thousand.
-    """
-
-    def build(self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None) -> kopf.BodyEssence:
-        return kopf.BodyEssence({})
-
-    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Nothing is stored on anybody's object."""
-
-
-class _Listing:
-    """A list under way: it counts as taken in once every object of it has been handled."""
-
-    def __init__(self) -> None:
-        self.keep: set[str] = set()
-        self.waiting: set[str] = set()
-        self.complete = False
-
-
 class Watches(kopf.OperatorRegistry):
-    """kopf's registry with our three handlers, and what its streams tell. Lives in kopf's thread."""
+    """kopf's registry, and what its streams tell. Lives in kopf's thread."""
 
     def __init__(self, handover: Handover) -> None:
         super().__init__()
         self._handover = handover
-        self._listings: dict[tuple[Kind, str | None], _Listing] = {}
         self.error: WatchLost | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
-    def handled(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
-        """One event, from kopf's handler."""
-        self._handover.event(kind, body, deleted=deleted)
-        metadata = cast(JsonObject, body.get("metadata") or {})
-        uid = str(metadata.get("uid", ""))
-        for (listed, namespace), listing in list(self._listings.items()):
-            if listed is kind and namespace in (None, metadata.get("namespace")):
-                listing.waiting.discard(uid)
-                (listing.keep.discard if deleted else listing.keep.add)(uid)
-                self._finish(kind, namespace, listing)
+    def wants(self, plural: str) -> bool:
+        """See StreamListener."""
+        return plural in list(Kind)
 
     def alive(self, plural: str) -> None:
         """See StreamListener."""
-        if plural in list(Kind):
-            self._handover.alive(Kind(plural))
+        self._handover.alive(Kind(plural))
 
-    def listing(self, plural: str, namespace: str | None, uid: str) -> None:
+    def event(self, plural: str, body: JsonObject, *, deleted: bool) -> None:
         """See StreamListener."""
-        if plural in list(Kind):
-            listing = self._listings.setdefault((Kind(plural), namespace), _Listing())
-            listing.keep.add(uid)
-            listing.waiting.add(uid)
+        self._handover.event(Kind(plural), body, deleted=deleted)
 
-    def listed(self, plural: str, namespace: str | None) -> None:
+    def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
         """See StreamListener."""
-        if plural in list(Kind):
-            kind = Kind(plural)
-            listing = self._listings.setdefault((kind, namespace), _Listing())
-            listing.complete = True
-            self._finish(kind, namespace, listing)
+        self._handover.relisted(Kind(plural), namespace, uids)
 
     def failed(self, plural: str, error: Exception) -> None:
         """See StreamListener."""
         self.error = WatchLost(f"the watch of {plural} ended: {type(error).__name__}: {error}")
         self.on_failure()
 
-    def _finish(self, kind: Kind, namespace: str | None, listing: _Listing) -> None:
-        if listing.complete and not listing.waiting:
-            del self._listings[(kind, namespace)]
-            self._handover.relisted(kind, namespace, frozenset(listing.keep))
-
 
 def build_registry(sink: Sink, settings: Settings, *, loop: asyncio.AbstractEventLoop | None = None) -> Watches:
-    """The handlers, on a registry of their own: one a kind, for every event, never raising.
+    """What kopf watches, on a registry of its own.
 
     ``loop`` is where the sink is called; the running one where it is not given.
     """
     registry = Watches(Handover(sink, loop or asyncio.get_running_loop()))
     for kind, resource in _WATCHED.items():
-        _register(registry, kind, resource)
+        kopf.on.event(resource.group, resource.version, resource.plural, id=kind.value, registry=registry)(_watched)
     return registry
 
 
-def _register(registry: Watches, kind: Kind, resource: Resource) -> None:
-    @kopf.on.event(resource.group, resource.version, resource.plural, id=kind.value, registry=registry)
-    async def handle(event: kopf.RawEvent, **_: object) -> None:
-        body = cast(JsonObject, event["object"])
-        registry.handled(kind, body, deleted=event["type"] == "DELETED")
+async def _watched(**_: object) -> None:
+    """kopf watches what has a handler. It is never called: events are taken from the stream (streams.py)."""
 
 
 def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
@@ -154,10 +104,9 @@ def configure(settings: kopf.OperatorSettings, ours: Settings) -> None:
     settings.queueing.exit_timeout = 1
     settings.execution.max_workers = 1
     settings.process.ultimate_exiting_timeout = None
-    # No handler of ours needs these; should one ever slip in, its marks are at least in our own domain.
+    # Nothing of ours needs these; should a handler that does ever slip in, its marks are at least in our own domain.
     settings.persistence.finalizer = f"{PREFIX}/kopf"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
-    settings.persistence.diffbase_storage = _NoDifferences()
     logging.getLogger("kopf.objects").setLevel(logging.WARNING if ours.log_level != "debug" else logging.DEBUG)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import kopf
 import pytest
 from kopf._cogs.clients import watching
+from kopf._cogs.structs import bodies, references
 from kopf._core.reactor import queueing
 
 from precision_operator.kube.port import JsonObject
@@ -62,43 +65,77 @@ async def test_the_registry_only_listens() -> None:
     assert settings.queueing.worker_limit is None
 
 
-async def test_kopf_makes_no_copy_of_a_body() -> None:
-    settings = kopf.OperatorSettings()
-    configure(settings, Settings())
-    storage = settings.persistence.diffbase_storage
-    body = kopf.Body({"metadata": {"name": "a"}, "spec": {"replicas": 1}})
-    assert storage.build(body=body) == {}
-    assert storage.fetch(body=body) is None
-    patch = kopf.Patch()
-    storage.store(body=body, patch=patch, essence=storage.build(body=body))
-    assert not patch
+def stream(*items: streams.StreamItem | Exception) -> Callable[..., AsyncIterator[streams.StreamItem]]:
+    """kopf's, without an API server: ends with its first error, or for good."""
+    left = list(items)
+
+    async def watch(**_: object) -> AsyncIterator[streams.StreamItem]:
+        while left:
+            item = left.pop(0)
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    return watch
 
 
-async def test_a_list_counts_once_all_of_it_was_handled() -> None:
-    notes = Notes()
-    registry = build_registry(notes, Settings())
-    registry.listing("pods", None, "a")
-    registry.listing("pods", None, "b")
-    registry.handled(Kind.PODS, body("a"), deleted=False)
-    registry.listed("pods", None)
-    registry.handled(Kind.PODS, body("new"), deleted=False)
+async def watched(
+    plural: str, monkeypatch: pytest.MonkeyPatch, *items: streams.StreamItem | Exception
+) -> tuple[list[object], list[streams.StreamItem]]:
+    """(what the sink was told, what was left to kopf)."""
+    notes, settings = Notes(), kopf.OperatorSettings()
+    settings.watching.reconnect_backoff = 0
+    monkeypatch.setattr(watching, "infinite_watch", watching.infinite_watch)
+    monkeypatch.setattr(streams, "_original", stream(*items))
+    end = streams.listen(settings, build_registry(notes, Settings()))
+    resource = references.Resource(group="", version="v1", plural=plural, namespaced=True)
+    left = [item async for item in watching.infinite_watch(settings=settings, resource=resource, namespace=None)]
+    end()
     await asyncio.sleep(0)
-    assert notes.said == [("pods", False), ("pods", False)]
-    registry.handled(Kind.PODS, body("b"), deleted=False)
-    registry.handled(Kind.PODS, body("c"), deleted=False)
-    await asyncio.sleep(0)
-    assert notes.said[2:] == [("pods", False), ("pods", None, ["a", "b", "new"]), ("pods", False)]
+    return [note for note in notes.said if note != plural], left
 
 
-async def test_an_empty_list_counts_at_once_and_other_kinds_do_not_count() -> None:
-    notes = Notes()
-    registry = build_registry(notes, Settings())
-    registry.listed("pods", "n")
-    registry.listed("namespaces", None)
-    registry.alive("namespaces")
-    registry.alive("deployments")
-    await asyncio.sleep(0)
-    assert notes.said == [("pods", "n", []), "deployments"]
+def news(kind: str | None, uid: str) -> bodies.RawEvent:
+    return cast(bodies.RawEvent, {"type": kind, "object": body(uid)})
+
+
+LISTED = watching.Bookmark.LISTED
+
+
+async def test_a_list_is_told_after_its_objects_and_only_bookmarks_are_left_to_kopf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    items = [
+        news(None, "a"),
+        news(None, "b"),
+        LISTED,
+        news("MODIFIED", "a"),
+        news("BOOKMARK", ""),
+        news("DELETED", "b"),
+    ]
+    said, left = await watched("pods", monkeypatch, *items, LISTED)
+    assert said == [
+        ("pods", False),
+        ("pods", False),
+        ("pods", None, ["a", "b"]),
+        ("pods", False),
+        ("pods", True),
+        ("pods", None, []),
+    ]
+    assert left == [LISTED, LISTED]
+
+
+async def test_a_list_that_broke_off_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = watching.WatchingError("gone")
+    said, _ = await watched("pods", monkeypatch, news(None, "a"), broken, news(None, "b"), LISTED)
+    assert said == [("pods", False), ("pods", False), ("pods", None, ["b"])]
+
+
+async def test_what_kopf_watches_for_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    items: list[streams.StreamItem] = [news(None, "a"), LISTED, news("MODIFIED", "a")]
+    said, left = await watched("namespaces", monkeypatch, *items)
+    assert said == []
+    assert left == items
 
 
 async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +145,7 @@ async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pyte
 
     notes = Failing()
     registry = build_registry(notes, Settings())
-    registry.handled(Kind.PODS, body("a"), deleted=False)
+    registry.event("pods", body("a"), deleted=False)
     registry.alive("pods")
     await asyncio.sleep(0)
     assert notes.said == ["pods"]
