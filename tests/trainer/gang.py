@@ -6,24 +6,28 @@ import importlib
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import cast
 
 Result = dict[str, object]
 
 
-def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1"
-    )
+def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Connection) -> None:
+    os.environ.update({**env, "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"})
+    world = int(env["WORLD_SIZE"])
     warnings.simplefilter("error")
     import torch
 
+    from precision_trainer.errors import ConfigError
     from precision_trainer.gang.ddp import cleanup_distributed, init_distributed
 
     torch.set_num_threads(1)
-    init_distributed("gloo", timeout_seconds=120)
+    try:
+        init_distributed("gloo", timeout_seconds=timeout_seconds)
+    except ConfigError as error:
+        pipe.send(error)
+        return
     try:
         while (name := pipe.recv()) is not None:
             try:
@@ -42,18 +46,28 @@ def _worker(rank: int, world: int, port: int, pipe: Connection) -> None:
 class Gang:
     """Runs a function of scenarios.py, or of another module of this folder as ``module.function``, on every rank."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(
+        self,
+        world: int,
+        *,
+        ranks: Iterable[int] | None = None,
+        port: int = 0,
+        timeout_seconds: float = 120,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start ``ranks`` of ``world``, by default all, to meet at ``port``, by default any free one."""
         from precision_trainer.gang.launch import free_port
 
         # Ranks are forked from a server that has imported torch, and what its first step imports, once for all of them.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch._dynamo", "torch.nn.parallel.distributed"])
-        port = free_port()
+        self.port = port or free_port()
         self._pipes: list[Connection] = []
         self._processes = []
-        for rank in range(world):
+        settings = {**(env or {}), "WORLD_SIZE": str(world), "MASTER_PORT": str(self.port)}
+        for rank in range(world) if ranks is None else ranks:
             mine, theirs = context.Pipe()
-            process = context.Process(target=_worker, args=(rank, world, port, theirs), daemon=True)
+            process = context.Process(target=_worker, args=(rank, settings, timeout_seconds, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(mine)
@@ -73,6 +87,11 @@ class Gang:
                 raise result
             results.append(cast(Result, result))
         return results
+
+    def refusals(self, timeout: float = 60.0) -> list[str]:
+        """Why each of the ranks could not join."""
+        assert all(pipe.poll(timeout) for pipe in self._pipes), "a rank neither joined nor gave up"
+        return [str(pipe.recv()) for pipe in self._pipes]
 
     def kill(self) -> None:
         """End the processes without asking: some of them wait for one that is dead."""

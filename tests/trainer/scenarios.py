@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
+import time
 from collections.abc import Callable
 
 import torch
@@ -11,7 +13,7 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import RankMismatchError
 from precision_trainer.gang.agreement import encode
-from precision_trainer.gang.ddp import check_same, exchange, lost_peer
+from precision_trainer.gang.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
 from precision_trainer.gang.request import Inbox, PrecisionRequest
 from precision_trainer.precision.modes import HOT
 from precision_trainer.sentinel.machine import SentinelConfig
@@ -292,8 +294,54 @@ def die_in_a_switch(rank: int, world: int) -> Result:
             step(trainer)
     except RuntimeError as error:
         # Such a rank ends; those that do not speak with the dead one notice by this one's going.
-        return {"lost": lost_peer(error), "mode": trainer.mode.wire, "exit": True}
+        return {"lost": lost_peer(error), "who": find_loss(), "mode": trainer.mode.wire, "exit": True}
     return {"lost": False}
+
+
+def _train_until_lost(rank: int, world: int, ends: Callable[[], Result]) -> Result:
+    """The last rank does what ``ends`` says in the middle; the others train on, and say who they lost."""
+    trainer = make(rank, world, PrecisionMode.FP32)
+    step(trainer)
+    if rank == world - 1:
+        return ends()
+    try:
+        for _ in range(8):
+            step(trainer)
+    except RuntimeError as error:
+        started = time.monotonic()
+        found = find_loss()
+        return {"lost": lost_peer(error), "who": found, "seconds": time.monotonic() - started, "exit": True}
+    return {"lost": False}
+
+
+def rank_0_dies(rank: int, world: int) -> Result:
+    """With it dies the store in which the others would look."""
+    return _train_until_lost(world - 1 - rank, world, lambda: os._exit(9))
+
+
+def last_is_stopped(rank: int, world: int) -> Result:
+    """Its process is there, but does nothing more."""
+
+    def stop() -> Result:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return {}
+
+    return _train_until_lost(rank, world, stop)
+
+
+def last_does_not_come(rank: int, world: int) -> Result:
+    """It lives, and waits for something else than the others."""
+    return _train_until_lost(rank, world, dict)
+
+
+def last_leaves(rank: int, world: int) -> Result:
+    """It ends by itself, as after an error of its own."""
+
+    def leave() -> Result:
+        cleanup_distributed()
+        return {"exit": True}
+
+    return _train_until_lost(rank, world, leave)
 
 
 def exchange_values(rank: int, world: int) -> Result:

@@ -190,7 +190,19 @@ def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> Non
     os.kill(int(children[1]), signal.SIGKILL)
     assert gang.process.wait(30) == 1
     assert gang.events("rank_died")[0]["failed"] == 1
-    assert "lost a peer" in gang.events("failed")[0]["message"]
+    assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in gang.events("failed")[0]["message"]
+
+
+def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(start: Start) -> None:
+    gang = start([*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"])
+    gang.until_training()
+    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    # The agent keeps the store over both attempts: what the first one left there is not taken for the second.
+    assert gang.process.wait(90) == 0, gang.text
+    (failed,) = gang.events("failed")
+    assert "rank 1 lost a peer: rank 0 of 2 is gone or silent" in failed["message"]
+    assert sorted(line["rank"] for line in gang.events("complete")) == [0, 1]
 
 
 def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:

@@ -11,9 +11,11 @@ import functools
 import importlib
 import inspect
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 SAFE_LOAD_FLOOR = (2, 10)
@@ -65,3 +67,16 @@ def prepare_rendezvous() -> None:
     if os.environ.get("USE_LIBUV") == "0":
         for module in stores:
             vars(module)["TCPStore"] = functools.partial(vars(module)["TCPStore"], use_libuv=False)
+
+
+def open_store(host: str, port: int, timeout_seconds: float, *, serve: bool) -> Store:
+    """The store that ranks meet at: a connection to it, and the store itself where ``serve``. RuntimeError: not possible."""
+    return TCPStore(
+        host,
+        port,
+        is_master=serve,
+        timeout=timedelta(seconds=timeout_seconds),
+        wait_for_workers=False,
+        multi_tenant=serve,
+        use_libuv=os.environ.get("USE_LIBUV") != "0",
+    )

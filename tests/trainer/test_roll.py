@@ -1,0 +1,100 @@
+"""A gang that is not whole: every rank says who is missing, and ends in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from precision_trainer.compat import open_store
+from precision_trainer.gang.launch import free_port
+from precision_trainer.gang.roll import name_ranks
+from precision_trainer.gang.watch import Loss
+from tests.trainer.gang import Gang
+
+Start = Callable[..., Gang]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[Gang] = []
+
+    def begin(world: int, **settings: object) -> Gang:
+        started.append(Gang(world, **settings))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for gang in started:
+        gang.kill()
+
+
+def test_every_rank_names_those_that_never_started(start: Start) -> None:
+    gang = start(5, ranks=(0, 1, 3), timeout_seconds=3)
+    expected = f"ranks 2, 4 of 5 did not join at 127.0.0.1:{gang.port} within 3 s; here: 0, 1, 3; look "
+    assert all(expected in refusal for refusal in gang.refusals())
+
+
+def test_without_rank_0_the_others_say_that_it_is_not_there(start: Start) -> None:
+    for rank, refusal in enumerate(start(3, ranks=(1, 2), timeout_seconds=1).refusals(), 1):
+        assert f"rank {rank} of 3 cannot connect to 127.0.0.1:" in refusal
+        assert "rank 0 is not there, or MASTER_ADDR and MASTER_PORT are wrong" in refusal
+
+
+def test_a_rank_that_is_started_again_alone_is_told_that_its_gang_has_another(start: Start) -> None:
+    gang = start(2)
+    assert gang.run("reachable")
+    (refusal,) = start(2, ranks=(1,), port=gang.port, timeout_seconds=1).refusals()
+    assert "is not of the gang at" in refusal
+    assert "end all ranks, then start all" in refusal
+    assert gang.run("reachable"), "the gang that runs is not disturbed"
+
+
+def test_a_port_that_is_taken_is_named(start: Start) -> None:
+    port = free_port()
+    store = open_store("127.0.0.1", port, 5, serve=True)
+    (refusal,) = start(2, ranks=(0,), port=port, timeout_seconds=1).refusals()
+    assert f"rank 0 of 2 could not listen at 127.0.0.1:{port}" in refusal
+    del store
+
+
+def test_in_a_store_of_torchruns_a_missing_rank_0_is_named_and_an_earlier_attempt_does_not_count(start: Start) -> None:
+    port = free_port()
+    store = open_store("127.0.0.1", port, 5, serve=True)
+    agent = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for refusal in start(3, ranks=(1, 2), port=port, timeout_seconds=1, env=agent).refusals():
+        assert "did not join" in refusal
+    for _ in range(2):  # at one store, one after the other
+        gang = start(2, port=port, env=agent)
+        assert gang.run("switch_through_all_modes")
+        gang.kill()
+    # Rank 0 of the attempts before has left its name and its roll there.
+    (refusal,) = start(2, ranks=(1,), port=port, timeout_seconds=1, env=agent).refusals()
+    assert "is not of the gang at" in refusal
+    del store
+
+
+def test_when_rank_0_dies_the_others_say_so(start: Start) -> None:
+    for result in start(3).run("rank_0_dies", ranks=(1, 2)):
+        assert (result["lost"], result["who"]) == (True, "rank 0 of 3 is gone or silent")
+
+
+def test_a_rank_that_is_stopped_is_named_once_the_time_is_up(start: Start) -> None:
+    for result in start(3, timeout_seconds=3).run("last_is_stopped", ranks=(0, 1)):
+        assert (result["lost"], result["who"]) == (True, "rank 2 of 3 is gone or silent")
+        assert result["seconds"] < 10
+
+
+def test_a_rank_that_lives_but_does_not_come_is_named(start: Start) -> None:
+    results = start(3, timeout_seconds=3).run("last_does_not_come")
+    assert [result["who"] for result in results[:2]] == ["all live, but rank 2 of 3 did not come to the collective"] * 2
+
+
+def test_a_rank_that_left_by_itself_is_named(start: Start) -> None:
+    for result in start(3).run("last_leaves")[:2]:
+        assert result["who"] == "rank 2 of 3 has left"
+
+
+def test_of_many_ranks_the_first_are_named_and_the_others_counted() -> None:
+    assert name_ranks(range(1, 100), 100) == "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more of 100"
+    assert str(Loss(4)) == "all 4 ranks live: look at the network between them"
+    assert str(Loss(4, missing=(1, 3))) == "ranks 1, 3 of 4 are gone or silent"
