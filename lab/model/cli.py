@@ -137,7 +137,7 @@ def _mutate(options: argparse.Namespace) -> int:
     mutations: list[Mutation] = mutate(
         count=options.mutants, seed=options.seed, seconds=60.0 * options.minutes, only=options.only
     )
-    survivors = [entry for entry in mutations if entry.killed_by is None]
+    survivors = [entry for entry in mutations if not entry.killed_by]
     for entry in survivors:
         console.print(f"[red]survived[/red] {escape(entry.name)}\n{escape(entry.diff)}")
     killers: dict[str, int] = {}

@@ -7,7 +7,6 @@ told, by the conditions of comprehensions and by early returns. Those are mutate
 from __future__ import annotations
 
 import ast
-import copy
 import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,32 +45,49 @@ _TEXTS = frozenset({"message", "reason", "notices", "waiting"})
 class Mutant:
     """A module with one thing wrong."""
 
+    name: str
+    """Module, line and what was done there."""
+    module: str
+    path: Path
+    right: str
+    """The module's source as it is, without comments."""
+    wrong: str
+    diff: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one small thing can be made wrong."""
+
     module: str
     path: Path
     line: int
     what: str
-    source: str
-    diff: str
+    node: int
+    choice: int
 
     @property
     def name(self) -> str:
-        """Module, line and what was done there."""
+        """Module, line and what is done there."""
         return f"{self.module}:{self.line} {self.what}"
 
+    def mutant(self) -> Mutant | None:
+        """The module with that made wrong; None where it reads the same."""
+        tree = ast.parse(self.path.read_text())
+        right = ast.unparse(tree)
+        list(_changes(list(_decisive(tree))[self.node]))[self.choice][1]()
+        wrong = ast.unparse(ast.fix_missing_locations(tree))
+        lines = difflib.unified_diff(right.splitlines(), wrong.splitlines(), lineterm="", n=1)
+        diff = "\n".join(lines).partition("@@\n")[2]
+        return Mutant(self.name, self.module, self.path, right, wrong, diff) if diff else None
 
-def mutants(module: str, path: Path) -> Iterator[Mutant]:
-    """Every mutant of a module, in the order of its source."""
-    tree = ast.parse(path.read_text())
-    plain = ast.unparse(tree).splitlines()
-    for number, node in enumerate(_decisive(tree)):
+
+def places(module: str, path: Path) -> Iterator[Place]:
+    """Every place of a module, in the order of its source."""
+    for number, node in enumerate(_decisive(ast.parse(path.read_text()))):
+        at = node.target if isinstance(node, ast.comprehension) else node
         for choice, (what, _) in enumerate(_changes(node)):
-            wrong = copy.deepcopy(tree)
-            twin = list(_decisive(wrong))[number]
-            list(_changes(twin))[choice][1]()
-            source = ast.unparse(ast.fix_missing_locations(wrong))
-            diff = "\n".join(difflib.unified_diff(plain, source.splitlines(), lineterm="", n=1)).partition("@@\n")[2]
-            if diff:
-                yield Mutant(module, path, getattr(node, "lineno", 0), what, source, diff)
+            yield Place(module, path, getattr(at, "lineno", 0), what, number, choice)
 
 
 def _decisive(tree: ast.AST) -> Iterator[ast.AST]:

@@ -1,50 +1,41 @@
-"""Judges the tests: a mutant of the core runs through them, the fast ones first, then through the explorer.
+"""Judges the tests: breaks the core in one place at a time, and asks those who call that place whether they notice.
 
-Each mutant lives in a process forked from this one, which has the libraries loaded but not the core: the mutated module is
-compiled from memory, so the checkout is never touched and two mutants never meet.
+Core and tests are loaded once. Each mutant lives in a process forked from this one, in which the functions of its module
+get the mutant's code: the checkout is never touched, and two mutants never meet.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib.machinery
-import importlib.util
+import gc
 import os
 import pickle
 import random
 import resource
 import select
-import sys
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import BinaryIO
+from types import CodeType, FunctionType
+from typing import BinaryIO, NoReturn, TypeVar
 
-import hypothesis
-import pytest
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import precision_operator
-from lab import paths
 from lab.errors import LabError
-from lab.model.mutants import Mutant, mutants
+from lab.model.judges import CORE, Judge, Trace, known, traced, with_judges
+from lab.model.mutants import Mutant, Place, places
 from lab.progress import console
 
-FAST = ("tests/unit/core", "tests/property")
-SLOW = ("tests/property/test_invariants.py",)
-"""The tests that judge: these after those and the explorer, for they try many examples."""
+_PROCESSES = 2
+_BYTES = 4 << 30
+"""What a mutant may allocate."""
 
-_EXAMPLES = 25
-"""Examples of a property, for each mutant."""
-
-_DEPTH, _FAULTS = 3, 1
-_CPU_SECONDS = 120
-"""A mutant that has used so much processor time does not end: killed."""
-
-_RELOADED = ("precision_operator.core", "lab.model", "tests")
+_SPARE_SECONDS, _PATIENCE = 5.0, 10.0
+"""A judge that needs these seconds of a processor, and so many times its own, will not end with this mutant: killed."""
 
 
 @dataclass(frozen=True)
@@ -53,160 +44,134 @@ class Mutation:
 
     name: str
     diff: str
-    killed_by: str | None
+    killed_by: str
+    """The first who noticed; empty: nobody."""
 
 
 def mutate(*, count: int, seed: int, seconds: float, only: str = "") -> list[Mutation]:
-    """Judge a seeded sample of the core's mutants, two at a time; where ``seconds`` end first, a smaller one.
+    """Judge a seeded sample of the core's mutants; where ``seconds`` end first, a smaller one.
 
     Raises:
-        LabError: the tests fail on the core as it is.
+        LabError: the tests or the explorer find a fault in the core as it is.
     """
-    everything = [mutant for mutant in _all() if only in mutant.name]
-    sample = random.Random(seed).sample(everything, min(count, len(everything)))
-    begun = time.monotonic()
-    clean = next(_judged([None], 1))[1]
-    if clean.killer is not None:
-        raise LabError("tests that pass on the core as it is", f"{clean.killer}: {clean.output}", "mend them first")
-    found: dict[Mutant, str | None] = {}
+    until = time.monotonic() + seconds
+    everywhere = [place for place in _places() if only in place.name]
+    drawn = (place.mutant() for place in random.Random(seed).sample(everywhere, len(everywhere)))
+    sample = list(islice(filter(None, drawn), count))
+    found: list[Mutation] = []
     columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
-        task = bar.add_task("", total=len(sample))
-        for mutant, verdict in _judged(sample, 2, clean.violations, lambda: time.monotonic() - begun < seconds):
-            assert mutant is not None
-            found[mutant] = verdict.killer
-            alive = sum(killer is None for killer in found.values())
-            bar.update(task, advance=1, description=f"{alive} survive")
-    return sorted(
-        (Mutation(mutant.name, mutant.diff, killer) for mutant, killer in found.items()), key=lambda entry: entry.name
+
+    def judge(judges: list[Judge]) -> None:
+        order = _measured(judges)
+        lives = ((mutant, partial(meet, mutant, order)) for mutant in sample if time.monotonic() < until)
+        with Progress(*columns, TextColumn("{task.description}"), console=console) as bar:
+            task = bar.add_task("", total=len(sample))
+            for mutant, killer in forked(lives, processes=_PROCESSES):
+                found.append(Mutation(mutant.name, mutant.diff, "time" if killer is None else killer))
+                bar.update(task, advance=1, description=f"{sum(not m.killed_by for m in found)} survive")
+
+    with_judges(judge)
+    return sorted(found, key=lambda mutation: (mutation.name, mutation.diff))
+
+
+def _places() -> Iterator[Place]:
+    package = CORE.parent.parent
+    for path in sorted(CORE.rglob("*.py")):
+        module = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+        yield from places(module, path)
+
+
+def _measured(judges: Sequence[Judge]) -> list[Judge]:
+    """The judges in the order in which mutants meet them, with what they cost and call."""
+
+    def life(part: Sequence[Judge]) -> Callable[[], list[Trace]]:
+        return lambda: [traced(judge) for judge in part]
+
+    found: list[Judge] = []
+    parts = ((part, life(part)) for part in (judges[n::_PROCESSES] for n in range(_PROCESSES)))
+    for part, traces in forked(parts, processes=_PROCESSES):
+        if traces is None:
+            raise LabError("tests that run to their end on the core as it is", "a process that died", "run pytest")
+        found += map(known, part, traces)
+    return sorted(found, key=lambda judge: judge.order)
+
+
+def meet(mutant: Mutant, judges: Sequence[Judge]) -> str:
+    """Who notices; empty: nobody."""
+    wrong = _become(mutant)
+    for judge in judges:
+        if judge.reaches(wrong):
+            signal.setitimer(signal.ITIMER_PROF, _SPARE_SECONDS + _PATIENCE * judge.seconds)  # unanswered, it ends us
+            try:
+                noticed = judge.run()
+            except BaseException:  # noqa: BLE001  whatever a mutant raises, it was noticed
+                noticed = traceback.format_exc()
+            if noticed:
+                return judge.name
+    return ""
+
+
+def _become(mutant: Mutant) -> frozenset[tuple[str, str]]:
+    """Give the functions of this process the mutant's code; the (file, function) of those that differ by it."""
+    right, wrong = (
+        _codes(mutant.right, mutant.path),
+        _codes(mutant.wrong, mutant.path),
     )
+    for function in gc.get_objects():
+        if isinstance(function, FunctionType) and function.__module__ == mutant.module:
+            function.__code__ = wrong.get(function.__qualname__, function.__code__)
+    return frozenset((str(mutant.path), name) for name, code in wrong.items() if code != right[name])
 
 
-def _all() -> Iterator[Mutant]:
-    package = Path(precision_operator.__file__).parent
-    for path in sorted((package / "core").rglob("*.py")):
-        module = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
-        yield from mutants(module, path)
+def _codes(source: str, path: Path) -> dict[str, CodeType]:
+    """The code of every function and method of a module, by its qualified name."""
+
+    def inside(code: CodeType) -> Iterator[CodeType]:
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType) and "<" not in constant.co_qualname:
+                yield constant
+                yield from inside(constant)
+
+    return {code.co_qualname: code for code in inside(compile(source, str(path), "exec"))}
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    killer: str | None
-    violations: frozenset[str] = frozenset()
-    output: str = ""
+_Key = TypeVar("_Key")
+_Answer = TypeVar("_Answer")
 
 
-def _judged(
-    sample: Sequence[Mutant | None],
-    processes: int,
-    known: frozenset[str] = frozenset(),
-    go_on: Callable[[], bool] = lambda: True,
-) -> Iterator[tuple[Mutant | None, _Verdict]]:
-    """Each mutant's verdict, as they come. None stands for the core as it is."""
-    waiting = list(reversed(sample))
-    running: dict[int, tuple[int, Mutant | None, BinaryIO]] = {}
-    while running or (waiting and go_on()):
-        while waiting and len(running) < processes and go_on():
-            mutant = waiting.pop()
+def forked(
+    lives: Iterator[tuple[_Key, Callable[[], _Answer]]], *, processes: int
+) -> Iterator[tuple[_Key, _Answer | None]]:
+    """What each comes to in a process of its own, as they come; None where it was ended from outside."""
+    running: dict[int, tuple[int, _Key, BinaryIO]] = {}
+    while True:
+        for key, life in islice(lives, processes - len(running)):
             read, write = os.pipe()
             child = os.fork()
             if child == 0:
                 os.close(read)
-                _live(mutant, write, known)
+                _live(life, write)
             os.close(write)
-            running[read] = (child, mutant, os.fdopen(read, "rb"))
+            running[read] = (child, key, os.fdopen(read, "rb"))
+        if not running:
+            return
         for ready in select.select(list(running), [], [])[0]:
-            child, mutant, stream = running.pop(ready)
+            child, key, stream = running.pop(ready)
             with stream:
                 answer = stream.read()
-            _, state = os.waitpid(child, 0)
-            yield mutant, pickle.loads(answer) if answer else _Verdict("time" if os.WIFSIGNALED(state) else "crash")
+            os.waitpid(child, 0)
+            yield key, pickle.loads(answer) if answer else None
 
 
-def _live(mutant: Mutant | None, write: int, known: frozenset[str]) -> None:
-    """The life of a mutant's process: it ends here."""
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+def _live(life: Callable[[], object], write: int) -> NoReturn:
+    """The life of a forked process: it ends here."""
+    resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     quiet = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(quiet, stream)
     try:
-        verdict = _judge(mutant, known)
-    except BaseException:  # noqa: BLE001  whatever a mutant raises, it was noticed
-        verdict = _Verdict("an error", output=traceback.format_exc())
-    with os.fdopen(write, "wb") as stream_out:
-        pickle.dump(verdict, stream_out)
-    os._exit(0)
-
-
-def _judge(mutant: Mutant | None, known: frozenset[str]) -> _Verdict:
-    for name in [name for name in sys.modules if name.startswith(_RELOADED)]:
-        if name not in (__name__, "lab.model.mutants"):
-            del sys.modules[name]
-    if mutant is not None:
-        sys.meta_path.insert(0, _Finder(mutant))
-    os.chdir(paths.ROOT)
-    sys.path.insert(0, str(paths.ROOT))
-    failed = _tested(FAST, besides=SLOW)
-    if failed is None:
-        found = _explored()
-        failed = "the explorer" if found - known and mutant is not None else _tested(SLOW)
-        return _Verdict(failed, found)
-    return _Verdict(failed)
-
-
-def _tested(folders: tuple[str, ...], *, besides: tuple[str, ...] = ()) -> str | None:
-    """The first test that fails, or None."""
-    watcher = _FewExamples()
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--timeout=0"]
-    code = pytest.main([*words, *(f"--ignore={path}" for path in besides), *folders], plugins=[watcher])
-    return None if code == pytest.ExitCode.OK else watcher.failed or f"pytest {code!r}"
-
-
-def _explored() -> frozenset[str]:
-    from lab.model.explore import Explorer  # the mutated one, therefore not at the top
-    from lab.model.scenarios import scenarios
-
-    return frozenset(
-        f"{finding.scenario} {finding.violation}"
-        for scenario in scenarios()
-        for finding in Explorer(scenario).run(depth=_DEPTH, faults=_FAULTS, seconds=float("inf")).findings
-    )
-
-
-class _FewExamples:
-    """A pytest plugin: properties try fewer examples, the same ones each time."""
-
-    failed = ""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            test = getattr(item, "obj", None)
-            own = getattr(test, "_hypothesis_internal_use_settings", None)
-            if test is not None and own is not None:
-                fewer = min(own.max_examples, _EXAMPLES)
-                settings = hypothesis.settings(own, max_examples=fewer, derandomize=True, database=None)
-                getattr(test, "__func__", test)._hypothesis_internal_use_settings = settings
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed = report.nodeid
-
-
-class _Finder(importlib.machinery.SourceFileLoader):
-    """Finds and loads the mutated module instead of the one on disk."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        super().__init__(mutant.module, str(mutant.path))
-        self._mutant = mutant
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of the mutated module; None for any other."""
-        if name != self._mutant.module:
-            return None
-        return importlib.util.spec_from_file_location(name, self._mutant.path, loader=self)
-
-    def get_code(self, fullname: str) -> CodeType:
-        """The mutant's code."""
-        return compile(ast.parse(self._mutant.source), str(self._mutant.path), "exec")
+        answer = pickle.dumps(life())
+        with os.fdopen(write, "wb") as told:
+            told.write(answer)
+    finally:
+        os._exit(0)

@@ -1,0 +1,158 @@
+"""Who judges a mutant: each test of the core, and the exploration of each scenario; what they cost, and what they call."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+
+import hypothesis
+import pytest
+
+import precision_operator
+from lab import paths
+from lab.errors import LabError
+from lab.model.explore import Explorer
+from lab.model.scenarios import Scenario, scenarios
+
+TESTS = ("tests/unit/core", "tests/property")
+EXPLORER = "explorer"
+CORE = Path(precision_operator.__file__).parent / "core"
+
+_EXAMPLES = 25
+"""Examples of a property, for each mutant: the same ones each time."""
+
+_DEPTH, _FAULTS = 3, 1
+
+_DEAR_SECONDS = 0.5
+"""Tests that cost more (they try many examples) come after the explorer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A test or an exploration."""
+
+    name: str
+    run: Callable[[], str]
+    """What was noticed; empty: nothing."""
+    seconds: float = 0.0
+    """Of a processor, with the core as it is."""
+    calls: frozenset[tuple[str, str]] | None = None
+    """(file, function) of the core that it reaches; None: it is taken to reach all."""
+
+    @property
+    def explores(self) -> bool:
+        """Whether it is an exploration: those reach nearly all of the core."""
+        return self.name.startswith(EXPLORER)
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """The cheap tests first, then the explorer, then the others."""
+        return (1 if self.explores else 2 * (self.seconds > _DEAR_SECONDS)), self.seconds
+
+    def reaches(self, functions: frozenset[tuple[str, str]]) -> bool:
+        """Whether it can notice what is wrong in one of these."""
+        return bool(functions) and (self.calls is None or bool(self.calls & functions))
+
+
+def with_judges(body: Callable[[list[Judge]], None]) -> None:
+    """Load and collect the tests once, and call ``body`` while they can be run.
+
+    Raises:
+        LabError: the tests cannot be collected.
+    """
+    collected = _Collected(body)
+    quiet = ["-qq", "--no-summary", "-p", "no:cacheprovider", "--capture=no", "--assert=plain", "--timeout=0"]
+    code = pytest.main([*quiet, *(str(paths.ROOT / folder) for folder in TESTS)], plugins=[collected])
+    if collected.error is not None:
+        raise collected.error
+    if code != pytest.ExitCode.OK:
+        raise LabError("tests that can be collected", f"pytest {code!r}", f"run pytest {' '.join(TESTS)}")
+
+
+class _Collected:
+    """A pytest plugin: hands the tests over instead of running them."""
+
+    def __init__(self, body: Callable[[list[Judge]], None]) -> None:
+        self._body = body
+        self._failed: list[str] = []
+        self.error: BaseException | None = None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            test = getattr(item, "obj", None)
+            own = getattr(test, "_hypothesis_internal_use_settings", None)
+            if test is not None and own is not None:
+                fewer = min(own.max_examples, _EXAMPLES)
+                settings = hypothesis.settings(own, max_examples=fewer, derandomize=True, database=None)
+                getattr(test, "__func__", test)._hypothesis_internal_use_settings = settings
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        if session.testsfailed:
+            return None  # pytest says what cannot be collected
+        tests = [Judge(item.nodeid, partial(self._tested, item)) for item in session.items]
+        explorers = [Judge(f"{EXPLORER}::{entry.name}", partial(_explored, entry)) for entry in scenarios()]
+        try:
+            self._body([*tests, *explorers])
+        except BaseException as error:  # noqa: BLE001  pytest would make a report of it: it is raised outside
+            self.error = error
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(report.longreprtext)
+
+    def _tested(self, item: pytest.Item) -> str:
+        self._failed.clear()
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        return "".join(self._failed)
+
+
+def _explored(scenario: Scenario) -> str:
+    findings = Explorer(scenario).run(depth=_DEPTH, faults=_FAULTS, seconds=float("inf")).findings
+    return str(findings[0].violation) if findings else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A judge on the core as it is; can be told from one process to another."""
+
+    noticed: str
+    seconds: float
+    calls: frozenset[tuple[str, str]] | None
+
+
+def traced(judge: Judge) -> Trace:
+    """Run it on the core as it is."""
+    reached: dict[int, CodeType] = {}  # by identity: to hash code is dear
+
+    def called(frame: FrameType, event: str, arg: object) -> None:
+        reached[id(frame.f_code)] = frame.f_code
+
+    begun = time.process_time()
+    sys.settrace(None if judge.explores else called)
+    try:
+        noticed = judge.run()
+    finally:
+        sys.settrace(None)
+    seconds, core = time.process_time() - begun, str(CORE)
+    calls = frozenset((c.co_filename, c.co_qualname) for c in reached.values() if c.co_filename.startswith(core))
+    return Trace(noticed, seconds, None if judge.explores else calls)
+
+
+def known(judge: Judge, trace: Trace) -> Judge:
+    """The judge, with what it costs and calls.
+
+    Raises:
+        LabError: it notices something in the core as it is.
+    """
+    if trace.noticed:
+        raise LabError(
+            "a core in which no test and no scenario finds a fault", f"{judge.name}: {trace.noticed}", "mend it"
+        )
+    return replace(judge, seconds=trace.seconds, calls=trace.calls)
