@@ -16,6 +16,7 @@ from precision_trainer.gang.agreement import encode
 from precision_trainer.gang.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
 from precision_trainer.gang.request import Inbox, PrecisionRequest
 from precision_trainer.precision.modes import HOT
+from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from precision_trainer.sentinel.machine import SentinelConfig
 
 Result = dict[str, object]
@@ -278,6 +279,18 @@ def poisoned_weights(rank: int, world: int) -> Result:
             rewinds.append(trainer.step)
         step(trainer)
     return {"rewinds": rewinds, "mode": trainer.mode.wire}
+
+
+def poisoned_without_a_sentinel(rank: int, world: int) -> Result:
+    """One rank's weights are hit by a NaN in FP16, and nothing but the scaler watches."""
+    trainer = make(rank, world, sentinel=SentinelConfig(enabled=False))
+    for number in range(LOOK_AFTER_STEPS + 6):
+        if number == 2 and rank == world - 1:
+            with torch.no_grad():
+                next(trainer.model.parameters())[0, 0] = float("nan")
+        step(trainer)
+    stats = trainer.get_stats()
+    return {"overflows": stats["overflow_steps"], "nonfinite": stats["nonfinite_steps"]}
 
 
 def die_in_a_switch(rank: int, world: int) -> Result:

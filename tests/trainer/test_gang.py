@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from tests.trainer.gang import Gang, Result
 
 
@@ -134,6 +135,11 @@ def test_poisoned_weights_of_one_rank_rewind_all_at_one_boundary(gang_of_four: G
     assert all(result == results[0] for result in results)
     assert len(results[0]["rewinds"]) == 1
     assert results[0]["mode"] == "fp32"
+
+
+def test_without_a_sentinel_all_ranks_learn_that_one_has_weights_that_are_not_finite(gang_of_four: Gang) -> None:
+    results = gang_of_four.run("poisoned_without_a_sentinel")
+    assert results == [{"overflows": LOOK_AFTER_STEPS + 1, "nonfinite": 3}] * 4
 
 
 def test_a_rank_that_dies_in_the_middle_of_a_switch_is_noticed_by_all_others(gang_of_four: Gang) -> None:

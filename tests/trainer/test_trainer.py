@@ -17,6 +17,8 @@ from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
+from precision_trainer.precision.weights import LOOK_AFTER_STEPS
+from precision_trainer.sentinel.machine import SentinelConfig
 from precision_trainer.telemetry.logs import JsonLog
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -128,6 +130,44 @@ def test_non_finite_loss_without_a_scaler_is_counted_and_poisons_nothing(
     assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (0, 1)
     step(trainer, text)
     assert not all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+def test_without_a_sentinel_fp16_steps_on_poisoned_weights_count_as_nonfinite_until_other_weights_are_loaded(
+    text: LibraryText, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make(FP16, loss_scale=1024.0, sentinel=SentinelConfig(enabled=False))
+    step(trainer, text)
+    good = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(float("nan"))
+    records = []
+    for _ in range(LOOK_AFTER_STEPS + 5):
+        step(trainer, text)
+        records += trainer.drain().records
+    assert all(record.skipped for record in records)
+    # The look is said in the step after it, and known at the boundary after that one.
+    assert [record.nonfinite for record in records] == [False] * (LOOK_AFTER_STEPS + 1) + [True] * 4
+    assert not any(record.nonfinite and record.overflow for record in records)
+    stats = trainer.get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (LOOK_AFTER_STEPS + 1, 4)
+    assert capsys.readouterr().out.count('"event": "weights_not_finite"') == 1
+    trainer.model.load_state_dict(good)
+    trainer.rewound()
+    step(trainer, text, float("inf"))
+    (overflow,) = trainer.drain().records
+    assert (overflow.overflow, overflow.nonfinite) == (True, False)
+    step(trainer, text)
+    assert not trainer.drain().records[0].skipped
+
+
+def test_without_a_sentinel_overflows_that_do_not_end_stay_overflows_where_the_weights_are_finite(
+    text: LibraryText,
+) -> None:
+    trainer = make(FP16, sentinel=SentinelConfig(enabled=False))
+    for _ in range(3 * LOOK_AFTER_STEPS):
+        step(trainer, text, float("inf"))
+    stats = trainer.get_stats()
+    assert (stats["overflow_steps"], stats["nonfinite_steps"]) == (3 * LOOK_AFTER_STEPS, 0)
 
 
 def test_clipping_comes_after_unscaling(text: LibraryText) -> None:

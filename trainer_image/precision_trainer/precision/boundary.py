@@ -10,14 +10,16 @@ import time
 import torch
 
 from ..gang.request import PrecisionRequest
-from ..sentinel.levels import Level
+from ..sentinel.levels import Diagnosis, Finding, Level, Verdict
 from ..sentinel.shell import Sentinel
+from ..telemetry.logs import JsonLog
 from .channel import Channel
 from .config import ExtendedFP16Config
 from .modes import PrecisionMode
 from .scaler import LossScaler
 from .stats import Totals, TrainingStats, collect
 from .steps import Boundary, ModeChange, StepRecord
+from .weights import WeightCheck
 
 
 class Boundaries:
@@ -30,11 +32,15 @@ class Boundaries:
     requested_mode: PrecisionMode
     scaler: LossScaler
     sentinel: Sentinel | None
+    log: JsonLog
+    rank: int
     step: int
     """Number of the step about to begin."""
     applied: PrecisionRequest | None
     """The last request applied; None before any."""
     _channel: Channel
+    _weights: WeightCheck
+    """Where there is no sentinel."""
     _totals: Totals
     _last_norms: torch.Tensor | None
 
@@ -71,6 +77,16 @@ class Boundaries:
             self.scaler.thaw()
         return ModeChange(before, self.mode, self.applied, self.step, time.time(), source)
 
+    def rewound(self) -> None:
+        """The weights are other ones now (state/keeper.py)."""
+        self._weights.restart()
+        if self.sentinel is not None:
+            self.sentinel.rewound()
+
+    def _message(self) -> tuple[Verdict | None, Finding | None]:
+        """What this rank has to say in the step about to run."""
+        return self.sentinel.message() if self.sentinel is not None else (None, self._weights.message())
+
     def drain(self) -> Boundary:
         """Wait for all steps tried so far and read them: before a checkpoint or the end. All ranks must call it."""
         return self._read(keep=0)
@@ -81,6 +97,8 @@ class Boundaries:
         heard = stop = checkpoint = rewind = False
         sentinel = self.sentinel
         for sent, agreed, record in self._channel.read(keep):
+            if sentinel is None:
+                record = self._weights.observe(record)
             self._totals.observe(record)
             records.append(record)
             if sent.norms is not None:
@@ -91,11 +109,10 @@ class Boundaries:
                 continue
             heard = True
             stop = stop or agreed.stop
-            if sentinel is not None:
-                if agreed.diagnosis is not None:
-                    sentinel.learn(agreed.diagnosis, record)
-                if agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
-                    rewind = rewind or agreed.verdict.level is Level.REWIND
+            if agreed.diagnosis is not None:
+                self._learn(agreed.diagnosis, record)
+            if sentinel is not None and agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
+                rewind = rewind or agreed.verdict.level is Level.REWIND
             if agreed.request is not None and agreed.request.generation > self.generation:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
@@ -103,6 +120,17 @@ class Boundaries:
         if heard:
             change = self.settle() or change
         return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
+
+    def _learn(self, diagnosis: Diagnosis, record: StepRecord) -> None:
+        if self.sentinel is not None:
+            self.sentinel.learn(diagnosis, record)
+        elif self._weights.learn(weights_finite=diagnosis.weights_finite) and self.rank == 0:
+            self.log.error(
+                "weights_not_finite",
+                "expected finite weights, found inf or NaN: no loss scale helps, and every step is skipped; go back to a "
+                'healthy checkpoint ("rewind":true in a request), or let the sentinel do it (PRECISION_SENTINEL)',
+                step=record.step,
+            )
 
     # --- what it came to ----------------------------------------------------------------------------------------------
 
@@ -120,5 +148,5 @@ class Boundaries:
         """Totals of this process up to the last step tried; waits for the device."""
         totals = self._totals.copy()
         for record in self._channel.peek():
-            totals.observe(record)
+            totals.observe(self._weights.mark(record))
         return collect(self, totals)

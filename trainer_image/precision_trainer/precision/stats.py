@@ -80,7 +80,7 @@ class Totals:
         if record.nonfinite:
             self.nonfinite += 1
         if mode.uses_scaler:
-            self.overflows += record.skipped
+            self.overflows += record.overflow
             history = self.scale_history
             if not history or history[-1][1] != record.loss_scale:
                 history.append((record.step, record.loss_scale))

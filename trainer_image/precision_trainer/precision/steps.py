@@ -55,16 +55,18 @@ class StepRecord(NamedTuple):
     """After the step; the frozen value where no scaler runs."""
     grad_norm: float | None
     """Global norm of the averaged, unscaled gradients, before clipping; None in a step that was not measured."""
+    poisoned: bool = False
+    """The weights are known not to be finite (weights.py): no scale helps."""
 
     @property
     def overflow(self) -> bool:
         """Skipped by the scaler. An infinite loss in such a step is part of the overflow, not a loss of its own."""
-        return self.skipped and self.mode.uses_scaler
+        return self.skipped and self.mode.uses_scaler and not self.poisoned
 
     @property
     def nonfinite(self) -> bool:
-        """Non-finite where no scaler took care of it: the loss, or (in FP32 and BF16) the gradients."""
-        return not self.mode.uses_scaler if self.skipped else self.loss - self.loss != 0.0
+        """Non-finite where no scaler took care of it: the loss, or (in FP32 and BF16) the gradients, or the weights."""
+        return not self.overflow if self.skipped else self.loss - self.loss != 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from .setup import check_parameters, on_hardware, set_tf32, start_mode
 from .stats import Totals
 from .steps import Boundary, Sent
 from .update import NORM_EVERY_STEPS, GradientUpdate
+from .weights import WeightCheck
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -127,6 +128,7 @@ class ExtendedFP16Trainer(Boundaries):
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
         self._replays: list[Replay] = []
         self._probing = False
+        self._weights = WeightCheck(model)
         self._totals = Totals()
         self._last_norms: torch.Tensor | None = None
 
@@ -228,7 +230,7 @@ class ExtendedFP16Trainer(Boundaries):
             torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
-        verdict, finding = self.sentinel.message() if self.sentinel is not None else (None, None)
+        verdict, finding = self._message()
         header = self._channel.header(
             request=self._pending,
             stop=self.stop_asked,

@@ -12,6 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..precision.modes import PrecisionMode
+from ..precision.weights import are_finite
 from .layers import Layers
 from .levels import Finding
 from .replay import AUTOCAST, Replay, eagerly, undisturbed
@@ -30,7 +31,7 @@ def diagnose(
         device: of the model.
     """
     parameters: list[torch.Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    weights_finite = bool(torch.stack(torch._foreach_norm(parameters)).isfinite().all())
+    weights_finite = are_finite(parameters)
     with undisturbed(model, device), eagerly():
         origin = None
         for replay in replays:

@@ -168,8 +168,7 @@ class Keeper:
             self._metrics.add({"genesis_rewind_failures": 1.0})
             return None
         self._apply(loaded.state, rewind=True)
-        if trainer.sentinel is not None:
-            trainer.sentinel.rewound()
+        trainer.rewound()
         if skip_data:
             self._offset += samples - self.samples
         step = trainer.step
