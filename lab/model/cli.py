@@ -50,11 +50,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--faults", type=int, default=2, help="faults, commands, edits in it (default: %(default)s)"
         )
-        command.add_argument("--seconds", type=float, default=300.0, help="a scenario ends then (default: %(default)s)")
+        command.add_argument("--seconds", type=float, default=200.0, help="a scenario ends then (default: %(default)s)")
     for command in (mutate_, both):
         command.add_argument("--mutants", type=int, default=300, help="size of the sample (default: %(default)s)")
         command.add_argument(
-            "--minutes", type=float, default=14.0, help="no mutant begins later (default: %(default)s)"
+            "--minutes", type=float, default=13.0, help="no mutant begins later (default: %(default)s)"
         )
         command.add_argument("--seed", type=int, default=5, help="of the sample (default: %(default)s)")
         command.add_argument("--only", default="", help="only mutants whose name contains this")
@@ -70,10 +70,10 @@ def _parser() -> argparse.ArgumentParser:
 def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
     names = only or [entry.name for entry in scenarios()]
     results = explore_all(names, depth=options.depth, faults=options.faults, seconds=options.seconds)
-    table = Table("scenario", "states", "transitions", "depth", "violations", "seconds")
+    table = Table("scenario", "states", "transitions", "depth", "faults", "then", "violations", "seconds")
     for result in results:
-        row = (result.states, result.transitions, result.depth, len(result.findings), round(result.seconds, 1))
-        table.add_row(result.scenario, *map(str, row))
+        row = (result.states, result.transitions, result.depth, result.faults, result.begun or "-")
+        table.add_row(result.scenario, *map(str, (*row, len(result.findings), round(result.seconds))))
     console.print(table)
     for result in results:
         for finding in result.findings:
@@ -87,9 +87,17 @@ def _explore(options: argparse.Namespace, only: list[str] | None) -> int:
             "states": sum(result.states for result in results),
             "transitions": sum(result.transitions for result in results),
             "depth": min(result.depth for result in results),
-            "faults": options.faults,
+            "faults": min(result.faults for result in results),
             "violations": sum(len(result.findings) for result in results),
-            "scenarios": {result.scenario: {"states": result.states, "depth": result.depth} for result in results},
+            "scenarios": {
+                result.scenario: {
+                    "states": result.states,
+                    "depth": result.depth,
+                    "faults": result.faults,
+                    "depth_with_one_fault_more": result.begun,
+                }
+                for result in results
+            },
         }
     )
     return int(any(result.findings for result in results))
@@ -108,19 +116,21 @@ def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float
         pending = [pool.apply_async(_explore_one, (name, depth, faults, seconds, told)) for name in order]
         while not all(entry.ready() for entry in pending):
             pending[-1].wait(0.5)
-            for name, (reached, states) in dict(told).items():
-                bar.update(tasks[name], description=f"{name}: {states} states, depth {reached} of {depth}")
+            for name, reached in dict(told).items():
+                bar.update(tasks[name], description=f"{name}: {reached}")
         return [entry.get() for entry in pending]
 
 
-def _explore_one(name: str, depth: int, faults: int, seconds: float, told: dict[str, tuple[int, int]]) -> Result:
+def _explore_one(name: str, depth: int, faults: int, seconds: float, told: dict[str, str]) -> Result:
     last = time.monotonic()
 
     def tell(result: Result) -> None:
         nonlocal last
         if time.monotonic() - last > 1.0:
             last = time.monotonic()
-            told[name] = (result.depth, result.states)
+            told[name] = (
+                f"{result.states} states, depth {result.depth} of {depth} with {result.faults} of {faults} faults"
+            )
 
     return Explorer(scenario(name)).run(depth=depth, faults=faults, seconds=seconds, tell=tell)
 

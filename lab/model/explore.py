@@ -1,10 +1,12 @@
-"""Breadth first through everything that can happen: the first trace to a violation is a shortest one."""
+"""Through everything that can happen, fewest faults first: a violation comes with a trace that has no fault too many."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 from lab.model.canonical import fingerprint
 from lab.model.drills import Drills
@@ -28,23 +30,27 @@ class Finding:
 
 @dataclass
 class Result:
-    """What one exploration came to."""
+    """What one exploration came to: every sequence of ``depth`` events with up to ``faults`` faults has been tried."""
 
     scenario: str
     states: int = 0
     transitions: int = 0
     depth: int = 0
-    """Every sequence of so many events, from every root, has been tried."""
+    faults: int = 0
+    begun: int | None = None
+    """Where time ended it: so many events deep it came with one fault more."""
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Reached:
     fleet: Fleet
     key: int
-    faults: int = 0
+    faults: int
     """Faults, commands and edits on the way from the root."""
+    depth: int
+    """Events on that way."""
 
 
 class Explorer:
@@ -53,7 +59,8 @@ class Explorer:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._parents: dict[int, tuple[int, Event] | tuple[Event, ...]] = {}
-        self._faults: dict[int, int] = {}
+        self._ways: dict[int, tuple[tuple[int, int], ...]] = {}
+        """State → (faults, depth) of the ways to it of which none is better in both."""
         self._drills = Drills()
         self._found: dict[Violation, Finding] = {}
         self.result = Result(scenario.name)
@@ -61,20 +68,26 @@ class Explorer:
     def run(self, *, depth: int, faults: int, seconds: float, tell: Callable[[Result], None] | None = None) -> Result:
         """Explore every sequence of ``depth`` events with up to ``faults`` faults, as far as ``seconds`` allow."""
         begun = time.monotonic()
-        level = list(self._roots())
-        while level and self.result.depth < depth:
-            following: list[_Reached] = []
-            for number, origin in enumerate(level):
-                following += self._expand(origin, faults)
+        levels: defaultdict[tuple[int, int], list[_Reached]] = defaultdict(list)
+        levels[0, 0] += self._roots()
+        for layer, level in product(range(faults + 1), range(depth)):
+            for number, origin in enumerate(levels.pop((layer, level), ())):
+                for reached in self._expand(origin, faults):
+                    levels[reached.faults, reached.depth].append(reached)
                 if number % 64 == 0:
                     self.result.seconds = time.monotonic() - begun
                     if tell is not None:
                         tell(self.result)
                     if self.result.seconds > seconds:
                         return self._conclude(begun)
-            self.result.depth += 1
-            level = following
+            self._completed(layer, level + 1, depth)
         return self._conclude(begun)
+
+    def _completed(self, layer: int, level: int, depth: int) -> None:
+        result = self.result
+        result.begun = level if layer and level < depth else None
+        if layer == 0 or level == depth:
+            result.faults, result.depth = layer, level
 
     def _conclude(self, begun: float) -> Result:
         self.result.seconds = time.monotonic() - begun
@@ -89,16 +102,18 @@ class Explorer:
             key = fingerprint(fleet)
             if key not in self._parents:
                 self._parents[key] = events
-                self._faults[key] = 0
+                self._ways[key] = ((0, 0),)
                 self.result.states += 1
                 self._note(checker, key)
                 self._drill(fleet, key)
-                yield _Reached(fleet, key)
+                yield _Reached(fleet, key, 0, 0)
 
     def _expand(self, origin: _Reached, limit: int) -> Iterator[_Reached]:
+        if (origin.faults, origin.depth) not in self._ways[origin.key]:
+            return  # a better way to it was found since
         for event in enabled(origin.fleet, self._scenario.kinds, self._scenario.edits):
-            faults = origin.faults + (event.kind not in _FREE)
-            if faults > limit:
+            way = (origin.faults + (event.kind not in _FREE), origin.depth + 1)
+            if way[0] > limit:
                 continue
             checker = Checker()
             fleet = apply(origin.fleet, event, checker, self._scenario.edits)
@@ -107,15 +122,15 @@ class Explorer:
                 self._note(checker, origin.key, event)
                 continue  # what follows a violation tells nothing new
             key = fingerprint(fleet)
-            known = self._faults.get(key)
-            if known is not None and known <= faults:
+            known = self._ways.get(key, ())
+            if any(faults <= way[0] and depth <= way[1] for faults, depth in known):
                 continue
-            self._faults[key] = faults
-            if known is None:
+            self._ways[key] = (way, *(other for other in known if not (way[0] <= other[0] and way[1] <= other[1])))
+            if not known:
                 self._parents[key] = (origin.key, event)
                 self.result.states += 1
                 self._drill(fleet, key)
-            yield _Reached(fleet, key, faults)
+            yield _Reached(fleet, key, *way)
 
     def _drill(self, fleet: Fleet, key: int) -> None:
         checker = Checker()
