@@ -10,8 +10,7 @@ import torch
 
 from precision_trainer import cli
 from precision_trainer.gang.batch import advise
-from precision_trainer.gang.request import Inbox, RequestFile
-from precision_trainer.job.boot import decide
+from precision_trainer.job.boot import Requests
 from precision_trainer.job.environment import SETTINGS, examine
 from precision_trainer.precision.config import read_boot
 from precision_trainer.telemetry.logs import JsonLog
@@ -47,7 +46,7 @@ def test_it_says_what_a_job_decides(
     found = examine(env)
     assert (found.mode, found.source) == (mode, source)
     boot = read_boot(env, has_cuda=HAS_CUDA)
-    job = decide(boot, RequestFile(str(path), ignored).poll(), Inbox(ignored, boot.low_precision_refused), JsonLog())
+    job = Requests(boot, ignored, env).start(JsonLog())
     assert (job.mode.wire, job.source, job.generation) == (found.mode, found.source, found.generation)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from precision_trainer.errors import DivergedError
 from precision_trainer.gang.request import RequestFile
-from precision_trainer.job import tasks
+from precision_trainer.job import boot, tasks
 from precision_trainer.job import train as train_module
 from precision_trainer.job.loop import Loop
 from precision_trainer.job.options import TrainOptions
@@ -52,7 +52,7 @@ class Session:
             patch.setattr(Loop, "_step", step)
             patch.setattr(train_module, "Metrics", lambda: self.metrics)
             # Asked at every boundary: tests count steps, and a step may take less than the interval.
-            patch.setattr(train_module, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
+            patch.setattr(boot, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
             settings = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
             try:
                 assert train_module.train(TrainOptions(**settings), JsonLog(), stop) == 0

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from ..gang.request import UNKNOWN_MODE, Inbox, PrecisionRequest, RequestError, read_request
+from ..gang.request import (
+    UNKNOWN_MODE,
+    Inbox,
+    OnError,
+    PrecisionRequest,
+    RequestError,
+    RequestFile,
+    read_request,
+)
+from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import DISABLED_LINE, FALLBACK_LINE, Boot
 from ..precision.modes import PrecisionMode
 from ..telemetry.logs import JsonLog
@@ -71,3 +82,29 @@ def decide(boot: Boot, request: PrecisionRequest | None, inbox: Inbox, log: Json
     )
     log.event("settings", message=f"fp16_enabled: {enabled}", loss_scale=boot.scaling.loss_scale)
     return start
+
+
+class Requests:
+    """What one process is asked for: by the request file at its start, and by it while it trains (rank 0 reads it)."""
+
+    def __init__(self, boot: Boot, refused: OnError, env: Mapping[str, str] = os.environ) -> None:
+        """Watch the file that ``env`` names; ``refused`` hears of what is not taken."""
+        self.path = env.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE
+        self._boot = boot
+        self._file = RequestFile(self.path, refused)
+        self._inbox = Inbox(refused, boot.low_precision_refused)
+
+    def start(self, log: JsonLog) -> Start:
+        """What to start in: see :func:`decide`."""
+        return decide(self._boot, self._file.poll(), self._inbox, log)
+
+    def source(self, applied: Callable[[], PrecisionRequest | None]) -> Callable[[int], PrecisionRequest | None]:
+        """The ``request_source`` of a trainer, of which ``applied`` tells the last request it applied."""
+
+        def pending(applied_generation: int) -> PrecisionRequest | None:
+            new = self._file.poll()
+            if new is not None:
+                self._inbox.offer(new, applied())
+            return self._inbox.pending(applied_generation)
+
+        return pending

@@ -10,12 +10,11 @@ from dataclasses import asdict, dataclass
 from .. import compat
 from ..analyzer.hardware import Hardware, detect
 from ..gang.batch import BatchAdvice, advise
-from ..gang.request import Inbox, RequestFile
 from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import read_boot
 from ..precision.modes import WIRE_NAMES
 from ..telemetry.logs import Field, JsonLog
-from .boot import decide
+from .boot import Requests
 
 SETTINGS = {
     "ENABLE_FP16_TRAINING": "false",
@@ -114,12 +113,12 @@ def examine(env: Mapping[str, str] = os.environ) -> Environment:
     """Look at this process' environment, request file and machine; changes nothing."""
     hardware, log = detect(), _Collecting()
     boot = read_boot(env, has_cuda=hardware.device == "cuda")
-    path = env.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE
 
     def refused(reason: str, message: str) -> None:
         log.messages.append(f"{reason}: {message}")
 
-    start = decide(boot, RequestFile(path, refused).poll(), Inbox(refused, boot.low_precision_refused), log)
+    requests = Requests(boot, refused, env)
+    start = requests.start(log)
     return Environment(
         start.mode.wire,
         start.source,
@@ -127,7 +126,7 @@ def examine(env: Mapping[str, str] = os.environ) -> Environment:
         ("fp32",) if boot.low_precision_refused else WIRE_NAMES,
         boot.low_precision_refused,
         tuple(log.messages),
-        f"{path} ({'there' if os.path.exists(path) else 'not there: no request'})",
+        f"{requests.path} ({'there' if os.path.exists(requests.path) else 'not there: no request'})",
         {name: env.get(name, "").strip() or None for name in SETTINGS},
         hardware,
         compat.security_note(),

@@ -11,9 +11,7 @@ import torch
 from .. import compat
 from ..errors import GangError
 from ..gang import ddp
-from ..gang.request import Inbox, PrecisionRequest, RequestFile
 from ..models.task import Task, to_device
-from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
 from ..precision.modes import HOT, PrecisionMode
 from ..precision.trainer import ExtendedFP16Trainer
@@ -25,7 +23,7 @@ from ..telemetry.exporter import Exporter
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
 from . import demo_fault
-from .boot import Start, decide
+from .boot import Requests, Start
 from .loop import Loop
 from .options import TrainOptions
 from .report import Reporter
@@ -107,9 +105,9 @@ class Session:
             metrics.request_error(reason)
             log.warning("request_refused", message, reason=reason)
 
-        self._inbox = Inbox(refused, boot.low_precision_refused)
-        self._file = RequestFile(env.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, refused)
-        start = self._agree_on_start(boot, rank)
+        requests = Requests(boot, refused, env)
+        # Rank 0 decides for the whole gang.
+        start = Start.from_wire(ddp.exchange(requests.start(log).to_wire() if rank == 0 else {})[0])
 
         torch.manual_seed(options.seed)
         self._task = task or build_task(options)
@@ -121,7 +119,7 @@ class Session:
         )
         self.trainer.applied = start.request
         if rank == 0:
-            self.trainer.request_source = self._next_request
+            self.trainer.request_source = requests.source(lambda: self.trainer.applied)
         fault = demo_fault.install(model, log)
         samples_per_step = options.batch_size * options.accumulation * world_size
 
@@ -189,18 +187,6 @@ class Session:
             del setting[name]
         setting |= {"torch": torch.__version__, "device": self._device.type, "scaling": repr(boot.scaling)}
         ddp.check_same(setting)
-
-    def _agree_on_start(self, boot: Boot, rank: int) -> Start:
-        own: dict[str, object] = {}
-        if rank == 0:
-            own = decide(boot, self._file.poll(), self._inbox, self._log).to_wire()
-        return Start.from_wire(ddp.exchange(own)[0])
-
-    def _next_request(self, applied_generation: int) -> PrecisionRequest | None:
-        new = self._file.poll()
-        if new is not None:
-            self._inbox.offer(new, self.trainer.applied)
-        return self._inbox.pending(applied_generation)
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, also after an error."""

@@ -22,9 +22,7 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError, ConfigError
-from ..gang.request import Inbox, PrecisionRequest, RequestFile
-from ..job.boot import Start, decide
-from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
+from ..job.boot import Requests, Start
 from ..precision.config import DISABLED_LINE, read_boot
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Boundary, StepRecord
@@ -65,9 +63,8 @@ class WorldModel:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._log = log or from_env()
         boot = read_boot(os.environ, has_cuda=self.device.type == "cuda")
-        self._inbox = Inbox(self._refused, boot.low_precision_refused)
-        self._file = RequestFile(os.environ.get(REQUEST_FILE_ENV) or DEFAULT_REQUEST_FILE, self._refused)
-        self._start = decide(boot, self._file.poll(), self._inbox, self._log)
+        self._requests = Requests(boot, self._refused)
+        self._start = self._requests.start(self._log)
         self._scaling = boot.scaling
         self._trainer: ExtendedFP16Trainer | None = None
         self._seen: torch.Tensor | None = None
@@ -179,12 +176,6 @@ class WorldModel:
     def _refused(self, reason: str, message: str) -> None:
         self._log.warning("request_refused", message, reason=reason)
 
-    def _next_request(self, applied_generation: int) -> PrecisionRequest | None:
-        new = self._file.poll()
-        if new is not None:
-            self._inbox.offer(new, self._trainer.applied if self._trainer is not None else None)
-        return self._inbox.pending(applied_generation)
-
     def _record(self, records: list[StepRecord], seen: list[torch.Tensor], epoch: int) -> None:
         """Note what the epoch's steps came to; waits for the device once."""
         names = ("loss", *Losses._fields)
@@ -269,9 +260,10 @@ class WorldModel:
             optimizer = torch.optim.AdamW(model.parameters(), lr=self._learning_rate, fused=True)
             mode = self._start.mode
             settings = replace(self._scaling, precision_mode=mode, enabled=mode is not PrecisionMode.FP32)
-            self._trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
-            self._trainer.applied = self._start.request
+            trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
+            trainer.applied = self._start.request
             if self._start.request is not None:
-                self._trainer.tune(self._start.request)
-            self._trainer.request_source = self._next_request
+                trainer.tune(self._start.request)
+            trainer.request_source = self._requests.source(lambda: trainer.applied)
+            self._trainer = trainer
         return self._trainer
