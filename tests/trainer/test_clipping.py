@@ -103,7 +103,7 @@ def test_a_step_with_adaptive_clipping_tames_a_spike_and_waits_for_nothing(mode:
     assert count.waits == 0
 
 
-def test_run_info_says_how_gradients_are_clipped_and_which_architecture_runs() -> None:
+def test_run_info_says_how_gradients_are_clipped_whether_bf16_means_fp8_and_which_architecture_runs() -> None:
     def labels(**options: object) -> dict[str, str]:
         model = torch.nn.Linear(2, 2)
         return run_info(
@@ -115,6 +115,7 @@ def test_run_info_says_how_gradients_are_clipped_and_which_architecture_runs() -
         )
 
     assert labels()["clipping"] == "1"
+    assert (labels()["fp8"], labels(fp8="delayed")["fp8"]) == ("off", "delayed")
     assert labels(max_grad_norm=0.0)["clipping"] == "off"
     assert labels(max_grad_norm=0.0, adaptive_clipping=True)["clipping"] == "adaptive"
     assert labels(max_grad_norm=0.5, adaptive_clipping=True)["clipping"] == "0.5+adaptive"

@@ -41,6 +41,7 @@ def run_info(
         "clipping": _clipping(options),
         "accumulation": str(options.accumulation),
         "fp32": "tf32" if allow_tf32 else "strict",
+        "fp8": options.fp8,
     }
 
 

@@ -148,9 +148,11 @@ class Session:
         if self.trainer.adaptive_clip is not None:
             self.keeper.attach("adaptive_clipping", self.trainer.adaptive_clip)
         compiled = {"compile": options.compile} if options.compile else {}
+        # In FP32 it makes no difference whether BF16 would compute in FP8.
+        fp32_labels = {name: label for name, label in run_labels.items() if name != "fp8"}
         baseline = BaselineRecorder(
             fingerprint(
-                {**run_labels, **compiled, "data": self._task.fingerprint, "device_name": device_name(self._device)}
+                {**fp32_labels, **compiled, "data": self._task.fingerprint, "device_name": device_name(self._device)}
             )
         )
         self.keeper.attach("fp32_baseline", baseline)
