@@ -44,7 +44,7 @@ class Drills:
         """Every drill that applies to this state; deletion and fight where the scenario knows them."""
         self._once(converge, fleet, checker)
         self._once(answer, fleet, checker)
-        if "deaf" in kinds:
+        if kinds & {"deaf", "scale"}:
             self._once(escalate, fleet, checker)
         if "delete-policy" in kinds:
             self._once(release, fleet, checker)

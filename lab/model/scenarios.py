@@ -114,7 +114,13 @@ def scenarios() -> tuple[Scenario, ...]:
                 {"breach", "heal", "drop", "join", "scale", "undeclare", "reapply"}
                 | {"delete-policy", "stale", "retry"}
             ),
-            {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+            {
+                "fresh": (),
+                "moving": _times(2),
+                "healthy": _PROMOTED,
+                "held alone": (*_PROMOTED, Event("breach", "a", "speed"), *_times(5)),
+                "rolling back": _BROKEN,
+            },
         ),
         Scenario(
             "mitigation",

@@ -113,6 +113,19 @@ def test_a_deaf_pod_is_restarted_even_where_its_template_says_fp32_already() -> 
     assert world.status.phase is Phase.HELD
 
 
+def test_a_pod_that_a_settle_kept_is_restarted_though_its_template_says_fp32_in_the_same_generation() -> None:
+    rules = {"deadlines": {"P2": "5m"}, "gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "0s"}}}
+    world = promoted(rollback=rules)
+    world.bad["hot-2"] = {Signal.OVERFLOW: 0.25}
+    until(world, settling)
+    world._start_pods("hot-2")  # scaled to zero and back: it starts from a template that says FP16 still
+    world.deaf = {"hot-2"}
+    until(world, lambda w: w.workloads["hot-2"].template_mode is Mode.FP32)
+    assert ("hot-2" in world.really_in(Mode.FP16), world.restarts.get("hot-2")) == (True, None)
+    world.run(100)
+    assert ("hot-2" in world.really_in(Mode.FP32), world.restarts.get("hot-2")) == (True, 1)
+
+
 def test_a_single_held_workload_that_is_deaf_is_restarted_too() -> None:
     world = promoted()
     deafen(world, "hot-2")

@@ -98,6 +98,9 @@ def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]
     if facts.spec.suspend:
         outcome = replace(outcome, desired=())
     outcome = replace(outcome, desired=(*outcome.desired, *unfinished(facts, outcome)))
+    if _escalates(facts.status, outcome.status):
+        # A template that a settle brought to the generation before has restarted nobody.
+        outcome = replace(outcome, status=replace(outcome.status, generation=facts.next_generation))
     for _ in range(2):
         budget = Budget(restarts=facts.observation.restart_slots, settles=facts.observation.settle_slots)
         actions = plan(
@@ -112,6 +115,12 @@ def _write(facts: Facts, outcome: Outcome) -> tuple[Outcome, tuple[Action, ...]]
         outcome = replace(outcome, status=replace(outcome.status, generation=facts.next_generation))
     quarrels = [d.workload.name for d in outcome.desired if conflicted(d, outcome.status.generation)]
     return replace(outcome, conflicts=tuple(sorted(quarrels))), tuple(actions)
+
+
+def _escalates(before: Status, after: Status) -> bool:
+    """From here on who has not acknowledged is restarted, once."""
+    escalated = before.incident is not None and before.incident.escalated
+    return after.incident is not None and after.incident.escalated and not escalated
 
 
 def _outranked(action: Action, generation: int) -> bool:
