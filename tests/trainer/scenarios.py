@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import RankMismatchError
@@ -309,6 +310,23 @@ def die_in_a_switch(rank: int, world: int) -> Result:
         # Such a rank ends; those that do not speak with the dead one notice by this one's going.
         return {"lost": lost_peer(error), "who": find_loss(), "mode": trainer.mode.wire, "exit": True}
     return {"lost": False}
+
+
+def reduce_once_a_step(rank: int, world: int) -> Result:
+    """How often the ranks speak with each other in a step of four micro-batches."""
+    trainer = make(rank, world, PrecisionMode.FP32, accumulation=4)
+    assert trainer._ddp is not None
+    reduced: list[int] = []
+
+    def note(mean: torch.futures.Future[torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+        reduced.append(trainer.step)
+        return mean
+
+    # A lambda: DDP compares the annotations of a hook with types, and here they are text.
+    trainer._ddp.register_comm_hook(None, lambda _, bucket: note(allreduce_hook(None, bucket)))
+    for _ in range(3):
+        step(trainer)
+    return {"reduced": reduced, "print": fingerprint(trainer)}
 
 
 def _train_until_lost(rank: int, world: int, ends: Callable[[], Result]) -> Result:

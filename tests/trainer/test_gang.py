@@ -55,6 +55,12 @@ def test_request_inside_an_accumulation_window_waits_for_the_boundary(gang: Gang
         assert result["modes"] == ["fp32"] * 12 + ["bf16"] * 4
 
 
+def test_ranks_speak_once_a_step_however_many_micro_batches_it_has(gang: Gang) -> None:
+    first, second = gang.run("reduce_once_a_step")
+    assert first == second
+    assert first["reduced"] == [0, 1, 2]
+
+
 def test_request_arrives_although_the_carrying_step_is_nan_on_one_rank(gang: Gang) -> None:
     for result in gang.run("nan_on_one_rank"):
         assert result["unchanged"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from precision_trainer import cli
 from precision_trainer.compat import open_store
+from precision_trainer.errors import ConfigError
 from precision_trainer.gang.launch import free_port
-from precision_trainer.gang.roll import name_ranks
+from precision_trainer.gang.roll import Place, name_ranks
 from precision_trainer.gang.watch import Loss
+from precision_trainer.job.signals import StopFlag
 from tests.trainer.gang import Gang
 
 Start = Callable[..., Gang]
@@ -49,6 +53,14 @@ def test_a_rank_that_is_started_again_alone_is_told_that_its_gang_has_another(st
     assert gang.run("reachable"), "the gang that runs is not disturbed"
 
 
+def test_ranks_started_for_gangs_of_different_size_are_told_both_numbers(start: Start) -> None:
+    smaller = start(2, ranks=(0,), timeout_seconds=30)
+    larger = start(3, ranks=(1, 2), port=smaller.port, timeout_seconds=2)
+    refusals = smaller.refusals() + larger.refusals()
+    assert "rank 0 has 2, rank 1 has 3; start all ranks with the same number" in refusals[0]
+    assert all("ranks disagree on WORLD_SIZE: rank 0 has 2, rank " in refusal for refusal in refusals[:2])
+
+
 def test_a_port_that_is_taken_is_named(start: Start) -> None:
     port = free_port()
     store = open_store("127.0.0.1", port, 5, serve=True)
@@ -71,6 +83,27 @@ def test_in_a_store_of_torchruns_a_missing_rank_0_is_named_and_an_earlier_attemp
     (refusal,) = start(2, ranks=(1,), port=port, timeout_seconds=1, env=agent).refusals()
     assert "is not of the gang at" in refusal
     del store
+
+
+def test_a_job_of_which_a_rank_is_missing_ends_with_code_1_and_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("precision_trainer.job.signals.StopFlag.install", StopFlag)
+    assert cli.main(["train", "--ddp-timeout-seconds", "1", "--metrics-port", "-1"]) == 1
+    line = json.loads(capsys.readouterr().out)
+    assert line["event"] == "failed"
+    assert line["message"].startswith("rank 1 of 2 did not join at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "http"])
+def test_a_port_that_is_none_is_refused(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(ConfigError, match=r"MASTER_PORT=.*: expected a port, a number in \[1, 65535\]"):
+        Place.from_env()
 
 
 def test_when_rank_0_dies_the_others_say_so(start: Start) -> None:

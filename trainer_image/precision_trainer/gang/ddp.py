@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Mapping
@@ -64,13 +65,14 @@ def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0)
             f"them met at {place}, so look whether they reach each other at other ports too"
         ) from error
     _watches.append(Watch(place, roll, rank, world_size))
+    # A script that forgets to clean up: a thread that wakes while the interpreter is finalised would abort the process.
+    atexit.register(_leave)
     return rank, world_size
 
 
 def cleanup_distributed() -> None:
     """Leave the gang; harmless if it was never joined."""
-    while _watches:
-        _watches.pop().close()
+    _leave()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -79,6 +81,11 @@ def lost_peer(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank is gone or silent (gloo and NCCL say so in words only)."""
     text = str(error).lower()
     return any(word in text for word in ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl"))
+
+
+def _leave() -> None:
+    while _watches:
+        _watches.pop().close()
 
 
 def find_loss() -> str:

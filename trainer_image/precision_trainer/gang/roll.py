@@ -163,7 +163,7 @@ class _Person:
     def __init__(self, store: Store, rank: int, world_size: int, timeout_seconds: float, place: Place) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
         self._timeout, self._place = timeout_seconds, place
-        self._self = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}"
+        self._self = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}, WORLD_SIZE {world_size}"
 
     def call(self) -> str:
         """Rank 0: the gang's name, once all answered to it."""
@@ -175,11 +175,12 @@ class _Person:
         here = [rank for rank, key in enumerate(joined) if self._store.check([key])]
         people = {str(rank): self._store.get(joined[rank]).decode() for rank in here}
         self._store.set(f"{name}/roll", json.dumps(people))
-        if len(here) < self._world_size:
+        fault = self._fault(people)
+        if fault is not None:
             if not self._place.by_agent:
                 read = [f"{name}/read/{rank}" for rank in here if rank]
                 self._until(lambda: self._store.check(read), _READ_SECONDS)
-            raise self._incomplete(here)
+            raise fault
         return name
 
     def answer(self) -> str:
@@ -197,12 +198,13 @@ class _Person:
                 people: dict[str, str] = json.loads(roll)
                 if people.get(str(self._rank)) == self._self:
                     self._store.set(f"{name}/read/{self._rank}", "")
-                    if len(people) < self._world_size:
-                        raise self._incomplete([int(rank) for rank in people])
+                    fault = self._fault(people)
+                    if fault is not None:
+                        raise fault
                     return name
             time.sleep(poll_seconds(self._world_size))
         if roll:
-            raise self._not_ours(json.loads(roll))
+            raise self._other_size(json.loads(roll)) or self._not_ours(json.loads(roll))
         here = [rank for rank in range(self._world_size) if name and self._store.check([f"{name}/joined/{rank}"])]
         raise self._incomplete(here or [self._rank])
 
@@ -219,6 +221,22 @@ class _Person:
         return ConfigError(
             f"{name_ranks(missing, self._world_size)} did not join at {self._place} within {self._timeout:g} s; here: "
             f"{gathered}; look whether the missing ones were started, and at their logs"
+        )
+
+    def _fault(self, people: dict[str, str]) -> ConfigError | None:
+        """What is wrong with the gang that the roll shows."""
+        here = [int(rank) for rank in people]
+        return self._other_size(people) or (self._incomplete(here) if len(here) < self._world_size else None)
+
+    def _other_size(self, people: dict[str, str]) -> ConfigError | None:
+        sizes = {rank: person.rpartition(" ")[2] for rank, person in people.items()}
+        sizes[str(self._rank)] = str(self._world_size)
+        other = next((rank for rank, size in sizes.items() if size != sizes["0"]), None)
+        if other is None:
+            return None
+        return ConfigError(
+            f"ranks disagree on WORLD_SIZE: rank 0 has {sizes['0']}, rank {other} has {sizes[other]}; start all ranks with "
+            "the same number"
         )
 
     def _not_ours(self, people: dict[str, str]) -> ConfigError:
