@@ -96,3 +96,13 @@ def test_without_others_that_are_fine_elsewhere_it_is_the_fleets(
     assert world.status.phase is Phase.ROLLING_BACK
     assert world.status.incident is not None
     assert world.status.incident.scope is Scope.FLEET
+
+
+def test_a_breach_elsewhere_that_is_not_confirmed_yet_speaks_against_it() -> None:
+    world = healthy(TWO_NODES, evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
+    breach(world, "w0", "w1")
+    world.step()
+    breach(world, "w0", "w1", "w4")
+    world.step()
+    assert world.status.incident is not None
+    assert world.status.incident.scope is Scope.FLEET

@@ -92,6 +92,15 @@ def test_held_workloads_poisoned_metrics_do_not_excuse_the_rest_of_the_fleet() -
     assert world.status.phase in DOWN
 
 
+def test_what_its_owner_trains_in_fp16_is_not_judged_before_we_have_moved_it() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]})
+    world.add("theirs", mode=Mode.FP16)
+    world.bad["theirs"] = NAN
+    world.run(10)
+    assert (world.status.phase, world.status.moved, world.status.failing) == (Phase.PAUSED, 1, ())
+    assert not world.workloads["theirs"].touched
+
+
 def test_one_crashing_fp32_workload_does_not_excuse_a_crashing_fleet() -> None:
     world = promoted(strategy={"steps": [{"setWeight": 90}]})
     for name in list(world.workloads):
