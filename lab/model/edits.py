@@ -14,7 +14,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec, Stage
+from precision_operator.api.spec import PolicySpec, Severity, Stage, Strategy
 from precision_operator.api.status import Phase, Status
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import GuardPolicy, ReleasePolicy
@@ -104,6 +104,17 @@ def _stricter(spec: PolicySpec) -> PolicySpec:
     )
 
 
+def _gradual(spec: PolicySpec) -> PolicySpec:
+    strategies = {**spec.rollback.strategies, Severity.P1: Strategy.GRADUAL}
+    return replace(spec, rollback=replace(spec.rollback, strategies=strategies))
+
+
+def _interrupted(world: Edited) -> None:
+    for suspend in (True, False):
+        world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=suspend))
+        world.step()
+
+
 def _less(world: Edited) -> None:
     world.deselected = {"hot-0", "hot-1"}
 
@@ -132,7 +143,10 @@ EDITS: Mapping[str, Callable[[Edited], None]] = {
     "one step of 100 %": _spec(lambda spec: replace(spec, stages=(Stage(100),))),
     "selector without two": _less,
     "`target: bf16`": _spec(lambda spec: replace(spec, target=Mode.BF16)),
+    "`fallback: bf16`": _spec(lambda spec: replace(spec, fallback=Mode.BF16)),
+    "`strategies: {P1: Gradual}`": _spec(_gradual),
     "`suspend: true`": _spec(lambda spec: replace(spec, suspend=True)),
+    "suspended, then resumed": _interrupted,
     "deleted, `Leave`": _delete,
     "deleted, `Restore`": _restore,
     "deleted and created": _again,
