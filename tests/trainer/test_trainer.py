@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +114,34 @@ def test_skipped_steps_are_reported_right_and_change_nothing(fused: bool, text: 
     assert stats["current_scale"] == 512.0
     adam_steps = {float(state["step"]) for state in trainer.optimizer.state.values()}
     assert adam_steps == {1.0}
+
+
+@pytest.mark.parametrize(
+    "make_optimizer",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, fused=True),
+        lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3),
+        lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+        lambda parameters: torch.optim.NAdam(parameters, lr=1e-3),
+    ],
+    ids=["momentum", "fused-sgd", "rmsprop", "adagrad", "nadam"],
+)
+def test_any_optimizer_learns_in_fp16_and_leaves_out_a_step_that_overflows(
+    make_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer], text: LibraryText
+) -> None:
+    torch.manual_seed(0)
+    model = ByteTransformer(TransformerConfig(width=32, layers=2, context=CONTEXT))
+    config = ExtendedFP16Config(precision_mode=FP16, loss_scale=1024.0)
+    trainer = ExtendedFP16Trainer(model, make_optimizer(model.parameters()), config, allow_cpu=True)
+    losses = [step(trainer, text) for _ in range(25)]
+    assert sum(losses[-5:]) < sum(losses[:5])
+    before = weights(trainer)
+    step(trainer, text, float("inf"))
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    assert trainer.get_stats()["overflow_steps"] == 1
+    step(trainer, text)
+    assert not all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
 
 
 @pytest.mark.parametrize("mode", [FP32, BF16])
