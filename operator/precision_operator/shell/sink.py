@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,7 +17,7 @@ class Sink(Protocol):
     """Where watch news goes. Calls are quick and never raise."""
 
     def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
-        """An object was listed, came, changed or went."""
+        """An object was listed, came, changed or went: a sign of life too."""
         ...
 
     def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
@@ -24,7 +25,7 @@ class Sink(Protocol):
         ...
 
     def alive(self, kind: Kind) -> None:
-        """The kind's stream gave a sign of life: an event or a bookmark (one a minute)."""
+        """The kind's stream gave a sign of life that is no event: a bookmark (one a minute)."""
         ...
 
 
@@ -48,10 +49,12 @@ class InventorySink:
 
     def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
         """See Sink."""
+        self.alive(kind)
         self._wake(self._inventory.observe(kind, body, deleted=deleted))
 
     def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
         """See Sink. The first list of the last kind wakes all policies: only now may they be decided on."""
+        self.alive(kind)
         was_ready = self._inventory.ready
         self._wake(self._inventory.relisted(kind, namespace, uids))
         if self._inventory.ready and not was_ready:
@@ -68,11 +71,16 @@ class InventorySink:
 
 
 class Handover:
-    """Calls a sink in its own loop, from kopf's thread, in order."""
+    """Calls a sink in its own loop, from kopf's thread, in order.
+
+    What comes while our loop is busy waits together: a thousand events are not a thousand wake-ups of it.
+    """
 
     def __init__(self, sink: Sink, loop: asyncio.AbstractEventLoop) -> None:
         self._sink = sink
         self._loop = loop
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._called = False
 
     def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
         self._call(lambda: self._sink.event(kind, body, deleted=deleted))
@@ -84,14 +92,20 @@ class Handover:
         self._call(lambda: self._sink.alive(kind))
 
     def _call(self, what: Callable[[], None]) -> None:
+        self._waiting.append(what)
+        if self._called:
+            return
+        self._called = True
         try:
-            self._loop.call_soon_threadsafe(_guarded, what)
+            self._loop.call_soon_threadsafe(self._take)
         except RuntimeError:  # our loop is closed: nobody is left to tell
             log.debug("watch news after the end")
 
-
-def _guarded(what: Callable[[], None]) -> None:
-    try:
-        what()
-    except Exception:
-        log.exception("watch news could not be taken in")
+    def _take(self) -> None:
+        # First: whoever appends from here on calls again, though this may take what it appended.
+        self._called = False
+        for _ in range(len(self._waiting)):
+            try:
+                self._waiting.popleft()()
+            except Exception:
+                log.exception("watch news could not be taken in")

@@ -30,7 +30,7 @@ class StreamListener(Protocol):
     """Who wants to know how the streams are; called in kopf's thread."""
 
     def alive(self, plural: str) -> None:
-        """Something came: an event, a bookmark, a list."""
+        """A bookmark came, and nothing else: the stream lives."""
         ...
 
     def wants(self, plural: str) -> bool:
@@ -103,11 +103,12 @@ async def _tapped(
 
 def _tell(listener: StreamListener, plural: str, namespace: str | None, item: StreamItem, uids: set[str]) -> None:
     """Pass on what one item says. ``uids``: of the list under way."""
-    listener.alive(plural)
     if isinstance(item, watching.Bookmark):
         listener.listed(plural, namespace, frozenset(uids))
         uids.clear()
-    elif item["type"] != "BOOKMARK":
+    elif item["type"] == "BOOKMARK":
+        listener.alive(plural)
+    else:
         body = cast(JsonObject, item["object"])
         if item["type"] is None:
             uids.add(item["object"].get("metadata", {}).get("uid", ""))
