@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -51,15 +48,6 @@ class Alertmanager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._daemon.stop()
-
-    def fire(self, labels: Mapping[str, str]) -> None:
-        """Take an alert, as Prometheus would send it."""
-        body = json.dumps([{"labels": dict(labels)}]).encode()
-        request = urllib.request.Request(
-            f"{self.url}/api/v2/alerts", data=body, headers={"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=10):
-            pass
 
     def _ready(self) -> bool:
         self._daemon.require_running()

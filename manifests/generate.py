@@ -3,8 +3,8 @@
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: crds/, manifests/admission/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the laboratory's, or
-from PATH).
+Sources: crds/, manifests/admission/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs
+`helm` (the laboratory's, or from PATH).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def copies() -> dict[Path, str]:
     # `kubectl precision lint` checks a file without a cluster and without this checkout
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
-    return {**crds, packaged: CRD.read_text(), **found}
+    alerts = ROOT / "manifests" / "monitoring" / "alerts.yaml"
+    monitoring = {CHART / "files" / "monitoring" / alerts.name: alerts.read_text()}
+    return {**crds, packaged: CRD.read_text(), **found, **monitoring}
 
 
 def rendered() -> str:

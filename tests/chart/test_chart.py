@@ -71,6 +71,14 @@ def test_it_lints_without_a_warning(helm: Helm) -> None:
     assert "[WARNING]" not in done.stdout
 
 
+def test_the_alerts_are_a_prometheusrule_where_asked_for(render: Render) -> None:
+    assert of_kind(render(), "PrometheusRule") == []
+    asked = render("prometheusRule.enabled=true", "prometheusRule.labels.release=monitoring")
+    (rule,) = of_kind(asked, "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "monitoring"
+    assert rule["spec"] == yaml.safe_load((ROOT / "manifests" / "monitoring" / "alerts.yaml").read_text())
+
+
 def test_everything_derived_is_up_to_date() -> None:
     """The chart's copies, manifests/base/operator.yaml and docs/reference equal what their sources give."""
     command = [sys.executable, ROOT / "manifests" / "generate.py", "--check"]
