@@ -511,6 +511,18 @@ def test_explain_of_a_mitigation_says_what_is_tried_and_the_way_back(cli: Cli) -
     assert "precision rollback fleet" in text
 
 
+@pytest.mark.parametrize("reason", ["AwaitingAcknowledgement", "DeadlineExceeded"])
+def test_explain_of_a_guarded_fleet_names_the_workload_whose_rollback_is_waited_for(cli: Cli, reason: str) -> None:
+    text = "waiting for the trainers of a to report fp32"
+    waits = Condition("Progressing", "False", reason, text, 1, NOW - 60)
+    cli.policy(
+        status(Phase.DEGRADED, reason="OverflowRateHigh", message="overflow beyond 0.3 in a", conditions=(waits,))
+    )
+    found = {entry["reason"]: entry["meaning"] for entry in cli.json("explain")["reasons"]}
+    assert list(found) == ["OverflowRateHigh", reason]
+    assert text in found[reason]
+
+
 def test_get_shows_who_is_left_in_bf16_as_where_it_should_be(cli: Cli) -> None:
     cli.policy(mitigating(rung=Rung.BF16, result=Ended.MITIGATED))
     cli.trainer("a", "bf16")

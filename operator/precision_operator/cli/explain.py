@@ -113,8 +113,9 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
     if status.reason:
         yield status.reason, _words(status.reason, status.message)
     gate = waiting(target)
-    waits = status.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.ROLLING_BACK, Phase.HELD)
-    if gate is not None and (waits or any(window.open for window in status.mitigations)):
+    if (
+        gate is not None
+    ):  # in every phase: a workload that is rolled back by itself is waited for while the fleet is guarded
         message = str(gate["message"]) + _soaking(target, str(gate["reason"]))
         yield str(gate["reason"]), _words(str(gate["reason"]), message)
     for condition in status.conditions:
