@@ -63,6 +63,8 @@ class Past:
     """A metric history: the overflow of one pod, its run info, or nothing at all."""
 
     lost: bool = False
+    changed: str = "lr"
+    """The label of the run info that differs before and after; kept only where the query asks for it."""
     asked: list[str] = field(default_factory=list)
 
     async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
@@ -70,8 +72,14 @@ class Past:
         if self.lost:
             raise SourceUnavailable("endpoint 'default': refused by http://me:secret@prometheus")
         if "run_info" in query:
-            before = Series({"pod": "hot-1-1", "lr": "0.1", "model": "m"}, ((start, 1.0), (end - 400, 1.0)))
-            return [before, Series({"pod": "hot-1-1", "lr": "0.9", "model": "m"}, ((end - 300, 1.0), (end, 1.0)))]
+            asked_for = query.partition(" (")[2].partition(")")[0].split(", ")
+            kept = [label for label in (self.changed,) if label in asked_for]
+            before = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.1")}
+            after = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.9")}
+            return [
+                Series(before, ((start, 1.0), (end - 400, 1.0))),
+                Series(after, ((end - 300, 1.0), (end, 1.0))),
+            ]
         if "overflow" in query:
             return [Series({"pod": "hot-1-1"}, ((end - 600, 0.2), (end - 300, 0.25), (end, 0.9)))]
         return []
@@ -180,7 +188,9 @@ async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence()
     assert len(tape.recordings) == report.recordings.count > 3
     assert first_difference(tape.recordings) is None
     assert [r.status.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
-    assert {e.name for e in report.evidence} == {*(s.value for s in Signal), "run_info"}
+    day = {"run_info", "loss_of_a_day", "throughput_of_a_day"}
+    statistics = {"loss_scale", "grad_norm", "sentinel_level", "gpu_utilisation", "gpu_memory_used"}
+    assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
     assert next(e for e in report.evidence if e.name == "overflow").series == 1
 
 
@@ -202,6 +212,24 @@ async def test_questions_are_answered_from_data_and_unknown_without() -> None:
     assert blind.report.phase is IncidentPhase.VERIFYING
     assert "secret" not in yaml.safe_dump(list(blind.kube.objects.values()))
     assert b'precision_report_errors_total{reason="MetricsUnavailable"}' in blind.metrics.exposition()
+
+
+@pytest.mark.parametrize(
+    ("label", "verdict"),
+    [
+        ("model_hash", "With architecture modifications"),
+        ("clipping", "With configuration changes"),
+        ("fp8", "With configuration changes"),
+    ],
+)
+async def test_whatever_trainers_report_of_themselves_is_seen_to_have_changed(label: str, verdict: str) -> None:
+    stage = await promoted()
+    stage.past.changed = label
+    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    await stage.passes(8)
+    answers = {a.question: a.answer for a in stage.report.questions}
+    assert answers["What changed recently?"] == f"{label}: 0.1 → 0.9"
+    assert answers["Can it be re-enabled safely?"] == verdict
 
 
 async def test_the_checklist_fills_in_its_windows_and_the_all_clear_follows() -> None:

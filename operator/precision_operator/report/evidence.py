@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from precision_operator.errors import QueryInvalid
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.incident import Evidence, stamp
+from precision_operator.report.slowness import of_pods
 from precision_operator.signals.port import Series
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import BUILT_IN, render
@@ -23,10 +24,27 @@ SERIES_LIMIT = 50
 """Of one query; the breached workloads' first."""
 
 RUN_INFO = "run_info"
-_RUN_INFO_QUERY = (
-    "max by (pod, torch, device, model, world_size, batch_size, lr, accumulation)"
-    ' (genesis_run_info{namespace="$namespace"})'
+RUN_LABELS = (
+    *("model", "model_hash", "torch", "device", "world_size", "batch_size", "lr", "accumulation", "clipping"),
+    *("fp32", "fp8"),
 )
+"""Of ``genesis_run_info``: what a person may have changed, the model first."""
+
+_DAY_QUERIES = {
+    RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
+    "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
+    "throughput_of_a_day": 'sum by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
+}
+"""What changed, and the trends that led there."""
+
+_STATISTICS = {
+    "loss_scale": 'max by (pod) (genesis_loss_scale{namespace="$namespace"})',
+    "grad_norm": 'max by (pod) (genesis_grad_norm{namespace="$namespace"})',
+    "sentinel_level": 'max by (pod) (genesis_sentinel_level{namespace="$namespace"})',
+    "gpu_utilisation": of_pods("DCGM_FI_DEV_GPU_UTIL"),
+    "gpu_memory_used": of_pods("DCGM_FI_DEV_FB_USED"),
+}
+"""What the trainers, and the GPUs where a DCGM exporter runs, said of themselves around the breach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +65,18 @@ class Question:
 def questions(
     *, namespace: str, queries: Mapping[str, str], window_seconds: float, detected_at: float, now: float
 ) -> list[Question]:
-    """What to ask: each signal around the breach, and a day of the run infos.
+    """What to ask: each signal and the trainers' statistics around the breach; a day of run infos and trends.
 
     Two points lie at most about half a metrics window apart, so that a short breach falls on some.
     """
     before = min(AROUND_SECONDS, POINTS * window_seconds / 2)
-    found = [
-        Question(name, query, detected_at - before, now)
-        for name, query in queries.items()
-        if name not in ("ack", "steps")
+    signals = {name: query for name, query in queries.items() if name not in ("ack", "steps")}
+    around = {**signals, **{name: render(query, namespace, 60.0, 1) for name, query in _STATISTICS.items()}}
+    day = {name: render(query, namespace, 60.0, 1) for name, query in _DAY_QUERIES.items()}
+    return [
+        *(Question(name, query, detected_at - before, now) for name, query in around.items()),
+        *(Question(name, query, detected_at - DAY_SECONDS, now) for name, query in day.items()),
     ]
-    found.append(Question(RUN_INFO, render(_RUN_INFO_QUERY, namespace, 60.0, 1), detected_at - DAY_SECONDS, now))
-    return found
 
 
 def queries_of(

@@ -8,7 +8,7 @@ from precision_operator.api.spec import PolicySpec
 from precision_operator.api.status import Phase
 from precision_operator.api.wire import parse_time
 from precision_operator.core.triggers import REASONS
-from precision_operator.report.evidence import RUN_INFO, series_of
+from precision_operator.report.evidence import RUN_INFO, RUN_LABELS, series_of
 from precision_operator.report.incident import Answer, Evidence, Report
 from precision_operator.signals.port import Series
 
@@ -27,7 +27,6 @@ _CLASSES = {
     "Aborted": "A person asked for it",
     "NoData": "Monitoring lost",
 }
-_RUN_LABELS = ("model", "model_hash", "torch", "device", "world_size", "batch_size", "lr", "accumulation", "clipping")
 _WARNING_SHARE = 0.5
 """A signal that passes this share of its threshold warns."""
 
@@ -69,11 +68,11 @@ def _changed(report: Report) -> Answer:
         why = evidence.error if evidence is not None and evidence.error else "no genesis_run_info was found"
         return Answer(CHANGED, "unknown", why)
     began = parse_time(report.stages.detected_at) or 0.0
-    before: dict[str, set[str]] = {label: set() for label in _RUN_LABELS}
-    after: dict[str, set[str]] = {label: set() for label in _RUN_LABELS}
+    before: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
+    after: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
     for series in series_of(evidence):
         times = [t for t, _ in series.points]
-        for label in _RUN_LABELS:
+        for label in RUN_LABELS:
             value = series.labels.get(label, "")
             if times[0] <= began - evidence.step_seconds * 2:
                 before[label].add(value)
@@ -81,9 +80,9 @@ def _changed(report: Report) -> Answer:
                 after[label].add(value)
     if not any(before.values()):
         return Answer(CHANGED, "unknown", "the trainers are not older than the breach")
-    news = {label: after[label] - before[label] for label in _RUN_LABELS if after[label] - before[label]}
+    news = {label: after[label] - before[label] for label in RUN_LABELS if after[label] - before[label]}
     if not news:
-        return Answer(CHANGED, "Nothing that trainers report: " + ", ".join(_RUN_LABELS), "genesis_run_info of 24 h")
+        return Answer(CHANGED, "Nothing that trainers report: " + ", ".join(RUN_LABELS), "genesis_run_info of 24 h")
     text = "; ".join(f"{k}: {_words(before[k])} → {_words(v)}" for k, v in news.items())
     return Answer(CHANGED, text, "genesis_run_info of 24 h")
 
@@ -120,7 +119,11 @@ def _again(report: Report, changed: Answer) -> Answer:
     if len(devices) > 1 and bad and bad < devices and report.scope is not Scope.WORKLOAD:
         return Answer(AGAIN, "Only on specific hardware", f"breached on {_words(bad)} of {_words(devices)}")
     if " → " in changed.answer:
-        kind = "architecture modifications" if changed.answer.startswith("model:") else "configuration changes"
+        kind = (
+            "architecture modifications"
+            if changed.answer.startswith(("model:", "model_hash:"))
+            else "configuration changes"
+        )
         return Answer(AGAIN, f"With {kind}", f"it broke after: {changed.answer}")
     if report.reason == REASONS[Signal.SPEED]:
         return Answer(AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained")

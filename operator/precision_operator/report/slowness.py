@@ -33,6 +33,14 @@ def _batch(sample: Sample) -> float | None:
     return float(text) if text.isdigit() and int(text) > 0 else None
 
 
+def of_pods(metric: str) -> str:
+    """A query for another exporter's gauge by pod; its own labels stand as exported_* where Prometheus attaches its own."""
+    return (
+        f'avg by (pod) ({metric}{{namespace="$namespace"}}) or avg by (pod) (label_replace('
+        f'{metric}{{exported_namespace="$namespace"}}, "pod", "$1", "exported_pod", "(.*)"))'
+    )
+
+
 _TENSOR = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
 _CFS = "container_cpu_cfs"
 
@@ -48,9 +56,7 @@ CHECKS = (
     Check(
         "tensor cores",
         _TENSOR,
-        # An exporter's own labels stand as exported_* where Prometheus attaches its own.
-        f'avg by (pod) ({_TENSOR}{{namespace="$namespace"}}) or avg by (pod) (label_replace('
-        f'{_TENSOR}{{exported_namespace="$namespace"}}, "pod", "$1", "exported_pod", "(.*)"))',
+        of_pods(_TENSOR),
         lambda sample: sample.value,
         lambda share: share < IDLE_SHARE,
         lambda share: f"busy {share:.0%} of the time",
