@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 
 from lab.model.canonical import fingerprint
 from lab.model.drills import Drills
@@ -71,9 +71,12 @@ class Explorer:
         levels: defaultdict[tuple[int, int], list[_Reached]] = defaultdict(list)
         levels[0, 0] += self._roots()
         for layer, level in product(range(faults + 1), range(depth)):
-            for number, origin in enumerate(levels.pop((layer, level), ())):
-                for reached in self._expand(origin, faults):
-                    levels[reached.faults, reached.depth].append(reached)
+            free = ((origin, False) for origin in levels[layer, level])
+            faulty = (
+                (origin, True) for origin in levels.pop((layer - 1, level), ())
+            )  # those of this layer wait for the next
+            for number, (origin, wrong) in enumerate(chain(free, faulty)):
+                levels[layer, level + 1] += self._expand(origin, wrong=wrong)
                 if number % 64 == 0:
                     self.result.seconds = time.monotonic() - begun
                     if tell is not None:
@@ -108,12 +111,13 @@ class Explorer:
                 self._drill(fleet, key)
                 yield _Reached(fleet, key, 0, 0)
 
-    def _expand(self, origin: _Reached, limit: int) -> Iterator[_Reached]:
+    def _expand(self, origin: _Reached, *, wrong: bool) -> Iterator[_Reached]:
+        """What follows from it by one fault, or without one."""
         if (origin.faults, origin.depth) not in self._ways[origin.key]:
             return  # a better way to it was found since
+        way = (origin.faults + wrong, origin.depth + 1)
         for event in enabled(origin.fleet, self._scenario.kinds, self._scenario.edits):
-            way = (origin.faults + (event.kind not in _FREE), origin.depth + 1)
-            if way[0] > limit:
+            if (event.kind in _FREE) is wrong:
                 continue
             checker = Checker()
             fleet = apply(origin.fleet, event, checker, self._scenario.edits)

@@ -319,6 +319,17 @@ def test_a_workload_that_is_deleted_takes_its_window_with_it() -> None:
     assert condition(world) == "Promoted"
 
 
+def test_a_window_ends_where_somebody_else_takes_the_workload_out_of_the_precision() -> None:
+    world = breached("literal", values=SLOW)
+    assert window(world, "literal").rung is None
+    world.workloads["literal"] = replace(world.workloads["literal"], template_mode=Mode.FP32)
+    world._start_pods("literal")
+    world.add("newcomer")
+    world.run(8)
+    assert (world.status.phase, world.status.mitigations) == (Phase.HEALTHY, ())
+    assert "newcomer" in world.really_in(Mode.FP16), "an open window keeps everybody out"
+
+
 def test_the_second_rung_asks_for_a_growth_interval_and_nothing_else() -> None:
     world = breached()
     asked = []

@@ -10,12 +10,14 @@ from dataclasses import replace
 from precision_operator.api.mitigation import Mitigation, Result, Rung, news
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery
 from precision_operator.api.status import Failing, Status
 from precision_operator.api.wire import format_time
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation, WorkloadView
+from precision_operator.core.plan import Desired, conflicted
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import standing
@@ -27,7 +29,7 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts, ()
-    members = {w.uid: w for w, _ in facts.members}
+    members = {w.uid: w for w, d in facts.members if not _taken(facts, w, d)}
     windows = dict(facts.windows)
     for key, window in list(windows.items()):
         after = _followed(facts, window, members.get(window.uid), evaluation)
@@ -100,6 +102,12 @@ def _remembered(facts: Facts, window: Mitigation) -> Mitigation | None:
     if window.result is Result.FAILED or window.rung is Rung.BF16 or window.good_since is None:
         return window
     return window if facts.now - window.good_since < facts.spec.reenable.stable_seconds else None
+
+
+def _taken(facts: Facts, workload: WorkloadView, delivery: Delivery) -> bool:
+    """Somebody else has put it into another precision, where it is left: what it was tried against is over, unseen."""
+    desired = Desired(workload, facts.wanted(workload), delivery)
+    return delivery is Delivery.RESTART and conflicted(desired, facts.status.generation)
 
 
 def _heard(window: Mitigation, workload: WorkloadView, evaluation: Evaluation) -> Mitigation:
