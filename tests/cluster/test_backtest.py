@@ -108,6 +108,25 @@ def test_a_threshold_that_history_never_passed_shows_none(
     assert "no rollback" in capsys.readouterr().out
 
 
+def test_what_if_stands_beside_what_the_file_would_have_done(
+    past: tuple[Prometheus, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levels = {"enter": "0.9", "warn": "0.85", "leave": "0.8", "promoteBelow": "0.5"}
+    flags = [word for name, value in levels.items() for word in ("--what-if", f"criteria.overflow.{name}={value}")]
+    assert run(past, tmp_path, "-o", "json", *flags) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [rollback["reason"] for rollback in said["rollbacks"]] == ["OverflowRateHigh"]
+    assert said["whatIf"]["rollbacks"] == []
+    assert said["whatIf"]["decisions"] == said["decisions"]
+    assert said["whatIf"]["settings"][0] == "criteria.overflow.enter=0.9"
+    assert run(past, tmp_path, *flags) == 0
+    shown = capsys.readouterr().out
+    assert "AS WRITTEN" in shown
+    assert shown.split("rollbacks")[-1].split() == ["1", "0"]
+    assert run(past, tmp_path, "--what-if", "criteria.overflow.entry=1") == 1
+    assert "expected one of" in capsys.readouterr().err
+
+
 def test_a_prometheus_that_is_away_is_said_and_nothing_is_invented(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

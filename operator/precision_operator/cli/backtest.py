@@ -54,6 +54,13 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--bearer-token-file", default="", help="file with a token for Prometheus")
     verb.add_argument("--timeout", type=float, default=60.0, help="seconds for one query (default 60)")
+    verb.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="once more with another setting, side by side, e.g. criteria.overflow.enter=0.4; may be given several times",
+    )
     verb.add_argument("--plot", type=Path, metavar="PNG", help="write a figure")
     verb.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: the policy's, else default")
     verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
@@ -67,13 +74,30 @@ def run(arguments: argparse.Namespace) -> int:
     policy = _policy(arguments)
     span = _span(arguments, policy)
     result, kept, seconds = asyncio.run(_simulate(arguments, policy, span))
+    other = _other(arguments, policy, span)
     if arguments.plot is not None:
         draw(arguments.plot, _panels(policy, result, kept))
     if arguments.output == "json":
-        write_json(_as_json(result, span, seconds))
-    else:
-        _show(result, span, seconds)
+        beside = (
+            {} if other is None else {"whatIf": {"settings": arguments.what_if, **_as_json(other[0], span, other[1])}}
+        )
+        write_json({**_as_json(result, span, seconds), **beside})
+        return 0
+    _show(result, span, seconds)
+    if other is not None:
+        _beside(result, other[0], " ".join(arguments.what_if))
     return 0
+
+
+def _other(arguments: argparse.Namespace, policy: "Policy", span: "Span") -> "tuple[Backtest, float] | None":
+    """The same time under other settings, read anew: a window or a query may be among them."""
+    from precision_operator.report.replay import changed, parse_assignments
+
+    if not arguments.what_if:
+        return None
+    edited = changed(policy, parse_assignments(arguments.what_if))
+    result, _, seconds = asyncio.run(_simulate(arguments, edited, span))
+    return result, seconds
 
 
 async def _simulate(
@@ -219,6 +243,19 @@ def _show(result: "Backtest", span: "Span", seconds: float) -> None:
     total = sum(result.seconds_in.values()) or 1.0
     shares = ", ".join(f"{phase} {value / total:.0%}" for phase, value in result.seconds_in.items())
     out.print(said(f"time: {shares}; without data for something: {result.unknown_seconds / total:.0%}"))
+
+
+def _beside(written: "Backtest", other: "Backtest", settings: str) -> None:
+    """What either would have done, by time."""
+    lanes = [{format_time(c.at) or "": f"{c.after}: {c.reason}" for c in result.changes} for result in (written, other)]
+    rows = Table(box=None, pad_edge=False)
+    for column in ("AT", "AS WRITTEN", f"WITH {settings}"):
+        rows.add_column(column, overflow="fold")
+    for at in sorted({*lanes[0], *lanes[1]}):
+        rows.add_row(at, *(said(lane.get(at, "")) for lane in lanes))
+    counts = [str(len(result.incidents)) for result in (written, other)]
+    rows.add_row("rollbacks", *counts)
+    console().print(rows)
 
 
 def _panels(policy: "Policy", result: "Backtest", kept: "list[Evaluation]") -> "Iterator[Panel]":
