@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -12,8 +13,9 @@ from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.signals.queries import BUILT_IN, render
 from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import side_by_side
+from tests.cluster.fleets import pods, side_by_side
 from tests.cluster.scene import HOT, Scene, assert_all_down
 from tests.cluster.shadow import Fault
 
@@ -36,20 +38,62 @@ POLICIES: dict[str, Json] = {
         "rollback": {**ROLLBACK, "canary": {"window": "16s", "limit": "10m"}},
         "evaluation": {"interval": "500ms", "window": "8s", "failureLimit": 0, "maxSampleAge": "5s"},
     },
+    "nodes": {**SPEC, "rollback": {**ROLLBACK, "canary": {"by": "NodeLabel", "window": "2m", "limit": "10m"}}},
 }
+LABELLED = HOT[1:3]
+"""Who runs on nodes with the label. A share of five would choose one."""
 
 
 @pytest.fixture(scope="module")
 def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
-    """Fleets in FP16, two of their hot trainers mildly in breach."""
+    """Fleets in FP16, hot trainers of them mildly in breach."""
     with side_by_side(control_plane, tmp_path_factory.mktemp("canary"), POLICIES, hot=len(HOT)) as scenes:
+        nodes = bind(scenes["nodes"])
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         for name, scene in scenes.items():
             scene.wait_phase("Healthy", seconds=90)
             wait_for(lambda s=scene: s.settled("true"), what="all settled", seconds=60)
-            scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
+            if name == "nodes":
+                break_together(scene, HOT[:3])
+            else:
+                scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
         yield scenes
+        control_plane.kubectl("delete", "node", *nodes)
+
+
+def bind(scene: Scene) -> list[str]:
+    """Put the hot pods on nodes, as a scheduler does: ``LABELLED`` on labelled ones. Returns the nodes."""
+    nodes = {workload: f"{scene.namespace}-{workload}" for workload in HOT}
+    for workload, name in nodes.items():
+        labels = {"fp16": "disabled" if workload in LABELLED else "enabled"}
+        scene.kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+        pod = pods(scene)[workload]["metadata"]["name"]
+        target = {"kind": "Node", "name": name}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        path = f"/api/v1/namespaces/{scene.namespace}/pods/{pod}/binding"
+        scene.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+    return list(nodes.values())
+
+
+def break_together(scene: Scene, names: list[str]) -> None:
+    """Found at one look: the canary is chosen among those who are in breach when two of them are."""
+    suspend(scene, True)
+    scene.condition("Progressing", "Suspended")
+    scene.shadow.faults = dict.fromkeys(names, MILD)
+    overflow = render(BUILT_IN["overflow"], scene.namespace, window_seconds=4.0, min_steps=8)
+
+    def broken() -> bool:
+        found = [float(series["value"][1]) for series in scene.prometheus.query(overflow)]
+        return sum(share > 0.2 for share in found) == len(names)
+
+    wait_for(broken, what="all of them to overflow", seconds=60)
+    suspend(scene, False)
+
+
+def suspend(scene: Scene, value: bool) -> None:
+    patch = json.dumps({"spec": {"suspend": value}})
+    scene.kubectl("patch", "pp", "fleet", "-n", scene.namespace, "--type=merge", "-p", patch)
 
 
 def comparing(scene: Scene) -> str:
@@ -101,6 +145,13 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
     scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
     assert_all_down(scene)
+
+
+def test_breached_workloads_on_labelled_nodes_are_the_canary(fleets: dict[str, Scene]) -> None:
+    scene = fleets["nodes"]
+    scene.condition("Progressing", "ComparingCanary", seconds=90)
+    assert [member["name"] for member in scene.status()["canary"]] == LABELLED
+    assert {name for name, modes in scene.shadow.modes().items() if modes == {"fp32"}} == set(LABELLED)
 
 
 async def test_labelled_nodes_are_found_and_none_where_the_right_is_missing(
