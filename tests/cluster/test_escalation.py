@@ -1,0 +1,79 @@
+"""A trainer that takes no request any more, on a real API server with real Prometheus data: the rollback restarts it, and it
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import ControlPlane, Kubectl
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+from tests.cluster.fleet import Json, deployment
+from tests.cluster.fleets import REQUEST, pods
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, assert_all_down, break_two, promoted, scraping
+from tests.cluster.shadow import ShadowTrainers
+
+DEAF = HOT[0]
+
+
+class HardOfHearing(ShadowTrainers):
+    """Trainers of which some stop reading their requests: what they read last is what they go on with."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        super().__init__(kubectl, namespace)
+        self.deaf: frozenset[str] = frozenset()
+        self._heard: dict[str, str | None] = {}
+
+    def _update(self, items: list[Json]) -> None:
+        for item in items:
+            name, annotations = item["metadata"]["name"], item["metadata"].setdefault("annotations", {})
+            if item["metadata"]["labels"]["app"] not in self.deaf or name not in self._heard:
+                self._heard[name] = annotations.get(REQUEST)  # a new process reads the file once, at its start
+            elif self._heard[name] is not None:
+                annotations[REQUEST] = self._heard[name]
+            else:
+                annotations.pop(REQUEST, None)
+        super()._update(items)
+
+
+@pytest.fixture
+def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+    """Four hot trainers that can be made deaf."""
+    with (
+        HardOfHearing(kubectl, namespace) as shadow,
+        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
+    ):
+        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
+        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+        scene.apply(*(deployment(name) for name in HOT))
+        wait_for(lambda: len(shadow.modes()) == len(HOT), what="pods of all", seconds=PATIENCE_SECONDS)
+        try:
+            yield scene
+        finally:
+            operators.stop()
+
+
+def uids(scene: Scene) -> dict[str, str]:
+    """Workload → its pod."""
+    return {workload: pod["metadata"]["uid"] for workload, pod in pods(scene).items()}
+
+
+def test_who_does_not_acknowledge_in_time_is_restarted_and_nobody_else(scene: Scene) -> None:
+    promoted(scene, rollback={"ackTimeout": "8s"})
+    before = uids(scene)
+    assert isinstance(scene.shadow, HardOfHearing)
+    scene.shadow.deaf = frozenset({DEAF})
+    break_two(scene)
+    incident = scene.wait_phase("Held")["incident"]
+    assert (incident["severity"], incident["strategy"], incident["escalated"]) == ("P1", "Emergency", True)
+    assert incident["lastPatchAt"] < incident["lastAckAt"] < incident["deadlineAt"]
+    assert_all_down(scene)
+    after = uids(scene)
+    assert {workload for workload in HOT if before[workload] != after[workload]} == {DEAF}
+    events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
+    (said,) = [event["message"] for event in events if event["reason"] == "RollbackEscalated"]
+    assert DEAF in said
