@@ -199,7 +199,7 @@ def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(s
     children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     # The agent keeps the store over both attempts: what the first one left there is not taken for the second.
-    assert gang.process.wait(90) == 0, gang.text
+    assert gang.process.wait(180) == 0, gang.text
     (failed,) = gang.events("failed")
     assert "rank 1 lost a peer: rank 0 of 2 is gone or silent" in failed["message"]
     assert sorted(line["rank"] for line in gang.events("complete")) == [0, 1]

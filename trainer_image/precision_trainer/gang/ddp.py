@@ -59,12 +59,12 @@ def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0)
             world_size=world_size,
             timeout=timedelta(seconds=timeout_seconds),
         )
+        _watches.append(Watch(place, roll, rank, world_size))
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"rank {rank} of {world_size} could not connect to the others within {timeout_seconds:g} s ({error}); all of "
             f"them met at {place}, so look whether they reach each other at other ports too"
         ) from error
-    _watches.append(Watch(place, roll, rank, world_size))
     # A script that forgets to clean up: a thread that wakes while the interpreter is finalised would abort the process.
     atexit.register(_leave)
     return rank, world_size

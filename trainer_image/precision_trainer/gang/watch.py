@@ -65,14 +65,16 @@ class Watch:
     """Answers for this rank as long as its process lives, and finds out who does not."""
 
     def __init__(self, place: Place, roll: Roll, rank: int, world_size: int) -> None:
-        """Begin to answer; until :meth:`close`."""
+        """Begin to answer; until :meth:`close`. RuntimeError: the store takes no further connection."""
         self._place, self._rank, self._world_size = place, rank, world_size
-        self._prefix = f"{roll.name}/watch"
-        self._store = PrefixStore(self._prefix, roll.store)
+        prefix = f"{roll.name}/watch"
+        self._store = PrefixStore(prefix, roll.store)
         self._keeps = rank == 0 and not place.by_agent
         self._loss: Loss | None = None
         self._ended = threading.Event()
-        threading.Thread(target=self._answer, name="gang", daemon=True).start()
+        # A connection of its own: the thread waits on it, and others' calls would wait for it.
+        waiting = PrefixStore(prefix, place.open(_CONNECT_SECONDS))
+        threading.Thread(target=self._answer, args=(waiting,), name="gang", daemon=True).start()
 
     def find(self) -> Loss:
         """Who is missing, now that a collective failed; takes about two seconds, never much longer."""
@@ -100,10 +102,8 @@ class Watch:
             if self._store.add("ends", 1) == 1:
                 self._store.set(_END, why)
 
-    def _answer(self) -> None:
+    def _answer(self, store: Store) -> None:
         try:
-            # A connection of its own: this one waits, and others' calls would wait for it.
-            store = PrefixStore(self._prefix, self._place.open(_CONNECT_SECONDS))
             store.wait([_END], _FOR_EVER)
             why = store.get(_END).decode()
             self._loss = self._look(store) if why == _LOST else Loss(self._world_size, left=int(why))

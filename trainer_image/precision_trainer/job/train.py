@@ -57,8 +57,8 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         if not ddp.lost_peer(error):
             raise
         raise GangError(
-            f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at its log; the gang "
-            "resumes from its last checkpoint when it is restarted"
+            f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
+            "logs; the gang resumes from its last checkpoint when it is restarted"
         ) from error
     finally:
         if session is not None:
