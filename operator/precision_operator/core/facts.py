@@ -76,8 +76,7 @@ class Facts:
 
     def wanted(self, workload: WorkloadView) -> Mode:
         """What this member should train in: the target, or BF16 where that is tried against its overflow, or helped."""
-        lifted = self.target is Mode.FP16 and workload.uid in self._in_bf16
-        return Mode.BF16 if lifted else self.target
+        return Mode.BF16 if workload.uid in self._in_bf16 else self.target
 
     @cached_property
     def _in_bf16(self) -> frozenset[str]:

@@ -136,7 +136,10 @@ def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
     world.blind = set(rest[:2])
     assert reading(world) == 1.0
     world.blind = set(rest[:3])
-    assert why(world) == "CanaryUnknown"
+    found = reading(world)
+    assert isinstance(found, Closed)
+    assert found.reason == "CanaryUnknown"
+    assert f"no believable data for {rest[0]}, {rest[1]}, {rest[2]}:" in found.message
     world.blind = canary_of(world)
     assert why(world) == "AwaitingAcknowledgement"
 

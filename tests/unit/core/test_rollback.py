@@ -186,3 +186,34 @@ def test_workloads_that_were_rolled_back_are_no_witnesses_for_the_rest() -> None
     world.poisoned |= {"hot-2", "hot-3"}
     world.step(1.0)
     assert (world.status.phase, world.status.reason) == (Phase.ROLLING_BACK, "LossNotFinite")
+
+
+def test_a_gradual_rollback_is_hurried_three_timeouts_before_its_deadline_and_not_sooner() -> None:
+    world = promoted(rollback={"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}})
+    world.deaf = set(world.workloads)
+    world.bad = {name: {Signal.SPEED: 0.5} for name in ("hot-1", "hot-3")}
+    world.step(1.0)
+    found, timeout = incident(world), world.policy.spec.rollback.ack_timeout_seconds
+    world.now = found.deadline_at - 3 * timeout - 1.0
+    world.step(1.0)
+    assert len(asked_down(world)) < 6
+    world.step(1.0)
+    assert len(asked_down(world)) == 6
+
+
+def asked_down(world: World) -> set[str]:
+    """Workloads whose pods, if not their processes, are in the fallback."""
+    return {w.name for w in world.workloads.values() if all(pod.effective_mode is Mode.FP32 for pod in w.pods)}
+
+
+def test_of_two_that_are_held_the_one_that_is_left_stays_held() -> None:
+    world = promoted(rollback={"fleetMinimum": 6})
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.run(4)
+    assert [h.name for h in world.status.held] == ["hot-1", "hot-3"]
+    del world.workloads["hot-1"]
+    world.run(3)
+    assert ([h.name for h in world.status.held], world.status.phase) == (["hot-3"], Phase.DEGRADED)
+    del world.workloads["hot-3"]
+    world.run(3)
+    assert (world.status.held, world.status.phase) == ((), Phase.HEALTHY)

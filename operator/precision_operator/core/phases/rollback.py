@@ -195,7 +195,7 @@ def held(facts: Facts) -> Outcome:
     incident = status.incident
     asked = answered(facts.policy.annotations, RETRY, status.transition_id)
     settled = _settled(facts)
-    if incident is not None and incident.settled_at is None and incident.last_ack_at is not None and settled:
+    if incident is not None and incident.settled_at is None and settled:
         status = replace(status, incident=replace(incident, settled_at=facts.now))
     closed = reenabled(facts)
     if asked is not None and closed is None and not settled:
