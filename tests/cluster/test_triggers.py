@@ -4,10 +4,12 @@ with real Prometheus data. Nothing of the table is set by these policies, and no
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
@@ -16,6 +18,7 @@ from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import LITERAL, confessed, pods, side_by_side, told
 from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
+from tests.cluster.test_alertmanager import port_of
 
 FAULTY = HOT[:2]
 AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
@@ -107,3 +110,29 @@ def test_trigger_is_answered_as_the_table_says_and_fp32_is_verified_from_the_pro
         seconds=PATIENCE_SECONDS,
         found=lambda: f"{requests} {confessed(scene)}",
     )
+
+
+def test_the_operators_own_metrics_count_each_rollback_and_time_its_stages(fleets: dict[str, Scene]) -> None:
+    incidents = {name: scene.wait_phase("Held")["incident"] for name, scene in fleets.items()}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port_of(fleets['speed'])}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    decided = [s for s in samples if s.name == "precision_rollbacks_total"]
+    of_fleets = {
+        (s.labels["namespace"], s.labels["severity"], s.labels["reason"]): s.value
+        for s in decided
+        if s.labels["scope"] == "Fleet"
+    }
+    assert of_fleets == {(fleets[n].namespace, t.severity, t.reason): 1.0 for n, t in TRIGGERS.items()}
+
+    counts, sums = (
+        {s.labels["stage"]: s.value for s in samples if s.name == f"precision_rollback_stage_seconds_{what}"}
+        for what in ("count", "sum")
+    )
+    assert counts["detected_to_decided"] == sum(s.value for s in decided)
+    ends = {"detected_to_decided": ("detectedAt", "decidedAt"), "decided_to_patched": ("decidedAt", "lastPatchAt")}
+    for stage, (begin, end) in {**ends, "decided_to_acknowledged": ("decidedAt", "lastAckAt")}.items():
+        took = [(parse_time(i[end]) or 0.0) - (parse_time(i[begin]) or 0.0) for i in incidents.values()]
+        assert counts[stage] >= len(TRIGGERS), stage
+        # A workload that was rolled back by itself before the fleet was counts too.
+        assert sums[stage] >= sum(took) - 0.001 * len(took), stage
