@@ -4,10 +4,12 @@ alone.
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.prometheus import Prometheus
@@ -16,6 +18,7 @@ from tests.cluster.fleet import Json, deployment
 from tests.cluster.fleets import REQUEST, pods
 from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, assert_all_down, break_two, promoted, scraping
 from tests.cluster.shadow import ShadowTrainers
+from tests.cluster.test_alertmanager import port_of
 
 DEAF = HOT[0]
 
@@ -62,18 +65,29 @@ def uids(scene: Scene) -> dict[str, str]:
     return {workload: pod["metadata"]["uid"] for workload, pod in pods(scene).items()}
 
 
-def test_who_does_not_acknowledge_in_time_is_restarted_and_nobody_else(scene: Scene) -> None:
-    promoted(scene, rollback={"ackTimeout": "8s"})
+def escalations(scene: Scene) -> dict[str, str]:
+    """Reason → severity of the operator's own count."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port_of(scene)}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples]
+    found = [s.labels for s in samples if s.name == "precision_rollback_escalations_total" and s.value > 0]
+    return {labels["reason"]: labels["severity"] for labels in found}
+
+
+def test_who_does_not_acknowledge_is_restarted_and_nobody_else_and_a_missed_deadline_is_said(scene: Scene) -> None:
+    promoted(scene, rollback={"ackTimeout": "14s", "deadlines": {"P1": "8s"}})
     before = uids(scene)
     assert isinstance(scene.shadow, HardOfHearing)
     scene.shadow.deaf = frozenset({DEAF})
     break_two(scene)
+    assert DEAF in scene.condition("Progressing", "DeadlineExceeded")["message"]
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["severity"], incident["strategy"], incident["escalated"]) == ("P1", "Emergency", True)
-    assert incident["lastPatchAt"] < incident["lastAckAt"] < incident["deadlineAt"]
+    assert incident["lastPatchAt"] < incident["deadlineAt"] < incident["lastAckAt"]
     assert_all_down(scene)
     after = uids(scene)
     assert {workload for workload in HOT if before[workload] != after[workload]} == {DEAF}
     events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
     (said,) = [event["message"] for event in events if event["reason"] == "RollbackEscalated"]
     assert DEAF in said
+    assert escalations(scene) == {"DeadlineExceeded": "P1", "RollbackEscalated": "P1"}

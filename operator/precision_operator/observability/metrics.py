@@ -69,6 +69,12 @@ class Metrics:
             ["namespace", "policy", "severity", "reason", "scope"],
             registry=registry,
         )
+        self._escalations = Counter(
+            "precision_rollback_escalations_total",
+            "Rollbacks that became more urgent, restarted who did not acknowledge, or missed their deadline.",
+            ["namespace", "policy", "severity", "reason"],
+            registry=registry,
+        )
         self._mitigations = Counter(
             "precision_mitigations_total",
             "What was tried against mild breaches, one a workload, and what came of it.",
@@ -151,6 +157,11 @@ class Metrics:
         """A rollback was decided."""
         self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope)
         self._rollbacks.labels(namespace, policy, severity, reason, scope).inc()
+
+    def escalation(self, namespace: str, policy: str, *, severity: str, reason: str) -> None:
+        """A rollback under way needed more than was planned; ``severity`` is what it has become."""
+        self._of_policy(self._escalations, namespace, policy, severity, reason)
+        self._escalations.labels(namespace, policy, severity, reason).inc()
 
     def mitigation(self, namespace: str, policy: str, *, signal: str, rung: str, reason: str) -> None:
         """A rung began or a window ended; ``rung`` is empty for an investigation."""

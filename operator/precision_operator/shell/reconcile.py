@@ -7,7 +7,8 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.status import Phase, Status
-from precision_operator.core.decide import decide
+from precision_operator.core.actions import Notify
+from precision_operator.core.decide import Decision, decide
 from precision_operator.errors import NotFound, OperatorError
 from precision_operator.kube.port import POLICIES, KubeApi
 from precision_operator.observability.metrics import Metrics
@@ -21,6 +22,11 @@ from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
+
+_ESCALATIONS = frozenset({"RollbackExpedited", "RollbackEscalated"})
+"""Reasons of Events that say that a rollback needs more than was planned."""
+_LATE = "DeadlineExceeded"
+"""The same, which the Progressing condition says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ class Reconciler:
         # The commit comes first: a stale leader loses here, before it has touched anything.
         if policy.deleted_at is None and await commit_status(self._api, key, body, before, decision.status):
             self._report(policy, before, decision.status)
+            self._report_escalations(policy, before, decision)
         emergency = decision.status.phase is Phase.ROLLING_BACK
         failures = await self._actor.act(policy, decision.actions, emergency=emergency)
         for listener in (self._reporter, self._investigator) if policy.deleted_at is None else ():
@@ -125,6 +132,26 @@ class Reconciler:
             self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - decided_at)
         if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
             self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
+
+    def _report_escalations(self, policy: Policy, before: Status, decision: Decision) -> None:
+        incident = decision.status.incident
+        if incident is None:
+            return
+        told = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
+        reasons = {notice.reason: notice.message for notice in told}
+        late = _late(decision.status)
+        if late is not None and _late(before) is None:
+            reasons[_LATE] = late
+        for reason, message in reasons.items():
+            self._metrics.escalation(policy.namespace, policy.name, severity=incident.severity, reason=reason)
+            _LOG.warning(
+                "%s/%s: %s", policy.namespace, policy.name, message, extra={"reason": reason, "policy": policy.name}
+            )
+
+
+def _late(status: Status) -> str | None:
+    """What is still waited for past the rollback's deadline."""
+    return next((c.message for c in status.conditions if c.type == "Progressing" and c.reason == _LATE), None)
 
 
 def _counts(status: Status) -> dict[str, int]:

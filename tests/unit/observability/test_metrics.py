@@ -1,9 +1,13 @@
 """The operator's metrics: stable names, and no series of a policy that is gone."""
 
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_operator.observability.metrics import Metrics
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
 
 def samples(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -26,6 +30,7 @@ def metrics() -> Metrics:
     made.policy_state("ns", "p", phase="Progressing", precision="fp16")
     made.policy_workloads("ns", "p", {"moved": 2, "waiting": 4})
     made.rollback("ns", "p", severity="emergency", reason="OverflowBreach", scope="fleet")
+    made.escalation("ns", "p", severity="P1", reason="RollbackEscalated")
     made.mitigation("ns", "p", signal="overflow", rung="HalveScale", reason="Mitigating")
     made.rollback_stage("detected_to_decided", 0.2)
     made.transition("ns", "p", before="Progressing", after="Degraded", reason="OverflowBreach")
@@ -45,6 +50,9 @@ def test_the_promised_names_are_there(metrics: Metrics) -> None:
     assert found["precision_operator_prometheus_query_duration_seconds_count"] == [({}, 1.0)]
     assert found["precision_operator_leader"] == [({}, 1.0)]
     assert found["precision_operator_heartbeat_timestamp_seconds"] == [({}, 1234.5)]
+    assert found["precision_rollback_escalations_total"] == [
+        ({"namespace": "ns", "policy": "p", "severity": "P1", "reason": "RollbackEscalated"}, 1.0)
+    ]
     assert found["precision_mitigations_total"][0][0]["rung"] == "HalveScale"
     assert found["precision_rollback_stage_seconds_count"] == [({"stage": "detected_to_decided"}, 1.0)]
     assert found["precision_policy_transitions_total"][0][0] == {
@@ -77,3 +85,9 @@ def test_a_deleted_policy_leaves_no_series(metrics: Metrics) -> None:
     assert samples(metrics)["precision_policy_info"][0][0]["policy"] == "other"
     metrics.policy_state("ns", "p", phase="Healthy", precision="fp16")
     assert len(samples(metrics)["precision_policy_info"]) == 2
+
+
+def test_the_page_of_metrics_names_every_one(metrics: Metrics) -> None:
+    page = PAGE.read_text()
+    own = {family.name for family in metrics.registry.collect() if not family.name.startswith("process_")}
+    assert [name for name in sorted(own) if f"`{name}" not in page] == []
