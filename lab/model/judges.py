@@ -23,7 +23,7 @@ TESTS = ("tests/unit/core", "tests/property")
 EXPLORER = "explorer"
 CORE = Path(precision_operator.__file__).parent / "core"
 
-_EXAMPLES = 25
+_EXAMPLES = 10
 """Examples of a property, for each mutant: the same ones each time."""
 
 _DEPTH, _FAULTS = 3, 1

@@ -148,3 +148,10 @@ def test_without_a_pod_of_the_canary_nothing_is_compared() -> None:
     world = compared(by_canary())
     world.status = replace(world.status, canary=(Member("gone", "uid-gone"),))
     assert why(world) == "CanaryGone"
+
+
+def test_written_and_acknowledged_is_what_the_fleet_is_not_its_canary() -> None:
+    world = compared(by_canary())
+    incident = world.status.incident
+    assert incident is not None
+    assert (incident.last_patch_at, incident.last_ack_at) == (None, None)
