@@ -120,7 +120,10 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     assert "OverflowRateHigh" in capsys.readouterr().out
     folder = tmp_path / "export"
     assert main(["incident", "export", name, str(folder), *flags(scene)]) == 0
-    assert {"incident.md", "incident.json", "recording.json", "overflow.png"} <= {p.name for p in folder.iterdir()}
+    kept = {p.name for p in folder.iterdir()}
+    assert {"incident.md", "incident.json", "recording.json", "overflow.png", "events.json"} <= kept
+    events = {(e["object"].partition("/")[0], e["reason"]) for e in json.loads((folder / "events.json").read_text())}
+    assert {("PrecisionPolicy", "RolledBack"), ("Deployment", "ScalingReplicaSet")} <= events
     capsys.readouterr()
     assert main(["replay", name, *flags(scene)]) == 0
     assert "bit for bit" in capsys.readouterr().out

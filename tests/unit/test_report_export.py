@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from precision_operator.api.wire import parse_time
 from precision_operator.cli import main
 from precision_operator.kube.port import JsonObject
 from precision_operator.report.codec import RecordingError
-from precision_operator.report.document import to_body
+from precision_operator.report.document import from_body, to_body
 from precision_operator.report.export import export
+from precision_operator.report.happenings import EVENTS_LIMIT, happenings
+from precision_operator.report.incident import stamp
 from precision_operator.report.recording import pack, unpack
 from tests.unit.test_report_reporter import rolled_back
 
@@ -31,6 +34,49 @@ def test_the_folder_holds_a_page_the_object_the_decisions_and_plots(body: JsonOb
         assert part in page
     assert json.loads((tmp_path / "out" / "incident.json").read_text()) == body
     assert len(json.loads((tmp_path / "out" / "recording.json").read_text())) == body["report"]["recordings"]["count"]  # type: ignore[index,call-overload]
+
+
+def event(kind: str, name: str, at: str, message: str = "so it was", reason: str = "BackOff") -> JsonObject:
+    about: JsonObject = {"kind": kind, "name": name}
+    return {
+        "involvedObject": about,
+        "lastTimestamp": at,
+        "reason": reason,
+        "type": "Warning",
+        "message": message,
+        "count": 2,
+    }
+
+
+def test_events_of_the_policy_its_fleet_and_their_pods_are_kept_in_order_and_masked(body: JsonObject) -> None:
+    report = from_body(body)
+    detected = parse_time(report.stages.detected_at) or 0.0
+    late, early, before = (stamp(detected + offset) for offset in (60.0, 30.0, -1801.0))
+    events = [
+        event("Pod", "hot-1-5d9c7b6f4-abcde", late, "pull of https://me:hunter2@registry.example failed"),
+        event("Deployment", "hot-0", early),
+        event("PrecisionPolicy", report.policy, early, reason="RolledBack"),
+        event("Pod", "hot-1-5d9c7b6f4-abcde", before),
+        event("Pod", "stranger-5d9c7b6f4-abcde", late),
+        {"involvedObject": {"kind": "Pod", "name": "hot-0-x"}, "reason": "NoTime"},
+    ]
+    found = happenings(report, events)
+    assert [(e["at"], e["object"]) for e in found] == [
+        (early, "Deployment/hot-0"),
+        (early, f"PrecisionPolicy/{report.policy}"),
+        (late, "Pod/hot-1-5d9c7b6f4-abcde"),
+    ]
+    assert "hunter2" not in str(found)
+    assert report.workloads == ("hot-1", "hot-2"), "the healthy ones are known by the recordings"
+
+
+def test_the_newest_events_are_kept_up_to_a_number(body: JsonObject) -> None:
+    report = from_body(body)
+    detected = parse_time(report.stages.detected_at) or 0.0
+    events = [event("Pod", "hot-1-a", stamp(detected + index)) for index in range(EVENTS_LIMIT + 5)]
+    found = happenings(report, events)
+    assert len(found) == EVENTS_LIMIT
+    assert found[-1]["at"] == stamp(detected + EVENTS_LIMIT + 4)
 
 
 def test_a_folder_that_holds_something_is_left_alone(body: JsonObject, tmp_path: Path) -> None:

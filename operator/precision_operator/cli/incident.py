@@ -1,6 +1,8 @@
 """``incident``: list, show and export the reports that the operator keeps of rollbacks."""
 
 import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from precision_operator.cli.session import Session
     from precision_operator.kube.port import JsonObject
 
+EVENTS_FILE = "events.json"
+
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     """Add the verbs."""
@@ -25,7 +29,9 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     shown = verbs.add_parser("show", parents=[common], help="one report, as a page")
     shown.add_argument("name", help="its name, or the id that messages carry")
     shown.set_defaults(run=_run_show)
-    exported = verbs.add_parser("export", parents=[common], help="a folder with Markdown, JSON, decisions and plots")
+    exported = verbs.add_parser(
+        "export", parents=[common], help="a folder with Markdown, JSON, decisions, Events and plots"
+    )
     exported.add_argument("name", help="its name, or the id that messages carry")
     exported.add_argument("folder", type=Path, help="an empty folder, or one that is made")
     exported.set_defaults(run=_run_export)
@@ -110,15 +116,40 @@ async def _show(session: "Session", arguments: argparse.Namespace) -> int:
 async def _export(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.report.export import export
 
-    files, missing = export(await find(session, arguments.name), arguments.folder)
+    body, folder = await find(session, arguments.name), arguments.folder
+    files, plots_missing = export(body, folder)
+    events_missing = await _export_events(session, body, folder / EVENTS_FILE)
+    files += [] if events_missing else [EVENTS_FILE]
     if arguments.output == "json":
-        write_json({"folder": str(arguments.folder), "files": files, "plotsMissing": missing})
+        missing = {"plotsMissing": plots_missing, "eventsMissing": events_missing}
+        write_json({"folder": str(folder), "files": files, **missing})
         return 0
     out = console()
-    out.print(said(f"{arguments.folder}: {', '.join(files)}"))
-    if missing:
-        out.print(said(f"no plots: {missing}", "yellow"))
+    out.print(said(f"{folder}: {', '.join(files)}"))
+    for what, why in (("plots", plots_missing), ("Events", events_missing)):
+        if why:
+            out.print(said(f"no {what}: {why}", "yellow"))
     return 0
+
+
+async def _export_events(session: "Session", body: "JsonObject", path: Path) -> str:
+    """Write the Events that are still there; why there are none, where this person may not read them."""
+    from precision_operator.errors import Forbidden
+    from precision_operator.kube.port import EVENTS
+
+    try:
+        events = await session.api.list(EVENTS, session.namespace)
+    except Forbidden as error:
+        return f"{error}; ask for `list` on events there"
+    _write_events(body, events, path)
+    return ""
+
+
+def _write_events(body: "JsonObject", events: "Sequence[JsonObject]", path: Path) -> None:
+    from precision_operator.report.document import from_body
+    from precision_operator.report.happenings import happenings
+
+    path.write_text(json.dumps(happenings(from_body(body), events), indent=2) + "\n", encoding="utf-8")
 
 
 def _name(body: "JsonObject") -> str:
