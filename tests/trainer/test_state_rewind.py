@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from precision_trainer.job import train as train_module
+from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from tests.trainer.gang import Gang
 from tests.trainer.test_train import Session, _equal
 
@@ -85,6 +86,34 @@ def test_poisoned_weights_are_gone_after_the_request_and_the_result_is_that_of_a
     assert session.value("genesis_training_total") - session.value("genesis_training_success_total") == 1
     for key in ("model_state_dict", "optimizer_state_dict", "samples", "rng"):
         assert _equal(clean.state(60)[key], session.state(60)[key]), key
+
+
+def test_without_a_sentinel_the_metrics_call_for_the_rewind_that_mends_poisoned_weights_in_fp16(
+    session: Session, model: list[torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("PRECISION_SENTINEL", "false"), ("FP16_LOSS_SCALE", "1024")):
+        monkeypatch.setenv(name, value)
+    session.request.write_text('{"generation":1,"mode":"fp16"}')
+    nonfinite: list[float] = []
+
+    def poison() -> None:
+        if not nonfinite:  # not again when the step comes again
+            with torch.no_grad():
+                next(model[0].parameters()).fill_(float("nan"))
+
+    def roll_back() -> None:
+        if not nonfinite:
+            nonfinite.append(session.value("genesis_nonfinite_loss_steps_total"))
+            session.write('{"generation":2,"mode":"fp32","rewind":true}')()
+
+    at = {45: poison, 45 + LOOK_AFTER_STEPS + 10: roll_back}
+    session.run(at, steps=90, checkpoint_every=10, healthy_after=5, step_interval_seconds=0.01)
+    assert nonfinite[0] >= 5
+    assert session.value("genesis_fp16_overflow_steps_total") == LOOK_AFTER_STEPS + 1
+    assert [line["step"] for line in session.events("weights_not_finite")] == [45 + LOOK_AFTER_STEPS]
+    assert [line["reason"] for line in session.events("rewound")] == ["request"]
+    assert all(parameter.isfinite().all() for parameter in model[0].parameters())
+    assert session.value("genesis_training_step") == 90
 
 
 def test_a_request_to_rewind_that_waits_at_start_is_carried_out_once(session: Session) -> None:
