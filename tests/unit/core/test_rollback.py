@@ -217,3 +217,12 @@ def test_of_two_that_are_held_the_one_that_is_left_stays_held() -> None:
     del world.workloads["hot-3"]
     world.run(3)
     assert (world.status.held, world.status.phase) == ((), Phase.HEALTHY)
+
+
+def test_an_emergency_whose_writes_were_lost_has_no_batches_though_the_clock_was_set_back() -> None:
+    world = promoted()
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.commit(world.decide())
+    world.now -= 100.0
+    world.step(1.0)
+    assert len(asked_down(world)) == 6
