@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -57,6 +57,21 @@ def pods(scene: Scene) -> dict[str, Json]:
     """Workload → its pod; each has one."""
     items = scene.kubectl.json("get", "pods", "-n", scene.namespace)["items"]
     return {item["metadata"]["labels"]["app"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
+
+
+def bind(scene: Scene, place: Mapping[str, str], *, label: str) -> list[str]:
+    """Put pods on nodes, as a scheduler does: workload → its node, which says so in a label. Returns the nodes' names."""
+    running = pods(scene)
+    names = {node: f"{scene.namespace}-{node}" for node in place.values()}
+    for node, name in names.items():
+        metadata = {"name": name, "labels": {label: node}}
+        scene.kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    for workload, node in place.items():
+        pod, target = running[workload]["metadata"]["name"], {"kind": "Node", "name": names[node]}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        path = f"/api/v1/namespaces/{scene.namespace}/pods/{pod}/binding"
+        scene.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
+    return list(names.values())
 
 
 def told(scene: Scene) -> dict[str, Json]:

@@ -15,7 +15,7 @@ from precision_operator.runtime.clock import SystemClock
 from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import pods, side_by_side
+from tests.cluster.fleets import bind, side_by_side
 from tests.cluster.scene import HOT, Scene, assert_all_down
 from tests.cluster.shadow import Fault
 
@@ -48,7 +48,8 @@ LABELLED = HOT[1:3]
 def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
     """Fleets in FP16, hot trainers of them mildly in breach."""
     with side_by_side(control_plane, tmp_path_factory.mktemp("canary"), POLICIES, hot=len(HOT)) as scenes:
-        nodes = bind(scenes["nodes"])
+        place = {workload: "disabled" if workload in LABELLED else "enabled" for workload in HOT}
+        nodes = bind(scenes["nodes"], place, label="fp16")
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         for name, scene in scenes.items():
@@ -60,20 +61,6 @@ def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
                 scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
         yield scenes
         control_plane.kubectl("delete", "node", *nodes)
-
-
-def bind(scene: Scene) -> list[str]:
-    """Put the hot pods on nodes, as a scheduler does: ``LABELLED`` on labelled ones. Returns the nodes."""
-    nodes = {workload: f"{scene.namespace}-{workload}" for workload in HOT}
-    for workload, name in nodes.items():
-        labels = {"fp16": "disabled" if workload in LABELLED else "enabled"}
-        scene.kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
-        pod = pods(scene)[workload]["metadata"]["name"]
-        target = {"kind": "Node", "name": name}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
-        path = f"/api/v1/namespaces/{scene.namespace}/pods/{pod}/binding"
-        scene.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(binding))
-    return list(nodes.values())
 
 
 def break_together(scene: Scene, names: list[str]) -> None:
