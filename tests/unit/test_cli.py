@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import json
 import re
@@ -27,7 +28,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.status import Failing, HeldWorkload, Member, Phase, Status, status_to_wire
 from precision_operator.api.verification import Checks
-from precision_operator.cli import MODULES, main, session
+from precision_operator.cli import MODULES, guidance, main, session
 from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import PHASES
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT
@@ -551,6 +552,20 @@ def test_every_reason_of_a_rollback_tells_how_to_start_again(cli: Cli, reason: s
     assert "`kubectl precision retry fleet -n default`" in " ".join(shown["next"])
     assert shown["reasons"][0]["reason"] == reason
     assert "it was so" in shown["reasons"][0]["meaning"]
+
+
+def gate_reasons() -> set[str]:
+    """What a policy can be said to wait for: the first argument of each gate that closes in the core."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "operator" / "precision_operator" / "core").rglob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    closed = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Closed"]
+    return {reason.value for reason in closed if isinstance(reason, ast.Constant) and isinstance(reason.value, str)}
+
+
+def test_whatever_a_policy_waits_for_is_explained() -> None:
+    found = gate_reasons()
+    assert {"Soaking", "Settling", "CauseNotPrecision"} <= found
+    assert sorted(found - set(guidance.REASONS)) == []
 
 
 def test_explain_names_the_person_who_paused_and_who_answered(cli: Cli) -> None:

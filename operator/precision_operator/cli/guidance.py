@@ -115,6 +115,10 @@ REASONS: Mapping[str, Guidance] = {
     "PolicyConflict": Guidance(
         "a workload of two policies belongs to the older one", ("make the selectors disjoint: `!get`",)
     ),
+    "ConflictedWriter": Guidance(
+        "somebody else writes these templates' precision too, e.g. what deploys them: theirs is left to them",
+        ("leave the contract's annotations and the switch out of what is applied, or go back: `!rollback {name}`",),
+    ),
     "LabelsDisagree": Guidance(
         "a workload's own labels and its template's answer the selector differently; the template's count",
         ("give both the same labels",),
@@ -198,6 +202,8 @@ REASONS: Mapping[str, Guidance] = {
         ("look for a pod that is scraped twice, or for a query without `by (pod)`",),
     ),
     "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (_LOOK_AT_PODS,)),
+    "Settling": Guidance("the rollback is being written into the templates, without a restart; then it goes on"),
+    "Unlatching": Guidance("the latches of the rollback are being taken off; then it starts again"),
     "RestoreIncomplete": Guidance("the policy is being deleted; not every workload has its original values back yet"),
 }
 
