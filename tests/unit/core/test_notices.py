@@ -1,0 +1,117 @@
+"""What is told as an Event, and which of it asks for a person's eyes: a Warning."""
+
+from collections.abc import Callable
+
+import pytest
+
+from precision_operator.api.incident import Incident
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Strategy
+from precision_operator.api.status import Phase, Status
+from precision_operator.core.actions import Notify
+from tests.property.test_awkward_histories import answer, until
+from tests.property.test_canary import by_canary
+from tests.property.test_story import fleet, promoted
+from tests.property.world import World
+
+NAN = {Signal.NON_FINITE: 3.0}
+AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}}
+
+
+def rolled_back() -> World:
+    world = promoted()
+    world.bad = {"hot-1": NAN, "hot-3": NAN}
+    until(world, lambda w: w.status.phase is Phase.HELD)
+    return world
+
+
+def one_breached() -> World:
+    world = promoted()
+    world.bad = {"hot-2": NAN}
+    return world
+
+
+def deaf() -> World:
+    world = promoted()
+    world.bad, world.deaf = {"hot-1": NAN, "hot-3": NAN}, set(world.workloads)
+    return world
+
+
+def worsening() -> World:
+    """A gradual rollback that one workload does not follow; the weights of the others, back in FP32, are NaN."""
+    world = promoted(rollback=AT_ONCE)
+    world.bad, world.deaf = {"hot-1": {Signal.SPEED: 0.5}, "hot-3": {Signal.SPEED: 0.5}}, {"hot-4"}
+    until(world, lambda w: w.really_in(Mode.FP16) == {"hot-4"}, seconds=15.0)
+    assert incident(world).strategy is Strategy.GRADUAL
+    world.poisoned, world.bad["hot-4"] = set(world.workloads) - {"hot-4"}, NAN
+    return world
+
+
+def incident(world: World) -> Incident:
+    assert world.status.incident is not None
+    return world.status.incident
+
+
+def retried() -> World:
+    world = rolled_back()
+    world.bad = {}
+    world.run(30)
+    answer(world, "retry")
+    return world
+
+
+def created_again() -> World:
+    world = rolled_back()
+    world.run(10)
+    world.status = Status()
+    return world
+
+
+def no_verdict() -> World:
+    world = by_canary({"window": "10m", "limit": "20m"})
+    world.down = True
+    return world
+
+
+def drifting() -> World:
+    world = promoted()
+    world.bad = {name: {Signal.MEMORY: 0.85} for name in world.workloads}
+    return world
+
+
+@pytest.mark.parametrize(
+    ("history", "passes", "told"),
+    [
+        (fleet, 30, {"RolloutStarted": False, "StepPromoted": False, "Promoted": False}),
+        (one_breached, 4, {"LossNotFinite": True}),
+        (deaf, 60, {"LossNotFinite": True, "RollbackEscalated": True, "RolledBack": False}),
+        (worsening, 2, {"RollbackExpedited": True}),
+        (retried, 3, {"Retried": False, "RolloutStarted": False}),
+        (created_again, 2, {"LatchedWorkloads": True}),
+        (no_verdict, 100, {"CanaryInconclusive": True}),
+        (drifting, 80, {"MemoryRatioHigh": True}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_somebody_should_look_at_is_a_warning(
+    history: Callable[[], World], passes: int, told: dict[str, bool]
+) -> None:
+    world = history()
+    said = [a for _ in range(passes) for a in world.step().actions if isinstance(a, Notify)]
+    assert {notice.reason: notice.warning for notice in said} == told
+
+
+def test_a_window_that_opens_is_a_warning_and_its_good_end_is_none() -> None:
+    world = promoted(rollback={"gradual": {"sustain": "0s"}})
+    world.bad = {"hot-0": {Signal.SPEED: 0.5}}
+    opened = [a for _ in range(2) for a in world.step().actions if isinstance(a, Notify)]
+    world.bad = {}
+    closed = [a for _ in range(30) for a in world.step().actions if isinstance(a, Notify)]
+    assert {n.reason: n.warning for n in opened + closed} == {"Investigating": True, "Mitigated": False}
+
+
+def test_what_was_rolled_back_is_no_witness_that_a_breach_is_not_the_precisions() -> None:
+    world = worsening()
+    world.step()
+    assert incident(world).strategy is Strategy.EMERGENCY
