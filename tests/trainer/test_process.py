@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import resource
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.cluster.ports import free_ports
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
 from precision_trainer.job.signals import StopFlag
@@ -203,6 +205,40 @@ def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(s
     (failed,) = gang.events("failed")
     assert "rank 1 lost a peer: rank 0 of 2 is gone or silent" in failed["message"]
     assert sorted(line["rank"] for line in gang.events("complete")) == [0, 1]
+
+
+def test_two_nodes_under_torchrun_train_as_one_gang(start: Start) -> None:
+    (port,) = free_ports(1)
+    meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+    nodes = [
+        start(["-m", "precision_trainer.torchrun", *meeting, "--node-rank", str(node), *TRAIN, "--steps", "6"])
+        for node in range(2)
+    ]
+    for node, process in enumerate(nodes):
+        assert process.process.wait(120) == 0, process.text
+        (complete,) = process.events("complete")
+        assert (complete["rank"], complete["world_size"], complete["step"]) == (node, 2, 6)
+
+
+def test_a_terminal_gets_a_bar_and_the_lines_stay_json(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    with (tmp_path / "lines").open("w+") as lines:
+        command = [sys.executable, *TRAIN, *SMALL, "--steps", "40", "--metrics-port", "-1"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image"), "TERM": "xterm"}
+        process = subprocess.Popen(command, env=env, stdout=lines, stderr=terminal)
+        os.close(terminal)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:  # how Linux says that the other side of a terminal is closed
+                break
+        os.close(master)
+        assert process.wait(60) == 0
+        lines.seek(0)
+        assert [json.loads(line)["event"] for line in lines][-1] == "complete"
+    assert b"40/40" in shown
+    assert b"fp32" in shown
 
 
 def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:

@@ -16,6 +16,7 @@ from ..state.checkpoint import ModeEntry
 from ..state.keeper import Keeper
 from ..state.runs import Runs
 from ..telemetry import memory
+from ..telemetry.bar import Bar
 from ..telemetry.baseline import Baseline, BaselineRecorder
 from ..telemetry.changes import tell_change, tell_tuning
 from ..telemetry.logs import JsonLog
@@ -44,10 +45,12 @@ class Reporter:
         samples_per_step: int,
         log: JsonLog,
         baseline: BaselineRecorder | None = None,
+        bar: Bar | None = None,
     ) -> None:
         self._trainer, self._keeper, self._metrics, self._runs, self._log = trainer, keeper, metrics, runs, log
         self._samples_per_step = samples_per_step
         self._baseline = baseline or BaselineRecorder("")
+        self._bar = bar
         self._bad_fp32_steps = 0
         self._last_record_at = time.monotonic()
         self._shown: tuple[PrecisionMode | None, int] = None, 0
@@ -169,6 +172,8 @@ class Reporter:
             self._metrics.add(counters, self._gauges(records))
             # The record proves it: every rank ran this step in this mode (agreement.decode checks the sum).
             self._metrics.acknowledge(last.mode.wire, last.generation)
+        if self._bar is not None:
+            self._bar.show(last.step + 1, last.mode.wire, progress.loss)
         return self._bad_fp32_steps
 
     def _gauges(self, records: Sequence[StepRecord]) -> dict[str, float]:

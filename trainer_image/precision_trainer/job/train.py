@@ -18,6 +18,7 @@ from ..precision.trainer import ExtendedFP16Trainer
 from ..state.checkpoint import CheckpointStore
 from ..state.keeper import Keeper
 from ..state.runs import Runs
+from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
 from ..telemetry.exporter import Exporter
 from ..telemetry.logs import JsonLog
@@ -48,10 +49,11 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         # Before the gang meets: Prometheus should see the counters at 0.
         exporter = Exporter(metrics, options.metrics_port)
         log.event("metrics", port=exporter.port)
-    session = None
+    session = bar = None
     try:
         rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
-        session = Session(options, log, stop, metrics, rank, world_size)
+        bar = bar_for(rank, options.steps)
+        session = Session(options, log, stop, metrics, rank, world_size, bar=bar)
         return session.loop.run()
     except RuntimeError as error:
         if not ddp.lost_peer(error):
@@ -63,6 +65,8 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     finally:
         if session is not None:
             session.close()
+        if bar is not None:
+            bar.close()
         ddp.cleanup_distributed()
         if exporter is not None:
             exporter.close()
@@ -81,6 +85,7 @@ class Session:
         world_size: int,
         *,
         task: Task | None = None,
+        bar: Bar | None = None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         """Agree with the other ranks on the start, then build and resume.
@@ -93,6 +98,7 @@ class Session:
             rank: of this process.
             world_size: processes in the gang.
             task: what to train instead of what ``options.model`` names.
+            bar: shows a person how far it is.
             env: settings (docs/trainer.md).
         """
         self._options, self._log = options, log
@@ -166,7 +172,7 @@ class Session:
         if options.compile:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
-        reporter = Reporter(self.trainer, self.keeper, metrics, runs, samples_per_step, log, baseline)
+        reporter = Reporter(self.trainer, self.keeper, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(
             options, self._task, self.trainer, keeper=self.keeper, reporter=reporter, stop=stop, log=log, fault=fault
