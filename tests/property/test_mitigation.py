@@ -298,8 +298,12 @@ def test_what_comes_back_goes_on_from_the_next_rung() -> None:
 def test_what_helped_is_forgotten_once_the_workload_has_proved_itself() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE, reenable={"prerequisites": [], "stable": "1h"})
     until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=15)
-    world.now += 3600.0
+    good_since = window(world).good_since
+    assert good_since is not None
+    world.now = good_since + 3600.0 - 16.0
     world.run(2)
+    assert world.status.mitigations
+    world.step()
     assert world.status.mitigations == ()
 
 

@@ -9,6 +9,7 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.status import Phase
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify, RequestPod, Settle, WriteTemplate
+from tests.property.test_awkward_histories import crash
 from tests.property.test_story import fleet, promoted
 from tests.property.world import World
 
@@ -226,3 +227,16 @@ def test_an_emergency_whose_writes_were_lost_has_no_batches_though_the_clock_was
     world.now -= 100.0
     world.step(1.0)
     assert len(asked_down(world)) == 6
+
+
+def test_a_crash_loop_excuses_from_an_answer_only_who_was_told() -> None:
+    world = promoted()
+    crash(world, "literal")
+    world.crashing.add("literal")
+    world.restart_slots = 0  # its template cannot be written yet: it crashes in FP16
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.run(60)
+    assert world.status.phase is Phase.ROLLING_BACK
+    world.restart_slots = 5
+    world.run(10)
+    assert world.status.phase is Phase.HELD
