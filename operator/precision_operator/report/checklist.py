@@ -131,8 +131,14 @@ def concerned(report: Report, seen: Pass) -> tuple[WorkloadView, ...]:
 
 
 def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple[Check, ...]:
-    """The checklist after a look at ``now``; the clock starts when all trainers were down, before that with the decision."""
+    """The checklist after a look at ``now``; the clock starts when all trainers were down.
+
+    Until then a trainer that restarts, or has not acknowledged yet, is the rollback at its work and no failure of it; but
+    a rollback that takes longer than the first window is looked at as it stands, its clock starting with the decision.
+    """
     elapsed = now - (report.down_at or report.decided_at)
+    if report.down_at is None and elapsed < windows.immediate_seconds:
+        return report.checklist or blank()
     spans = {
         "Immediate": (0.0, windows.immediate_seconds),
         "Short": (windows.immediate_seconds, windows.short_seconds),
