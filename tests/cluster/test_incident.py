@@ -13,6 +13,7 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
+from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import main
 from tests.cluster.fleet import Json, deployment, policy
 from tests.cluster.scene import HOT, NO_SPEED, Operators, Scene, assert_all_down, break_two, scraping
@@ -152,6 +153,28 @@ def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
     assert {"Detected", "Decided", "Down"} <= {m["what"] for m in report["timeline"]}
     scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
     assert len(incidents(scene)) == 1
+
+
+def test_finished_incidents_are_kept_up_to_a_number(scene: Scene) -> None:
+    scene.operators.settings = {"incidents": {**QUICK["incidents"], "keep": 1}}
+    promoted(scene)
+    break_two(scene)
+    first = scene.wait_phase("Held")
+    assert_all_down(scene)
+    wait_for(lambda: len(incidents(scene)) == 1, what="the first incident", seconds=60, found=scene.operators.logs)
+    scene.shadow.overflow = {}
+    number = first["transitionId"]
+    commands = ["retry", *(f"ack-{item}" for item in Prerequisite)]
+    given = [f"precision.genesis.ai/{command}={number}" for command in commands]
+    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, *given)
+    scene.wait_phase("Healthy")
+    (kept,) = incidents(scene)
+    assert (kept["report"]["id"], kept["report"]["phase"]) == (first["incident"]["id"], "Closed")
+
+    break_two(scene)
+    second = scene.wait_phase("Held")["incident"]["id"]
+    assert second != first["incident"]["id"]
+    assert wait_incident(scene, "Closed")["report"]["id"] == second
 
 
 def test_a_rollback_goes_on_where_the_crd_of_incidents_is_missing(scene: Scene) -> None:
