@@ -11,6 +11,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
+from precision_operator.api.wire import parse_time
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.fake import FakeKube, Key
 from precision_operator.kube.port import INCIDENTS, JsonObject
@@ -361,6 +362,19 @@ async def test_a_retry_ends_the_verification() -> None:
     await stage.passes(2)
     assert stage.report.phase is IncidentPhase.CLOSED
     assert {c.result for c in stage.report.checklist if c.window == "Long"} == {Result.UNKNOWN}
+
+
+async def test_who_vouched_for_what_and_why_stays_in_the_timeline_once() -> None:
+    stage = await rolled_back()
+    number = stage.world.status.transition_id
+    given = {"ack-fix": f"{number}: token=hunter2 rolled", "ack-fix-by": "ada", "ack-rootCause": str(number - 1)}
+    annotations = {f"precision.genesis.ai/{name}": value for name, value in given.items()}
+    stage.world.policy = replace(stage.world.policy, annotations=annotations)
+    given_at = stage.world.now
+    await stage.passes(3)
+    (told,) = [m for m in stage.report.timeline if m.what == "Acknowledged"]
+    assert told.message == "fix by ada: token=*** rolled"
+    assert parse_time(told.at) == given_at
 
 
 async def test_a_policy_that_is_deleted_leaves_its_incident() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from precision_operator.api.commands import Prerequisite, answered
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
@@ -231,7 +232,7 @@ def carry_on(report: Report, seen: Pass) -> Report:
     if incident is None or incident.id != report.id:
         newer = incident.id if incident is not None else "a policy without an incident"
         return close(report, "Superseded", f"by {newer}", now=seen.now)
-    moments: list[Moment] = []
+    moments = _acknowledged(report, seen)
     for action in seen.decision.actions:
         if isinstance(action, Notify):
             moments.append(Moment(stamp(seen.now), action.reason, redact(action.message)))
@@ -251,6 +252,18 @@ def carry_on(report: Report, seen: Pass) -> Report:
     if gone and seen.before.phase is not status.phase:
         return close(report, status.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
     return report
+
+
+def _acknowledged(report: Report, seen: Pass) -> list[Moment]:
+    """Prerequisites of another attempt, with who vouched for each and why: the next rollback's overwrite the annotations."""
+    known = {moment.message for moment in report.timeline if moment.what == "Acknowledged"}
+    found: list[Moment] = []
+    for item in Prerequisite:
+        given = answered(seen.policy.annotations, item.annotation, seen.before.transition_id)
+        if given is not None:
+            text = f"{item} by {given.by or 'unknown'}" + (f": {redact(given.message)}" if given.message else "")
+            found += [] if text in known else [Moment(stamp(seen.now), "Acknowledged", text)]
+    return found
 
 
 def close(report: Report, what: str, message: str, *, now: float) -> Report:
