@@ -181,6 +181,15 @@ def test_good_evidence_counts_only_while_this_process_has_watched_it() -> None:
     assert window(world).result is Result.MITIGATED
 
 
+def test_a_rung_outranks_what_the_fleet_has_come_to_though_its_pods_were_asked_long_ago() -> None:
+    world = promoted(**QUICK)
+    world.bad["hot-3"] = NAN
+    world.run(10)  # held by itself, under a generation of its own
+    world.bad = {"hot-0": MILD}
+    until(world, lambda w: any(m.acknowledged_at for m in w.status.mitigations), seconds=15.0, passes=10)
+    assert window(world).generation == world.status.generation > 2
+
+
 def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
     world = promoted(**QUICK)
     world.bad, world.deaf = {"hot-0": MILD}, {"hot-0"}

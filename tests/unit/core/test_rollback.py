@@ -240,3 +240,11 @@ def test_a_crash_loop_excuses_from_an_answer_only_who_was_told() -> None:
     world.restart_slots = 5
     world.run(10)
     assert world.status.phase is Phase.HELD
+
+
+def test_answers_are_looked_for_every_five_seconds_however_long_the_interval_is() -> None:
+    world = broken()
+    assert world.decide().wake_at - world.now == 5.0
+    world.deaf = set()
+    world.run(20, 5.0)
+    assert (world.status.phase, world.decide().wake_at - world.now) == (Phase.HELD, 60.0)
