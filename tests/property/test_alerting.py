@@ -121,3 +121,14 @@ def test_missing_memory_data_promotes_nothing() -> None:
     breach(world, {Signal.MEMORY: float("nan")})
     world.run(12)
     assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
+
+
+def test_an_alert_names_each_signals_level_time_and_workloads() -> None:
+    world = fleet()
+    world.run(12)
+    world.bad = {"hot-0": {Signal.MEMORY: 0.85}, "hot-1": {Signal.DIVERGENCE: 0.12}}
+    world.run(130)
+    assert set(alert(world).message.partition(": nothing")[0].split("; ")) == {
+        "memory beyond 0.8 for 900 s or longer in hot-0",
+        "divergence beyond 0.05 for 1800 s or longer in hot-1",
+    }

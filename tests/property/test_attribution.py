@@ -106,3 +106,11 @@ def test_a_breach_elsewhere_that_is_not_confirmed_yet_speaks_against_it() -> Non
     world.step()
     assert world.status.incident is not None
     assert world.status.incident.scope is Scope.FLEET
+
+
+def test_one_workload_alone_says_nothing_of_its_node() -> None:
+    world = healthy(TWO_NODES)
+    breach(world, "w0")
+    world.run(2)
+    assert world.status.phase is Phase.DEGRADED
+    assert "all on" not in world.status.message

@@ -157,3 +157,9 @@ def test_a_settle_that_somebody_resumed_starts_again_when_the_rollout_is_over() 
     resumed = workload(settle=SettleIntent(8, Mode.FP16, was_paused=False))
     assert settled(resumed) == Settle(resumed, SettleStage.PAUSE, Mode.FP16, GENERATION, None)
     assert settled(replace(resumed, updated_replicas=0)) is None
+
+
+def test_one_pod_that_is_heard_is_enough_to_know_that_its_gang_is_deaf() -> None:
+    told = tuple(replace(UP, name=name, uid=name, request=Request(8, Mode.FP16)) for name in ("p", "silent"))
+    gang = workload(pods=told, replicas=2, updated_replicas=2)
+    assert planned(up(gang, escalate=True)) == [WriteTemplate(gang, Mode.FP16, GENERATION, None)]

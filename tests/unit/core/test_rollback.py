@@ -6,9 +6,11 @@ from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase
+from precision_operator.api.status import Phase, Status
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify, RequestPod, Settle, WriteTemplate
+from precision_operator.core.decide import decide
+from precision_operator.core.facts import look
 from tests.property.test_awkward_histories import crash
 from tests.property.test_story import fleet, promoted
 from tests.property.world import World
@@ -248,3 +250,40 @@ def test_answers_are_looked_for_every_five_seconds_however_long_the_interval_is(
     world.deaf = set()
     world.run(20, 5.0)
     assert (world.status.phase, world.decide().wake_at - world.now) == (Phase.HELD, 60.0)
+
+
+def test_a_graver_breach_brings_its_deadline_though_the_answer_is_an_emergency_already() -> None:
+    world = promoted()
+    world.deaf = set(world.workloads)
+    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
+    world.step(1.0)
+    began = world.now
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.step(15.0)
+    world.step(1.0)
+    assert (incident(world).severity, incident(world).reason) == (Severity.P0, "LossNotFinite")
+    assert incident(world).deadline_at <= began + 315.0
+
+
+def test_only_a_fleet_that_was_guarded_for_long_has_proved_itself() -> None:
+    world = promoted(reenable={"prerequisites": [], "stable": "1h"})
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    before = replace(world.status, attempts=2, step_since=world.now - 7200.0)
+    for phase, attempts in ((Phase.PROGRESSING, 3), (Phase.HEALTHY, 1)):
+        world.status = replace(before, phase=phase)
+        assert world.decide().status.attempts == attempts
+    world.status = replace(before, phase=Phase.HEALTHY, step_since=world.now - 3599.0)
+    assert world.decide().status.attempts == 3
+
+
+def test_another_attempt_tolerates_no_breach_until_it_is_guarded() -> None:
+    world = promoted(evaluation={"interval": "15s", "failureLimit": 3, "minSamples": 1})
+    for phase, limit in ((Phase.PROGRESSING, 0), (Phase.PAUSED, 0), (Phase.HEALTHY, 3)):
+        status = replace(world.status, attempts=1, phase=phase)
+        assert look(world.policy, status, world.observe(), world.now).failure_limit == limit
+
+
+def test_nothing_begins_before_the_metrics_have_been_read() -> None:
+    world = fleet()
+    decision = decide(world.policy, Status(), replace(world.observe(), evaluation=None), world.now)
+    assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "AwaitingEvaluation")
