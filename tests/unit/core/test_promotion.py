@@ -186,3 +186,11 @@ def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     assert extend_cohort("policy", large, fleet, size=2) == large
     gone = [w for w in fleet if w.uid != large[0].uid]
     assert large[0] not in extend_cohort("policy", large, gone, size=5)
+
+
+def test_a_canary_whose_sentinel_has_left_the_target_has_not_acknowledged_it() -> None:
+    world = one_step()
+    (pod,) = world.workloads[canary(world)].pods
+    world.modes[pod.name] = (Mode.FP32, world.modes[pod.name][1])
+    world.run(2, 15.0)
+    assert (world.status.phase, world.status.reason) == (Phase.PROGRESSING, "AwaitingAcknowledgement")

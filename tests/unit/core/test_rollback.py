@@ -287,3 +287,26 @@ def test_nothing_begins_before_the_metrics_have_been_read() -> None:
     world = fleet()
     decision = decide(world.policy, Status(), replace(world.observe(), evaluation=None), world.now)
     assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "AwaitingEvaluation")
+
+
+def test_a_gradual_rollback_asks_for_a_share_of_the_fleet_at_a_time() -> None:
+    rules = {"gradual": {"sustain": "0s", "batchShare": 0.5}, "mitigation": {"speed": {"window": "0s"}}}
+    world = promoted(rollback=rules)
+    world.deaf = set(world.workloads)
+    world.bad = {name: {Signal.SPEED: 0.5} for name in ("hot-1", "hot-3")}
+    world.step(1.0)
+    assert asked_down(world) == {"hot-0", "hot-1", "hot-3"}
+
+
+def test_a_template_that_lags_behind_its_rollback_is_settled_before_another_target_begins() -> None:
+    world = promoted()
+    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
+    world.run(2, 1.0)
+    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert world.workloads["hot-2"].template_mode is Mode.FP16
+    world.bad, world.policy = {}, replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
+    world.run(2)
+    assert world.status.phase is Phase.PENDING
+    world.run(60)
+    assert world.workloads["hot-2"].template_mode is not Mode.FP16
+    assert world.really_in(Mode.BF16)

@@ -79,3 +79,10 @@ def test_a_noisy_difference_is_found() -> None:
 def test_what_is_no_difference_of_shares_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="expected a difference from -1 to 1"):
         look(Comparison(), value, margin=MARGIN)
+
+
+def test_nothing_is_staked_on_a_difference_that_has_not_shown_itself_beyond_the_margin() -> None:
+    even = Comparison(looks=9, total=0.0, squares=0.09)
+    assert look(even, 1.0, margin=MARGIN).better == 0.0
+    ahead = Comparison(looks=9, total=4.5, squares=2.3)
+    assert look(ahead, 1.0, margin=MARGIN).better > 0.0
