@@ -10,7 +10,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase, Status
 from precision_operator.contract import FINALIZER, MAX_GENERATION
 from precision_operator.core.actions import Notify, ReleasePolicy, Restore, SettleStage
-from precision_operator.core.model import Observation, SettleIntent, WorkloadView
+from precision_operator.core.model import Observation, Request, SettleIntent, WorkloadView
 from precision_operator.core.settle import next_settle
 from tests.property.policies import FAST
 from tests.property.test_story import fleet, promoted
@@ -90,6 +90,15 @@ def test_held_workloads_poisoned_metrics_do_not_excuse_the_rest_of_the_fleet() -
     world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3", "hot-4"), NAN)
     world.run(15)
     assert world.status.phase in DOWN
+
+
+def test_a_pod_that_a_later_generation_took_down_is_asked_under_one_that_outranks_it() -> None:
+    world = promoted()
+    (pod,) = world.workloads["hot-2"].pods
+    change(world, "hot-2", pods=(replace(pod, request=Request(50, Mode.FP32)),))
+    world.modes[pod.name] = (Mode.FP32, 50)
+    world.step()
+    assert (world.modes[pod.name], world.status.generation) == ((Mode.FP16, 51), 51)
 
 
 def test_what_its_owner_trains_in_fp16_is_not_judged_before_we_have_moved_it() -> None:

@@ -190,6 +190,26 @@ def test_a_rung_outranks_what_the_fleet_has_come_to_though_its_pods_were_asked_l
     assert window(world).generation == world.status.generation > 2
 
 
+def test_a_rung_is_applied_when_every_pod_says_so() -> None:
+    world = promoted(**QUICK)
+    world.add("pair", pods=2)
+    world.run(10)
+    world.bad, world.deaf = {"pair": MILD}, {"pair"}
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    for number, pod in enumerate(world.workloads["pair"].pods, start=1):
+        assert window(world, "pair").acknowledged_at is None
+        world.modes[pod.name] = (Mode.FP16, window(world, "pair").generation)
+        world.step()
+        assert (window(world, "pair").acknowledged_at is None) is (number == 1)
+
+
+def test_the_rollback_of_one_workload_ends_its_own_window_and_no_other() -> None:
+    world = breached("hot-0", "hot-1")
+    world.bad["hot-0"] = NAN
+    until(world, lambda w: w.status.held, seconds=15.0, passes=3)
+    assert (window(world).result, window(world, "hot-1").result) == (Result.FAILED, Result.OPEN)
+
+
 def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
     world = promoted(**QUICK)
     world.bad, world.deaf = {"hot-0": MILD}, {"hot-0"}
