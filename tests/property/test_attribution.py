@@ -74,6 +74,7 @@ def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
     world.run(4)
     assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
     assert world.really_in(Mode.FP32) == set(world.workloads)
+    assert world.status.held == (), "the fleet's rollback holds all of it"
 
 
 @pytest.mark.parametrize(
