@@ -86,7 +86,7 @@ def policy(*, fleet_minimum: int) -> Json:
             },
             "strategy": {"steps": [{"setWeight": 100}]},
             "rollback": {"fleetShare": 0.0001, "fleetMinimum": fleet_minimum},
-            "reenable": {"prerequisites": [], "backoff": "0s"},
+            "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
         },
     }
 

@@ -14,8 +14,9 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec, Severity, Stage, Strategy
+from precision_operator.api.spec import PolicySpec, Severity, Strategy
 from precision_operator.api.status import Phase, Status
+from precision_operator.api.steps import Stage
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import GuardPolicy, ReleasePolicy
 from precision_operator.core.decide import Decision

@@ -21,7 +21,7 @@ def policy(*, annotations: dict[str, str] | None = None, uid: str = "policy-uid"
 
 FAST = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1},
-    "reenable": {"prerequisites": [], "backoff": "0s"},
+    "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
     "strategy": {
         "steps": [
             {"setWeight": 20},

@@ -10,7 +10,7 @@ from lab.model.fleet import Fleet
 from lab.model.policies import policy
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
-from precision_operator.api.spec import Stage
+from precision_operator.api.steps import Stage
 
 PASS = Event("pass")
 
@@ -28,7 +28,7 @@ _RULES: dict[str, object] = {
         "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
         "mitigation": {"overflow": {"window": "120s", "dwell": "10s"}, "speed": {"window": "20s"}},
     },
-    "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s"},
+    "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s", "dwell": "0s"},
     "progressDeadlineSeconds": 40,
 }
 _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]

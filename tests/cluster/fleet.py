@@ -47,6 +47,7 @@ def policy(name: str = "fleet", **spec: object) -> Json:
             "selector": {"matchLabels": LABELS},
             "evaluation": {"interval": "500ms", "window": "4s", "failureLimit": 0, "maxSampleAge": "5s"},
             "strategy": {"steps": [{"setWeight": 25}, {"pause": {"duration": "1s"}}, {"setWeight": 100}]},
+            "reenable": {"dwell": "0s"},
             **spec,
         },
     }

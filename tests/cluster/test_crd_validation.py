@@ -275,6 +275,8 @@ BAD: dict[str, tuple[Json, str]] = {
     "an investigation of a week": ({"rollback": {"mitigation": {"speed": {"window": "168h"}}}}, "at most 24h"),
     "a prerequisite that nobody knows": ({"reenable": {"prerequisites": ["coffee"]}}, "Unsupported value"),
     "a prerequisite twice": ({"reenable": {"prerequisites": ["fix", "fix"]}}, "Duplicate value"),
+    "a dwell of two months": ({"reenable": {"dwell": "1440h"}}, "at most 720h"),
+    "a success that nobody can reach": ({"reenable": {"success": 1}}, "should be less than 1"),
     "a back-off of a year": ({"reenable": {"backoff": "8760h"}}, "at most 24h"),
     "another attempt that goes back by a step": (
         {"reenable": {"steps": [{"setWeight": 50}, {"setWeight": 25}]}},
@@ -391,6 +393,8 @@ DEFAULTS: Json = {
         "backoff": "10m",
         "backoffLimit": "24h",
         "stable": "168h",
+        "dwell": "72h",
+        "success": 0.98,
     },
 }
 

@@ -26,6 +26,7 @@ COMMON: Json = {
     "selector": {"matchLabels": FLEET_LABELS},
     "evaluation": {"interval": "1s", "window": "10s", "failureLimit": 0, "minSteps": 8},
     "criteria": {"speed": {"enabled": False}},
+    "reenable": {"dwell": "0s"},
 }
 
 

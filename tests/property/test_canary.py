@@ -203,7 +203,7 @@ def test_a_person_can_promote_the_canary_before_and_after_the_verdict(waits: boo
 
 
 def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_any_other() -> None:
-    world = by_canary(everywhere=True, reenable={"prerequisites": ["rootCause"], "backoff": "0s"})
+    world = by_canary(everywhere=True, reenable={"prerequisites": ["rootCause"], "backoff": "0s", "dwell": "0s"})
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "retry")
     world.run(5)

@@ -209,7 +209,7 @@ def test_back_off_grows_with_each_failed_attempt_and_the_first_retry_is_free() -
 
 
 def test_a_fleet_that_proved_itself_begins_its_count_of_attempts_anew() -> None:
-    world = held(prerequisites=[], stable="1h")
+    world = held(prerequisites=[], stable="1h", dwell="0s")
     assert world.status.attempts == 1
     annotate(world)
     until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
@@ -217,6 +217,32 @@ def test_a_fleet_that_proved_itself_begins_its_count_of_attempts_anew() -> None:
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     until(world, lambda w: w.status.phase is Phase.HELD)
     assert world.status.attempts == 1
+
+
+def test_another_attempt_dwells_three_days_in_its_canary() -> None:
+    world = held(prerequisites=[])
+    annotate(world)
+    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    until(world, lambda w: w.status.reason == "Soaking", seconds=15.0)
+    until(world, lambda w: w.status.step_index == 1, seconds=3600.0)
+    assert world.now - began_of(world) >= 72 * 3600
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+
+
+def test_another_attempt_is_promoted_only_where_98_percent_of_the_runs_end_well() -> None:
+    world = held(prerequisites=[], dwell="0s")
+    world.everywhere = {Signal.FAILURES: 0.03}
+    annotate(world)
+    until(world, lambda w: w.status.reason == "EvidenceInsufficient", seconds=15.0)
+    assert "failures is not below its promotion level" in world.status.message
+    world.everywhere = {Signal.FAILURES: 0.01}
+    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+
+
+def began_of(world: World) -> float:
+    """When the last rollback was decided."""
+    assert world.status.incident is not None
+    return world.status.incident.decided_at
 
 
 def test_another_attempt_goes_by_its_own_steps() -> None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from precision_operator.api.canary import CanarySpec, parse_canary_spec
-from precision_operator.api.commands import Prerequisite
 from precision_operator.api.mitigation import MitigationSpec, parse_mitigation_spec
 from precision_operator.api.modes import Mode, parse_mode
+from precision_operator.api.reenable import ReenableSpec, parse_reenable_spec
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.wire import boolean, choice, duration_seconds, integer, mapping, number, sequence, text
+from precision_operator.api.steps import DEFAULT_STAGES, Stage, parse_stages
+from precision_operator.api.wire import boolean, choice, duration_seconds, integer, mapping, number, text
 
 
 class Severity(StrEnum):
@@ -50,18 +51,6 @@ class Fallback(StrEnum):
 
     HOLD = "Hold"
     ROLLBACK = "Rollback"
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One rung of the rollout: a ``setWeight`` with the pauses that follow it."""
-
-    weight: int
-    """Percent of the fleet that has moved when this stage is done."""
-    soak_seconds: float = 0.0
-    """How long the evidence must have been good."""
-    approval: bool = False
-    """A ``pause: {}`` follows: a person must promote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +129,6 @@ class RollbackSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ReenableSpec:
-    """What another attempt after a rollback of the fleet needs, beside a person's retry."""
-
-    prerequisites: tuple[Prerequisite, ...] = tuple(Prerequisite)
-    backoff_seconds: float = 600.0
-    """Doubles with each failed attempt, from the second on; the first may come at once."""
-    backoff_limit_seconds: float = 86400.0
-    stable_seconds: float = 604800.0
-    """A fleet that was Healthy for this long has proved itself: its next rollback is a first one again."""
-    stages: tuple[Stage, ...] = ()
-    """The steps of a second attempt; empty: those of the first."""
-
-
-@dataclass(frozen=True, slots=True)
 class PolicySpec:
     """What the user asked for."""
 
@@ -169,14 +144,12 @@ class PolicySpec:
     criteria: tuple[Criterion, ...] = ()
     evaluation: EvaluationSpec = EvaluationSpec()
     rollback: RollbackSpec = field(default_factory=RollbackSpec)
-    reenable: ReenableSpec = ReenableSpec()
+    reenable: ReenableSpec = field(default_factory=ReenableSpec)
 
     def criterion(self, signal: Signal) -> Criterion:
         """The criterion of a signal."""
         return next(c for c in self.criteria if c.signal is signal)
 
-
-DEFAULT_STAGES = (Stage(10, 600.0), Stage(25, 600.0), Stage(50, 600.0), Stage(100))
 
 DEFAULT_CRITERIA = (
     Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05, warn=0.10),
@@ -195,22 +168,6 @@ DEFAULT_CRITERIA = (
     Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, lower_is_worse=True),
     Criterion(Signal.MEMORY, Severity.P3, enter=0.8, leave=0.75, alert_after_seconds=900.0),
 )
-
-
-def _stages(raw: object) -> tuple[Stage, ...]:
-    stages: list[Stage] = []
-    for entry in map(mapping, sequence(raw)):
-        if "setWeight" in entry:
-            stages.append(Stage(integer(entry["setWeight"], 100)))
-        elif "pause" in entry and stages:
-            last = stages[-1]
-            seconds = mapping(entry["pause"]).get("duration")
-            stages[-1] = Stage(
-                last.weight,
-                last.soak_seconds + duration_seconds(seconds, 0.0),
-                last.approval or seconds is None,
-            )
-    return tuple(stages) or DEFAULT_STAGES
 
 
 def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
@@ -269,18 +226,6 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
     )
 
 
-def _reenable(raw: Mapping[str, object]) -> ReenableSpec:
-    base = ReenableSpec()
-    asked = raw.get("prerequisites")
-    return ReenableSpec(
-        prerequisites=base.prerequisites if asked is None else tuple(p for p in Prerequisite if p in sequence(asked)),
-        backoff_seconds=duration_seconds(raw.get("backoff"), base.backoff_seconds),
-        backoff_limit_seconds=duration_seconds(raw.get("backoffLimit"), base.backoff_limit_seconds),
-        stable_seconds=duration_seconds(raw.get("stable"), base.stable_seconds),
-        stages=_stages(raw["steps"]) if raw.get("steps") else (),
-    )
-
-
 def parse_spec(raw: object) -> PolicySpec:
     """Read ``spec`` as the API server stored it."""
     body = mapping(raw)
@@ -294,9 +239,9 @@ def parse_spec(raw: object) -> PolicySpec:
         restore_on_delete=body.get("deletionPolicy") == "Restore",
         prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),
         progress_deadline_seconds=float(integer(body.get("progressDeadlineSeconds"), 600)),
-        stages=_stages(mapping(body.get("strategy")).get("steps")),
+        stages=parse_stages(mapping(body.get("strategy")).get("steps")) or DEFAULT_STAGES,
         criteria=tuple(_criterion(default, mapping(criteria.get(default.signal))) for default in DEFAULT_CRITERIA),
         evaluation=_evaluation(mapping(body.get("evaluation"))),
         rollback=_rollback(mapping(body.get("rollback"))),
-        reenable=_reenable(mapping(body.get("reenable"))),
+        reenable=parse_reenable_spec(mapping(body.get("reenable"))),
     )

@@ -8,8 +8,9 @@ from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, PolicySpec, Stage
+from precision_operator.api.spec import Criterion, Delivery, PolicySpec
 from precision_operator.api.status import Failing, Member, Phase, Status
+from precision_operator.api.steps import Stage
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
@@ -142,8 +143,16 @@ class Facts:
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The steps of this attempt."""
-        again = self.spec.reenable.stages
-        return again if again and self.status.attempts else self.spec.stages
+        return self.spec.reenable.stages_after(self.spec.stages) if self.status.attempts else self.spec.stages
+
+    @cached_property
+    def promotion(self) -> Mapping[Signal, Criterion]:
+        """What readings are held against for a promotion; another attempt asks for more runs that end well."""
+        found = {criterion.signal: criterion for criterion in self.spec.criteria}
+        failures, most = found.get(Signal.FAILURES), 1.0 - self.spec.reenable.success
+        if failures is not None and failures.promote_below is not None and self.status.attempts:
+            found[Signal.FAILURES] = replace(failures, promote_below=min(failures.promote_below, most))
+        return found
 
     @property
     def failure_limit(self) -> int:

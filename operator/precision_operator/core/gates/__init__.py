@@ -4,12 +4,14 @@ The first that is closed wins; its reason and message go straight into the ``Pro
 waiting for* has one answer. (The shape is cert-manager's policy chain.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Stage
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Criterion
 from precision_operator.api.status import Status
+from precision_operator.api.steps import Stage
 from precision_operator.core.assess import Verdict
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import Progress
@@ -30,6 +32,8 @@ class GateInput:
     """Whether any workload of the fleet, in the cohort or not, should have pods."""
     verdicts: tuple[Verdict, ...]
     """Every member that trains in the target precision, judged."""
+    promotion: Mapping[Signal, Criterion]
+    """What readings are held against."""
     evidence_since: float | None
     """Since when every reading of every member has been good enough to promote."""
 

@@ -9,7 +9,7 @@ def evidence(given: GateInput) -> Closed | None:
     bad: dict[str, str] = {}
     for verdict in given.verdicts:
         for signal, reading in verdict.readings.items():
-            if not promotes(given.policy.spec.criterion(signal), reading):
+            if not promotes(given.promotion[signal], reading):
                 bad.setdefault(verdict.workload.name, signal)
     if not bad:
         return None

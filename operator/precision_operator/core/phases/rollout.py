@@ -97,6 +97,7 @@ def _waiting(facts: Facts) -> Closed | None:
         progress=tuple((w, _progress(facts, w, d)) for w, d in facts.members),
         fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
         verdicts=facts.verdicts,
+        promotion=facts.promotion,
         evidence_since=facts.status.evidence_since,
     )
     return first_closed(given)
@@ -124,7 +125,7 @@ def _evidence_since(facts: Facts) -> float | None:
     members = {w.uid for w, _ in facts.members if w.pods}
     judged = {v.workload.uid for v in facts.verdicts}
     good = members <= judged and all(
-        promotes(facts.spec.criterion(signal), reading)
+        promotes(facts.promotion[signal], reading)
         for verdict in facts.verdicts
         for signal, reading in verdict.readings.items()
     )
