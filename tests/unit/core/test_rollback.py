@@ -44,6 +44,7 @@ def test_an_incident_says_what_was_decided_when_and_until_when() -> None:
     assert (found.detected_at, found.decided_at, found.deadline_at) == (began, began, began + 300.0)
     assert found.id == f"fleet-{world.status.transition_id}"
     assert (found.last_patch_at, found.last_ack_at, found.settled_at, found.escalated) == (None, None, None, False)
+    assert (world.status.canary, world.status.comparison) == ((), None)
 
 
 def test_stages_are_dated_when_they_happen_and_not_again() -> None:

@@ -1,0 +1,53 @@
+"""What a pass knows before it decides: who can still be asked, who may join, what the window still reaches."""
+
+from dataclasses import replace
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.core.facts import Facts, look
+from precision_operator.core.model import PodView
+from tests.property.test_awkward_histories import change
+from tests.property.test_story import fleet, promoted
+from tests.property.world import World
+
+
+def facts(world: World) -> Facts:
+    return look(world.policy, world.status, world.observe(), world.now)
+
+
+def undeclared(world: World, name: str, *hot: bool) -> None:
+    """A workload whose template has lost the contract, its pods as they were."""
+    pods = tuple(PodView(f"{name}-{n}", f"{name}-{n}", hot=one, started_mode=Mode.FP16) for n, one in enumerate(hot))
+    world.modes.update({pod.name: (Mode.FP16, 0) for pod in pods})
+    change(world, name, hot=False, literal=False, pods=pods, replicas=len(pods), updated_replicas=len(pods))
+
+
+def test_of_workloads_without_the_contract_those_with_a_pod_that_listens_can_be_rescued() -> None:
+    world = fleet()
+    undeclared(world, "hot-0", False)
+    undeclared(world, "hot-1", True, False)
+    found = facts(world)
+    assert found.stuck == ("hot-0", "hot-1")
+    assert [w.name for w, _ in found.rescuable] == ["hot-1"]
+
+
+def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> None:
+    world = fleet()
+    undeclared(world, "hot-0", False)
+    assert "hot-0" not in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, ())}
+    world = promoted()
+    members = world.status.members
+    undeclared(world, "hot-0", False)
+    assert "hot-0" in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, members)}
+
+
+def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer() -> None:
+    world = promoted()
+    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
+    world.run(4)
+    incident, window = world.status.incident, world.policy.spec.evaluation.window_seconds
+    assert incident is not None
+    for ago, clear in ((window - 1.0, False), (window, True)):
+        last = replace(incident, decided_at=world.now - 2 * window, last_ack_at=world.now - ago)
+        world.status = replace(world.status, incident=last)
+        assert facts(world).window_clear is clear
