@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.model import PodView
+from precision_operator.core.progress import progress_of
 from tests.property.test_awkward_histories import change
 from tests.property.test_story import fleet, promoted
 from tests.property.world import World
@@ -39,6 +41,13 @@ def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> No
     members = world.status.members
     undeclared(world, "hot-0", False)
     assert "hot-0" in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, members)}
+
+
+def test_a_workload_whose_pods_have_not_come_yet_has_acknowledged_nothing() -> None:
+    view = replace(fleet().workloads["hot-0"], pods=(), updated_replicas=0)
+    coming = progress_of(view, frozenset({Mode.FP32}), None, Delivery.HOT)
+    assert (coming.told, coming.acknowledged, coming.settled) == (False, False, True)
+    assert progress_of(replace(view, replicas=0), frozenset({Mode.FP32}), None, Delivery.HOT).acknowledged
 
 
 def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer() -> None:

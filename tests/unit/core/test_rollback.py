@@ -311,3 +311,10 @@ def test_a_template_that_lags_behind_its_rollback_is_settled_before_another_targ
     world.run(60)
     assert world.workloads["hot-2"].template_mode is not Mode.FP16
     assert world.really_in(Mode.BF16)
+
+
+def test_an_escalation_is_told_once_however_long_nobody_can_be_restarted() -> None:
+    world = broken()
+    world.restart_slots = 0
+    said = [reason for _ in range(20) for reason in events(world, 15.0)]
+    assert said.count("RollbackEscalated") == 1
