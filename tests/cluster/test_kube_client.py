@@ -96,6 +96,7 @@ async def test_what_is_not_there_is_not_found(api: KubeApi, space: str) -> None:
         api.get(DEPLOYMENTS, space, "none"),
         api.merge_patch(DEPLOYMENTS, space, "none", {}),
         api.json_patch(DEPLOYMENTS, space, "none", [Operation("test", "/metadata/uid", "x")]),
+        api.log(space, "none", "c", since="2026-01-01T00:00:00Z"),
     ):
         with pytest.raises(NotFound):
             await call

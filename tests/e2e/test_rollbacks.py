@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from lab.demo.fleet import Trainer
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
+from precision_operator.cli import main
 from tests.e2e.trainers import PREFIX, Fleet, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
@@ -86,6 +88,19 @@ def test_ruined_weights_are_rewound_to_the_last_healthy_checkpoint_and_no_pod_re
     assert all(math.isfinite(loss) for loss in fleet.values("genesis_training_loss").values())
     assert set(fleet.modes().values()) == {"fp32"}
     assert fleet.lives() == before
+
+
+def test_an_export_keeps_what_the_trainers_wrote(fleets: tuple[Fleet, Fleet], tmp_path: Path) -> None:
+    _, fleet = fleets
+    incident = fleet.until_phase("Held")["incident"]["id"]
+    where = ["-n", fleet.namespace, "--kubeconfig", str(fleet.kubectl.kubeconfig)]
+    listed = main(["incident", "export", incident, str(tmp_path / "export"), *where])
+    assert listed == 0
+    logs = {path.name: path.read_text() for path in (tmp_path / "export" / "logs").iterdir()}
+    for trainer in POISONED:
+        (said,) = (text for name, text in logs.items() if name.startswith(f"{trainer.name}-"))
+        assert '"rewound"' in said
+        assert '"checkpoint_healthy"' not in said
 
 
 def _went_back(fleet: Fleet, trainer: Trainer) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from precision_operator.kube.port import JsonObject
 
 EVENTS_FILE = "events.json"
+LOGS_FOLDER = "logs"
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     shown.add_argument("name", help="its name, or the id that messages carry")
     shown.set_defaults(run=_run_show)
     exported = verbs.add_parser(
-        "export", parents=[common], help="a folder with Markdown, JSON, decisions, Events and plots"
+        "export", parents=[common], help="a folder with Markdown, JSON, decisions, Events, logs and plots"
     )
     exported.add_argument("name", help="its name, or the id that messages carry")
     exported.add_argument("folder", type=Path, help="an empty folder, or one that is made")
@@ -120,13 +121,15 @@ async def _export(session: "Session", arguments: argparse.Namespace) -> int:
     files, plots_missing = export(body, folder)
     events_missing = await _export_events(session, body, folder / EVENTS_FILE)
     files += [] if events_missing else [EVENTS_FILE]
+    logs, logs_missing = await _export_logs(session, body, folder / LOGS_FOLDER)
+    files += logs
     if arguments.output == "json":
-        missing = {"plotsMissing": plots_missing, "eventsMissing": events_missing}
+        missing = {"plotsMissing": plots_missing, "eventsMissing": events_missing, "logsMissing": logs_missing}
         write_json({"folder": str(folder), "files": files, **missing})
         return 0
     out = console()
     out.print(said(f"{folder}: {', '.join(files)}"))
-    for what, why in (("plots", plots_missing), ("Events", events_missing)):
+    for what, why in (("plots", plots_missing), ("Events", events_missing), ("logs of some pods", logs_missing)):
         if why:
             out.print(said(f"no {what}: {why}", "yellow"))
     return 0
@@ -143,6 +146,39 @@ async def _export_events(session: "Session", body: "JsonObject", path: Path) -> 
         return f"{error}; ask for `list` on events there"
     _write_events(body, events, path)
     return ""
+
+
+async def _export_logs(session: "Session", body: "JsonObject", folder: Path) -> tuple[list[str], str]:
+    """Write what is left of the fleet's logs; (files, why some are missing)."""
+    from precision_operator.errors import Forbidden, KubeError
+    from precision_operator.kube.port import PODS
+    from precision_operator.report.document import from_body
+    from precision_operator.report.logs import containers, excerpt, pods_to_read, since
+
+    report = from_body(body)
+    files: list[str] = []
+    missing: dict[str, str] = {}
+    for name in pods_to_read(report):
+        try:
+            pod = await session.api.get(PODS, session.namespace, name)
+            for container, restarted in containers(pod):
+                for previous in (False, True)[: 1 + restarted]:
+                    log = await session.api.log(
+                        session.namespace, name, container, since=since(report), previous=previous
+                    )
+                    file = f"{name}.{container}{'.previous' if previous else ''}.log"
+                    _write_log(folder / file, excerpt(log))
+                    files.append(f"{folder.name}/{file}")
+        except Forbidden as error:
+            return files, f"{error}; ask for `get` on pods and pods/log there"
+        except KubeError as error:
+            missing[name] = error.reason
+    return files, ", ".join(f"{name} ({reason})" for name, reason in missing.items())
+
+
+def _write_log(path: Path, content: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content, encoding="utf-8")
 
 
 def _write_events(body: "JsonObject", events: "Sequence[JsonObject]", path: Path) -> None:

@@ -82,6 +82,8 @@ def _structure(schema: Mapping[str, object], value: object, path: str) -> Iterat
         yield from _bounds(schema, value, path, names=("minimum", "maximum"), what="")
         if schema.get("exclusiveMinimum") and value == schema.get("minimum"):
             yield Fault(path, f"expected more than {schema['minimum']}, found {value}")
+        if schema.get("exclusiveMaximum") and value == schema.get("maximum"):
+            yield Fault(path, f"expected less than {schema['maximum']}, found {value}")
 
 
 def _fields(schema: Mapping[str, object], value: Mapping[str, object], path: str) -> Iterator[Fault]:

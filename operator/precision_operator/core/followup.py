@@ -54,6 +54,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
+    if exceeded and not any(c.reason == reason for c in facts.status.conditions if c.type == "Progressing"):
+        notices += (Notify(reason, message, warning=True),)
     return Followed(incident, late, late and exceeded, Closed(reason, message), notices)
 
 

@@ -22,7 +22,7 @@ from precision_operator.errors import (
     Unavailable,
 )
 from precision_operator.kube.access import Access, authorization, load_configuration
-from precision_operator.kube.port import JsonObject, JsonValue, Operation, Resource
+from precision_operator.kube.port import LOG_BYTES, LOG_LINES, PODS, JsonObject, JsonValue, Operation, Resource
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -132,6 +132,28 @@ class KubeClient:
         """DELETE; raises NotFound where it is gone already."""
         await self._call("delete", "DELETE", resource, _path(resource, namespace, name))
 
+    async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
+        """A container's last lines. What is no UTF-8 in them is replaced."""
+        query = {
+            "container": container,
+            "sinceTime": since,
+            "timestamps": "true",
+            "tailLines": LOG_LINES,
+            "limitBytes": LOG_BYTES,
+            "previous": str(previous).lower(),
+        }
+        path = f"{_path(PODS, namespace, pod)}/log?{urlencode(query)}"
+        status, raw, headers = await self._send("GET", path, None, {"Accept": "*/*"})
+        error = (
+            None
+            if status == 200
+            else error_of(f"GET {path}", status, _parse(raw), retry_after=headers.get("Retry-After"))
+        )
+        self._on_request("get", "pods/log", error.reason if error else "Success")
+        if error is not None:
+            raise error
+        return raw.decode(errors="replace")
+
     async def _call(
         self,
         verb: str,
@@ -154,6 +176,15 @@ class KubeClient:
         return answer
 
     async def _request(self, method: str, path: str, body: JsonValue, accepted: Mapping[str, str]) -> JsonObject:
+        status, raw, headers = await self._send(method, path, body, accepted)
+        answer = _parse(raw)
+        if 200 <= status < 300 and answer is not None:
+            return answer
+        raise error_of(f"{method} {path}", status, answer, retry_after=headers.get("Retry-After"))
+
+    async def _send(
+        self, method: str, path: str, body: JsonValue, accepted: Mapping[str, str]
+    ) -> tuple[int, bytes, Mapping[str, str]]:
         what = f"{method} {path}"
         headers = {**self._headers, **accepted, **await self._authorization()}
         try:
@@ -165,11 +196,7 @@ class KubeClient:
             raise Unavailable(f"{what}: no answer within {self._timeout.total} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
-        status = int(response.status)
-        answer = _parse(raw)
-        if 200 <= status < 300 and answer is not None:
-            return answer
-        raise error_of(what, status, answer, retry_after=response.headers.get("Retry-After"))
+        return int(response.status), raw, response.headers
 
     async def _authorization(self) -> Mapping[str, str]:
         try:

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.errors import Conflict, KubeError, NotFound, PreconditionFailed
-from precision_operator.kube.port import JsonObject, JsonValue, Operation, Resource
+from precision_operator.kube.port import PODS, JsonObject, JsonValue, Operation, Resource
 
 Key = tuple[str, str, str]
 
@@ -23,6 +23,8 @@ class FakeKube:
         self.reads: list[tuple[str, str, str]] = []
         self.before_write: Callable[[str, Key], None] = lambda verb, key: None
         """Called before each write; a test raises a KubeError here, or changes an object behind the writer's back."""
+        self.logs: dict[tuple[str, str, bool], str] = {}
+        """(pod, container, previous) → its log."""
         self._versions = itertools.count(1)
 
     def put(self, resource: Resource, body: JsonObject) -> JsonObject:
@@ -97,6 +99,11 @@ class FakeKube:
         self._write("delete", key)
         self._find(key)
         del self.objects[key]
+
+    async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
+        """See the port: what :attr:`logs` holds; ``since`` is not understood."""
+        self._find((PODS.plural, namespace, pod))
+        return self.logs.get((pod, container, previous), "")
 
     def _write(self, verb: str, key: Key) -> None:
         self.writes.append((verb, key[0], key[2]))

@@ -35,6 +35,10 @@ NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 
+LOG_LINES = 500
+LOG_BYTES = 256 * 1024
+"""How much of a container's log is asked for, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -83,4 +87,11 @@ class KubeApi(Protocol):
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """Delete it; NotFound where it is gone already."""
+        ...
+
+    async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
+        """The last LOG_LINES lines of a container, each with its time; ``previous``: of the one that ended before it.
+
+        ``since``: RFC 3339; older lines are left out.
+        """
         ...

@@ -102,6 +102,25 @@ def test_what_somebody_should_look_at_is_a_warning(
     assert {notice.reason: notice.warning for notice in said} == told
 
 
+@pytest.mark.parametrize("breached", [["hot-1"], ["hot-1", "hot-2", "hot-3"]])
+def test_a_deadline_that_passes_is_a_warning_once(breached: list[str]) -> None:
+    world = promoted()
+    world.bad, world.blind = dict.fromkeys(breached, NAN), set()
+    until(world, lambda w: w.status.incident is not None)
+    world.blind = {"hot-1"}
+    said = [a for _ in range(60) for a in world.step(15.0).actions if isinstance(a, Notify)]
+    assert [(n.reason, n.warning) for n in said if n.reason == "DeadlineExceeded"] == [("DeadlineExceeded", True)]
+    (late,) = (n for n in said if n.reason == "DeadlineExceeded")
+    assert "hot-1" in late.message
+
+
+def test_who_has_to_approve_a_step_is_told_once() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 40}, {"pause": {}}, {"setWeight": 100}]})
+    said = [a for _ in range(30) for a in world.step(15.0).actions if isinstance(a, Notify)]
+    assert world.status.phase is Phase.PAUSED
+    assert [n.reason for n in said] == ["RolloutStarted", "AwaitingApproval"]
+
+
 def test_a_window_that_opens_is_a_warning_and_its_good_end_is_none() -> None:
     world = promoted(rollback={"gradual": {"sustain": "0s"}})
     world.bad = {"hot-0": {Signal.SPEED: 0.5}}

@@ -38,6 +38,8 @@ def rollout(facts: Facts) -> Outcome:
     if closed is None:
         return _promote(facts)
     phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
+    if phase is Phase.PAUSED and facts.status.phase is not Phase.PAUSED:
+        notices = (*notices, Notify(closed.reason, closed.message))
     status = replace(status, phase=phase, reason=closed.reason, message=closed.message)
     return Outcome(status, move_members(facts), settle=True, waiting=closed, notices=notices)
 

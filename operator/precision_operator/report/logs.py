@@ -1,0 +1,60 @@
+"""What the pods of an incident have written themselves: which to read, and which of their lines to keep. Pure.
+
+Read when a person exports the incident, with that person's rights: the operator has none to logs.
+"""
+
+import json
+from collections.abc import Mapping
+
+from precision_operator.api.wire import integer, mapping, parse_time, sequence, text
+from precision_operator.core.progress import live_pods
+from precision_operator.report.codec import RecordingError
+from precision_operator.report.evidence import AROUND_SECONDS
+from precision_operator.report.incident import Report, stamp
+from precision_operator.report.recording import unpack
+from precision_operator.report.redact import redact
+
+PODS_LIMIT = 20
+"""Pods whose logs are kept, those of the breached workloads first."""
+ROUTINE = frozenset({"checkpoint", "checkpoint_healthy"})
+"""Events of a trainer that come all day long."""
+
+
+def since(report: Report) -> str:
+    """From when on lines matter: half an hour before the breach."""
+    return stamp((parse_time(report.stages.detected_at) or report.decided_at) - AROUND_SECONDS)
+
+
+def pods_to_read(report: Report) -> tuple[str, ...]:
+    """The fleet's pods as they were at the decision and at the last recording; empty where no recording says."""
+    try:
+        recordings = unpack(report.recordings.tape).recordings if report.recordings.tape else ()
+    except RecordingError:
+        return ()  # replay says what is wrong with it
+    found: dict[str, bool] = {}
+    for recording in (*recordings[:1], *recordings[-1:]):
+        for workload in recording.observation.workloads:
+            found.update({pod.name: workload.name in report.workloads for pod in live_pods(workload)})
+    return tuple(sorted(found, key=lambda name: (not found[name], name)))[:PODS_LIMIT]
+
+
+def containers(pod: Mapping[str, object]) -> tuple[tuple[str, bool], ...]:
+    """(name, whether one ended before it) of a pod's containers."""
+    statuses = map(mapping, sequence(mapping(pod.get("status")).get("containerStatuses")))
+    restarts = {text(status.get("name")): integer(status.get("restartCount"), 0) for status in statuses}
+    names = (text(mapping(c).get("name")) for c in sequence(mapping(pod.get("spec")).get("containers")))
+    return tuple((name, restarts.get(name, 0) > 0) for name in names)
+
+
+def excerpt(log: str) -> str:
+    """The lines worth keeping, credentials masked: all but a trainer's routine."""
+    lines = [redact(line) for line in log.splitlines() if not _routine(line)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _routine(line: str) -> bool:
+    _, _, said = line.partition(" ")  # behind the time that the kubelet put before it
+    try:
+        return mapping(json.loads(said)).get("event") in ROUTINE
+    except ValueError:
+        return False
