@@ -241,6 +241,12 @@ def test_a_terminal_gets_a_bar_and_the_lines_stay_json(tmp_path: Path) -> None:
     assert b"fp32" in shown
 
 
+def test_training_does_without_the_library_of_its_bar() -> None:
+    code = "import sys; sys.modules['rich'] = None; import precision_trainer.job.train"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "trainer_image")}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
+
+
 def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:
     gang = start([*TORCHRUN, *TRAIN])
     gang.until_training()

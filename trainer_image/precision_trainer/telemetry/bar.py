@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import sys
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from importlib.util import find_spec
 
 
 class Bar:
     """Step, mode and loss, a few times a second. Costs the training thread nothing between two reports."""
 
-    def __init__(self, total_steps: int, console: Console | None = None) -> None:
+    def __init__(self, total_steps: int) -> None:
         """``total_steps``: 0 where training has no end of its own."""
+        # Here: training itself does not need the library, and an image may be without it.
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         columns = (
             TextColumn("{task.description:5}"),
             BarColumn(),
@@ -23,7 +32,7 @@ class Bar:
         )
         self._progress = Progress(
             *columns,
-            console=console or Console(stderr=True),
+            console=Console(stderr=True),
             refresh_per_second=4,
             # On the same terminal the lines go above the bar; into a file they go as they are.
             redirect_stdout=sys.stdout.isatty(),
@@ -44,4 +53,5 @@ class Bar:
 
 def bar_for(rank: int, total_steps: int) -> Bar | None:
     """The gang's bar, on rank 0 and where somebody looks at it."""
-    return Bar(total_steps) if rank == 0 and sys.stderr.isatty() else None
+    watched = rank == 0 and sys.stderr.isatty() and find_spec("rich") is not None
+    return Bar(total_steps) if watched else None
