@@ -35,6 +35,9 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM, taken as an interrupt that nobody else has heard."""
 
 
+CHECK_WORKERS = 2
+"""One a core."""
+
 CLUSTER_WORKERS = 2
 """These tests wait for other programs most of their time."""
 
@@ -117,7 +120,7 @@ def check(suite: Suite) -> None:
     suite.tool("ruff", "format", "--check", ".")
     suite.tool("mypy")
     suite.tool("lint-imports")
-    suite.pytest("tests/unit", "tests/property")
+    suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
 
 
 def test(suite: Suite, *more: str) -> None:
