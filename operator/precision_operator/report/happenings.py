@@ -10,7 +10,7 @@ from precision_operator.kube.port import JsonObject
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.evidence import AROUND_SECONDS
 from precision_operator.report.incident import Report, stamp
-from precision_operator.report.recording import unpack
+from precision_operator.report.recording import Recording, unpack
 from precision_operator.report.redact import redact
 
 EVENTS_LIMIT = 500
@@ -24,15 +24,14 @@ def happenings(report: Report, events: Iterable[Mapping[str, object]]) -> list[J
         report: the incident; its recordings name the fleet.
         events: as the API server has them, of the incident's namespace. It forgets them after an hour by default.
     """
-    began = parse_time(report.stages.detected_at) or report.decided_at
-    workloads = _fleet(report)
+    since, workloads = matters_from(report), _fleet(report)
     found: list[tuple[float, JsonObject]] = []
     for event in events:
         about = mapping(event.get("involvedObject"))
         name = text(about.get("name"))
         at = parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime"))
         ours = name == report.policy or any(name == w or name.startswith(f"{w}-") for w in workloads)
-        if not ours or at is None or at < began - AROUND_SECONDS:
+        if not ours or at is None or at < since:
             continue
         said: JsonObject = {
             "at": stamp(at),
@@ -47,11 +46,21 @@ def happenings(report: Report, events: Iterable[Mapping[str, object]]) -> list[J
     return [said for _, said in found[-EVENTS_LIMIT:]]
 
 
+def matters_from(report: Report) -> float:
+    """From when on what was said matters: half an hour before the breach. Seconds since the epoch."""
+    return (parse_time(report.stages.detected_at) or report.decided_at) - AROUND_SECONDS
+
+
+def recordings_of(report: Report) -> tuple[Recording, ...]:
+    """Its recordings; empty where they cannot be read: replay says why, and here the rest of the report is enough."""
+    try:
+        return unpack(report.recordings.tape).recordings if report.recordings.tape else ()
+    except RecordingError:
+        return ()
+
+
 def _fleet(report: Report) -> frozenset[str]:
     """Names of the breached workloads, and of the fleet as it was recorded last."""
-    try:
-        recordings = unpack(report.recordings.tape).recordings if report.recordings.tape else ()
-    except RecordingError:
-        recordings = ()  # replay says what is wrong with it; the names that the report has are enough here
+    recordings = recordings_of(report)
     fleet = recordings[-1].observation.workloads if recordings else ()
     return frozenset({*report.workloads, *(w.name for w in fleet)})

@@ -6,12 +6,10 @@ Read when a person exports the incident, with that person's rights: the operator
 import json
 from collections.abc import Mapping
 
-from precision_operator.api.wire import integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import integer, mapping, sequence, text
 from precision_operator.core.progress import live_pods
-from precision_operator.report.codec import RecordingError
-from precision_operator.report.evidence import AROUND_SECONDS
+from precision_operator.report.happenings import matters_from, recordings_of
 from precision_operator.report.incident import Report, stamp
-from precision_operator.report.recording import unpack
 from precision_operator.report.redact import redact
 
 PODS_LIMIT = 20
@@ -22,15 +20,12 @@ ROUTINE = frozenset({"checkpoint", "checkpoint_healthy"})
 
 def since(report: Report) -> str:
     """From when on lines matter: half an hour before the breach."""
-    return stamp((parse_time(report.stages.detected_at) or report.decided_at) - AROUND_SECONDS)
+    return stamp(matters_from(report))
 
 
 def pods_to_read(report: Report) -> tuple[str, ...]:
     """The fleet's pods as they were at the decision and at the last recording; empty where no recording says."""
-    try:
-        recordings = unpack(report.recordings.tape).recordings if report.recordings.tape else ()
-    except RecordingError:
-        return ()  # replay says what is wrong with it
+    recordings = recordings_of(report)
     found: dict[str, bool] = {}
     for recording in (*recordings[:1], *recordings[-1:]):
         for workload in recording.observation.workloads:
