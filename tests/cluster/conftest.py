@@ -12,10 +12,9 @@ import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import apply_product
-from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from tests.cluster.fleet import deployment
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, staged
 from tests.cluster.shadow import ShadowTrainers
 
 _HERE = Path(__file__).parent
@@ -55,17 +54,9 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers and a literal one, their metrics in Prometheus, no operator yet."""
-    with (
-        ShadowTrainers(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
-    ):
-        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
-        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path) as scene:
         scene.apply(*(deployment(name) for name in HOT), deployment("literal", hot=False))
-        wait_for(lambda: len(shadow.modes()) == 5, what="pods of all five", seconds=PATIENCE_SECONDS)
-        try:
-            yield scene
-        finally:
-            operators.stop()
+        wait_for(lambda: len(scene.shadow.modes()) == 5, what="pods of all five", seconds=PATIENCE_SECONDS)
+        yield scene

@@ -7,10 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from lab.cluster import Kubectl
 from lab.prometheus import Prometheus
@@ -90,6 +95,22 @@ class Scene:
         )
         return self.status()
 
+    def port(self) -> int:
+        """Where the operator says that it serves."""
+
+        def serving() -> int | None:
+            lines = (self.operators.directory / "one.log").read_text().splitlines(keepends=True)
+            said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+            return next((int(line["port"]) for line in said if "port" in line), None)
+
+        return wait_for(serving, what="the operator to serve", seconds=30)
+
+    def samples(self) -> list[Sample]:
+        """The operator's own metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            return [sample for family in families for sample in family.samples]
+
     def apply(self, *objects: Json) -> None:
         """Into the test's namespace."""
         self.kubectl.apply(*({**o, "metadata": {**o["metadata"], "namespace": self.namespace}} for o in objects))
@@ -124,6 +145,19 @@ class Scene:
         )
 
 
+@contextmanager
+def staged(
+    kubectl: Kubectl, shadow: ShadowTrainers, directory: Path, *, settings: Json | None = None
+) -> Iterator[Scene]:
+    """The shadow's namespace with its metrics in a Prometheus: no workload and no operator yet."""
+    with shadow, Prometheus(directory / "prometheus", scraping(shadow.target)) as prometheus:
+        operators = Operators(kubectl.kubeconfig, directory, prometheus.url, shadow.namespace, settings=settings or {})
+        try:
+            yield Scene(kubectl, shadow.namespace, shadow, operators, prometheus)
+        finally:
+            operators.stop()
+
+
 def scraping(*targets: str) -> Json:
     """Prometheus' configuration: the exporters name the pods themselves."""
     job = {"job_name": "shadow", "honor_labels": True, "static_configs": [{"targets": list(targets)}]}
@@ -131,7 +165,7 @@ def scraping(*targets: str) -> Json:
 
 
 NO_SPEED: Json = {"speed": {"enabled": False}}
-"""In a window of seconds a sample counts for speed only while it is fresher than a busy machine's scrapes are."""
+"""A window of seconds holds too few scrapes to tell a speed on a busy machine: only what is about speed judges it."""
 
 
 def promoted(scene: Scene, **spec: object) -> None:

@@ -16,17 +16,6 @@ from tests.cluster.scene import Scene, break_two, promoted, scraping
 RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "alerts.yaml"
 
 
-def port_of(scene: Scene) -> int:
-    """Where the operator says that it serves."""
-
-    def serving() -> int | None:
-        lines = (scene.operators.directory / "one.log").read_text().splitlines(keepends=True)
-        said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
-        return next((int(line["port"]) for line in said if "port" in line), None)
-
-    return wait_for(serving, what="the operator to serve", seconds=30)
-
-
 def impatient() -> Json:
     """The alerts that we ship, none of which waits."""
     rules: Json = yaml.safe_load(RULES.read_text())
@@ -59,7 +48,7 @@ def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> N
     )
     wait_for(lambda: len(scene.prometheus.query(overflow)) >= 2, what="the breach to be in Prometheus", seconds=50)
     assert scene.status()["phase"] == "Healthy"
-    with Alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{port_of(scene)}/api/v1/alerts") as alertmanager:
+    with Alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{scene.port()}/api/v1/alerts") as alertmanager:
         config = scraping(scene.shadow.target)
         config["global"]["evaluation_interval"] = "500ms"
         target = alertmanager.url.removeprefix("http://")

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from kubernetes import client, config
 
-from lab.cluster import ControlPlane, Kubectl
-from lab.prometheus import Prometheus
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import NO_SPEED, PATIENCE_SECONDS, Operators, Scene, scraping
+from tests.cluster.scene import NO_SPEED, PATIENCE_SECONDS, Scene, staged
 from tests.cluster.shadow import ShadowTrainers
 
 BUDGET = 2
@@ -23,21 +22,12 @@ LITERAL = [f"literal-{index}" for index in range(6)]
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Six trainers that only a restart can move, and a budget of two."""
-    with (
-        ShadowTrainers(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
-    ):
-        settings = {"restartBudget": BUDGET}
-        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace, settings=settings)
-        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, settings={"restartBudget": BUDGET}) as scene:
         scene.apply(*(deployment(name, hot=False) for name in LITERAL))
-        wait_for(lambda: len(shadow.modes()) == len(LITERAL), what="pods of all", seconds=PATIENCE_SECONDS)
-        try:
-            yield scene
-        finally:
-            operators.stop()
+        wait_for(lambda: len(scene.shadow.modes()) == len(LITERAL), what="pods of all", seconds=PATIENCE_SECONDS)
+        yield scene
 
 
 def rolling_out(items: list[Json]) -> int:

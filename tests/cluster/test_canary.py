@@ -16,12 +16,11 @@ from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import bind, side_by_side
-from tests.cluster.scene import HOT, Scene, assert_all_down
+from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_down
 from tests.cluster.shadow import Fault
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)
-NO_SPEED: Json = {"speed": {"enabled": False}}
 ROLLBACK: Json = {
     "strategies": {"P2": "Canary"},
     "gradual": {"sustain": "6s", "inFlight": "2s", "batchShare": 0.4},

@@ -4,21 +4,17 @@ alone.
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from lab.cluster import ControlPlane, Kubectl
-from lab.prometheus import Prometheus
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from tests.cluster.fleet import Json, deployment
 from tests.cluster.fleets import REQUEST, pods
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, assert_all_down, break_two, promoted, scraping
+from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, assert_all_down, break_two, promoted, staged
 from tests.cluster.shadow import ShadowTrainers
-from tests.cluster.test_alertmanager import port_of
 
 DEAF = HOT[0]
 
@@ -44,20 +40,12 @@ class HardOfHearing(ShadowTrainers):
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers that can be made deaf."""
-    with (
-        HardOfHearing(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
-    ):
-        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace)
-        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+    with staged(kubectl, HardOfHearing(kubectl, namespace), tmp_path) as scene:
         scene.apply(*(deployment(name) for name in HOT))
-        wait_for(lambda: len(shadow.modes()) == len(HOT), what="pods of all", seconds=PATIENCE_SECONDS)
-        try:
-            yield scene
-        finally:
-            operators.stop()
+        wait_for(lambda: len(scene.shadow.modes()) == len(HOT), what="pods of all", seconds=PATIENCE_SECONDS)
+        yield scene
 
 
 def uids(scene: Scene) -> dict[str, str]:
@@ -67,9 +55,7 @@ def uids(scene: Scene) -> dict[str, str]:
 
 def escalations(scene: Scene) -> dict[str, str]:
     """Reason → severity of the operator's own count."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port_of(scene)}/metrics", timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        samples = [sample for family in families for sample in family.samples]
+    samples = scene.samples()
     found = [s.labels for s in samples if s.name == "precision_rollback_escalations_total" and s.value > 0]
     return {labels["reason"]: labels["severity"] for labels in found}
 

@@ -10,33 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import ControlPlane, Kubectl
-from lab.prometheus import Prometheus
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import main
 from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import HOT, NO_SPEED, Operators, Scene, assert_all_down, break_two, scraping
+from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_down, break_two, staged
 from tests.cluster.shadow import ShadowTrainers
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers, with the checklist's windows compressed."""
-    with (
-        ShadowTrainers(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
-    ):
-        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace, settings=QUICK)
-        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, settings=QUICK) as scene:
         scene.apply(*(deployment(name) for name in HOT))
-        wait_for(lambda: len(shadow.modes()) == len(HOT), what="pods of all four", seconds=30)
-        try:
-            yield scene
-        finally:
-            operators.stop()
+        wait_for(lambda: len(scene.shadow.modes()) == len(HOT), what="pods of all four", seconds=30)
+        yield scene
 
 
 def promoted(scene: Scene) -> None:

@@ -13,12 +13,11 @@ from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import side_by_side, told
-from tests.cluster.scene import HOT, Scene
+from tests.cluster.scene import HOT, NO_SPEED, Scene
 from tests.cluster.shadow import Fault
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5)
-NO_SPEED: Json = {"speed": {"enabled": False}}
 ROLLBACK: Json = {
     "gradual": {"sustain": "6s", "inFlight": "3s"},
     "mitigation": {"overflow": {"window": "2m", "dwell": "10s"}, "speed": {"window": "15s"}},

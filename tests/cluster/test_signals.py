@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import ControlPlane, Kubectl
-from lab.prometheus import Prometheus
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import NO_SPEED, Operators, Scene, scraping
+from tests.cluster.scene import NO_SPEED, Scene, staged
 from tests.cluster.shadow import Fault, ShadowTrainers
 
 OWN = (
@@ -22,19 +21,10 @@ OWN = (
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Nothing but metrics and an operator that takes policies' own PromQL."""
-    with (
-        ShadowTrainers(kubectl, namespace) as shadow,
-        Prometheus(tmp_path / "prometheus", scraping(shadow.target)) as prometheus,
-    ):
-        settings = {"allowRawQueries": True}
-        operators = Operators(control_plane.kubeconfig, tmp_path, prometheus.url, namespace, settings=settings)
-        scene = Scene(kubectl, namespace, shadow, operators, prometheus)
-        try:
-            yield scene
-        finally:
-            operators.stop()
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, settings={"allowRawQueries": True}) as scene:
+        yield scene
 
 
 def trainers(scene: Scene, names: list[str]) -> None:

@@ -4,26 +4,22 @@ with real Prometheus data. Nothing of the table is set by these policies, and no
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
 from tests.cluster.fleet import Json, policy
 from tests.cluster.fleets import LITERAL, confessed, pods, side_by_side, told
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene
+from tests.cluster.scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.cluster.shadow import Fault
-from tests.cluster.test_alertmanager import port_of
 
 FAULTY = HOT[:2]
 AT_ONCE: Json = {"steps": [{"setWeight": 100}]}
-# Windows of seconds make trainers that have just started look slow: only what is about speed judges it.
-NO_SPEED: Json = {"criteria": {"speed": {"enabled": False}}, "strategy": AT_ONCE}
+SPEED_APART: Json = {"criteria": NO_SPEED, "strategy": AT_ONCE}
 # A mild breach must stand for longer than the window, so that a start is none.
 NO_WINDOW: Json = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}  # what comes before: test_mitigation.py
 MILD: Json = {
@@ -46,13 +42,13 @@ class Trigger:
 
 
 TRIGGERS = {
-    "failures": Trigger(Fault(failures=0.8), "TrainingFailing", "P0", "Emergency", 300, False, NO_SPEED),
-    "non-finite": Trigger(Fault(non_finite=0.2), "LossNotFinite", "P0", "Emergency", 300, True, NO_SPEED),
-    "overflow": Trigger(Fault(overflow=0.5), "OverflowRateHigh", "P1", "Emergency", 900, False, NO_SPEED),
-    "divergence": Trigger(Fault(divergence=0.4), "LossDiverged", "P1", "Emergency", 900, True, NO_SPEED),
+    "failures": Trigger(Fault(failures=0.8), "TrainingFailing", "P0", "Emergency", 300, False, SPEED_APART),
+    "non-finite": Trigger(Fault(non_finite=0.2), "LossNotFinite", "P0", "Emergency", 300, True, SPEED_APART),
+    "overflow": Trigger(Fault(overflow=0.5), "OverflowRateHigh", "P1", "Emergency", 900, False, SPEED_APART),
+    "divergence": Trigger(Fault(divergence=0.4), "LossDiverged", "P1", "Emergency", 900, True, SPEED_APART),
     "speed": Trigger(Fault(speed=0.5), "TrainingSlow", "P2", "Gradual", 1800, False, MILD),
     "mild-overflow": Trigger(
-        Fault(overflow=0.2), "OverflowRateHigh", "P2", "Gradual", 1800, False, {**NO_SPEED, **MILD}
+        Fault(overflow=0.2), "OverflowRateHigh", "P2", "Gradual", 1800, False, {**SPEED_APART, **MILD}
     ),
 }
 
@@ -114,9 +110,7 @@ def test_trigger_is_answered_as_the_table_says_and_fp32_is_verified_from_the_pro
 
 def test_the_operators_own_metrics_count_each_rollback_and_time_its_stages(fleets: dict[str, Scene]) -> None:
     incidents = {name: scene.wait_phase("Held")["incident"] for name, scene in fleets.items()}
-    with urllib.request.urlopen(f"http://127.0.0.1:{port_of(fleets['speed'])}/metrics", timeout=10) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-        samples = [sample for family in families for sample in family.samples]
+    samples = fleets["speed"].samples()
     decided = [s for s in samples if s.name == "precision_rollbacks_total"]
     of_fleets = {
         (s.labels["namespace"], s.labels["severity"], s.labels["reason"]): s.value
