@@ -14,10 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_trainer.errors import ConfigError
+from precision_trainer.precision.modes import PrecisionMode
 from precision_trainer.telemetry.baseline import POINTS, BaselineRecorder, fingerprint
 from precision_trainer.telemetry.exporter import Exporter
 from precision_trainer.telemetry.memory import headroom_bytes
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.telemetry.warm_up import WarmUp
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
 NEEDS_CUDA = {"genesis_cuda_memory_allocated_bytes"}
@@ -288,3 +290,15 @@ def test_headroom_is_what_the_limit_leaves_and_unknown_without_one(tmp_path: Pat
     assert headroom_bytes(cpu, tmp_path) is None
     (tmp_path / "memory.max").write_text("4096\n")
     assert headroom_bytes(cpu, tmp_path) == 3096
+
+
+def test_each_stretch_of_fp16_warms_up_and_nothing_else_does() -> None:
+    @dataclass
+    class Ran:
+        mode: PrecisionMode
+
+    fp32, fp16, bf16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
+    modes = [fp16] * 20 + [fp32] * 5 + [fp16] * 20 + [bf16] * 5 + [fp16] * 3
+    warm_up = WarmUp()
+    warming = [index for index, mode in enumerate(modes) if warm_up.observe(Ran(mode))]
+    assert warming == [*range(16), *range(25, 41), *range(50, 53)]

@@ -21,6 +21,7 @@ from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.telemetry.warm_up import WARM_UP_STEPS
 
 SMALL = {"width": 16, "layers": 1, "context": 8, "batch_size": 2, "metrics_port": -1, "segment_steps": 10}
 
@@ -148,7 +149,8 @@ def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None
     steps = session.value("genesis_training_steps_total")
     fp32_steps = session.events("precision_changed")[1]["step"] - session.events("precision_changed")[0]["step"]
     assert steps == 32
-    assert session.value("genesis_fp16_training_steps_total") == steps - fp32_steps
+    warm_up = session.events("precision_changed")[0]["step"]  # fewer than 16: all of FP16, then FP32 and BF16
+    assert session.value("genesis_fp16_training_steps_total") == steps - fp32_steps - warm_up
     assert session.value("genesis_training_samples_total") == 64
     assert session.value("genesis_training_total") == 3
     assert session.value("genesis_training_success_total") == 3
@@ -193,6 +195,27 @@ def test_drill_shows_as_overflow_and_fp32_stops_it(session: Session, monkeypatch
     assert session.value("genesis_fp16_overflow_steps_total") == 0
     assert session.value("genesis_nonfinite_loss_steps_total") == 0
     assert session.value("genesis_training_loss") < 6.0
+
+
+def test_a_loss_scale_that_begins_too_high_is_no_overflow_rate(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FP16_LOSS_SCALE", str(2**24))
+    session.request.write_text('{"generation":1,"mode":"fp16"}')
+    session.run(steps=60)
+    assert session.value("genesis_fp16_warmup_overflow_steps_total") >= 6
+    steps, overflows = (session.value(f"genesis_fp16_{name}_steps_total") for name in ("training", "overflow"))
+    assert steps == 60 - WARM_UP_STEPS
+    assert overflows / steps < 0.05  # a borderline scale may still overflow once
+
+
+def test_overflows_after_the_warm_up_count(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PRECISION_FAULT_FILE", str(session.fault)), ("FP16_LOSS_SCALE", "1024")):
+        monkeypatch.setenv(name, value)
+    session.request.write_text('{"generation":1,"mode":"fp16"}')
+    session.run({WARM_UP_STEPS + 4: lambda: session.fault.write_text("overflow=1.0")}, steps=WARM_UP_STEPS + 12)
+    assert session.value("genesis_fp16_warmup_overflow_steps_total") == 0
+    assert session.value("genesis_fp16_overflow_steps_total") >= 4
 
 
 def test_a_crashed_run_counts_after_the_next_first_step(session: Session) -> None:

@@ -21,12 +21,14 @@ from ..telemetry.baseline import Baseline, BaselineRecorder
 from ..telemetry.changes import tell_change, tell_tuning
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
+from ..telemetry.warm_up import WarmUp
 from .boot import Start
 
 _MEMORY_EVERY_STEPS = 50
 _PER_STEP = (
     "genesis_fp16_training_steps",
     "genesis_fp16_overflow_steps",
+    "genesis_fp16_warmup_overflow_steps",
     "genesis_nonfinite_loss_steps",
     "genesis_training",
     "genesis_training_success",
@@ -52,6 +54,7 @@ class Reporter:
         self._baseline = baseline or BaselineRecorder("")
         self._bar = bar
         self._bad_fp32_steps = 0
+        self._warm_up = WarmUp()
         self._last_record_at = time.monotonic()
         self._shown: tuple[PrecisionMode | None, int] = None, 0
         """Mode and generation of the last step reported."""
@@ -151,8 +154,10 @@ class Reporter:
             progress.observe(record, fp32=fp32, samples=samples, seconds=seconds)
             if self._runs is None:
                 continue
-            counters["genesis_fp16_training_steps"] += not fp32
-            counters["genesis_fp16_overflow_steps"] += record.overflow
+            warming = self._warm_up.observe(record)
+            counters["genesis_fp16_training_steps"] += not fp32 and not warming
+            counters["genesis_fp16_overflow_steps"] += record.overflow and not warming
+            counters["genesis_fp16_warmup_overflow_steps"] += record.overflow and warming
             counters["genesis_nonfinite_loss_steps"] += nonfinite
             if fp32:
                 self._baseline.observe(record, record.step, samples=samples, seconds=seconds)

@@ -1,0 +1,35 @@
+"""The first steps of FP16, which say how far off the loss scale began, not how the training fares."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..precision.modes import PrecisionMode
+
+WARM_UP_STEPS = 16
+"""From 65536, the default scale, to 1, the lowest, in halves."""
+
+
+class RanIn(Protocol):
+    """What is needed of a step record."""
+
+    @property
+    def mode(self) -> PrecisionMode:
+        """In which the step ran."""
+
+
+class WarmUp:
+    """Tells warm-up steps from others. FP16 begins with the process, or with a change from another mode."""
+
+    def __init__(self) -> None:
+        self._mode: PrecisionMode | None = None
+        self._left = 0
+
+    def observe(self, record: RanIn) -> bool:
+        """Take a step in, in order; True where it is one of the first ``WARM_UP_STEPS`` of its stretch of FP16."""
+        if record.mode is not self._mode:
+            self._mode = record.mode
+            self._left = WARM_UP_STEPS if record.mode.uses_scaler else 0
+        warming = self._left > 0
+        self._left -= warming
+        return warming
