@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from lab.bench.api import Api, Json, until
 from lab.bench.fleet import MIN_STEPS, POLICY, WINDOW_SECONDS
 from lab.bench.trainers import Trainers
+from lab.errors import DeadlineExceeded
 from lab.prometheus import Prometheus
 from precision_operator.contract import RETRY
 from precision_operator.signals.queries import BUILT_IN, render
 
 VISIBLE_POLL_SECONDS = 0.1
-STATUS_POLL_SECONDS = 0.25
 _DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 
 
@@ -44,13 +44,21 @@ class Scene:
         return found
 
     async def wait_phase(self, phase: str, *, seconds: float = 120) -> Json:
-        """Wait for the policy's phase; returns its status then."""
+        """Wait for the policy's phase; returns its status then.
 
-        async def probe() -> Json | None:
-            status = await self.status()
-            return status if status.get("phase") == phase else None
-
-        return await until(probe, what=f"phase {phase}", seconds=seconds, every=STATUS_POLL_SECONDS)
+        By watch: to ask again and again for a status of a thousand members takes time from who is measured.
+        """
+        last: Json = {}
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    async for event in self.api.watch(self.policies_path):
+                        last = event["object"].get("status", {})
+                        if last.get("phase") == phase:
+                            return last
+        except TimeoutError:
+            found = f"{last.get('phase')}: {last.get('message')}"
+            raise DeadlineExceeded(f"phase {phase} within {seconds:g} s", found, "read the operators' logs") from None
 
     async def break_all(self) -> float:
         """Everything breaches at once; returns when a poll of the operator's own query showed it first (epoch)."""

@@ -126,7 +126,7 @@ class KubeClient:
         """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
         body: list[JsonValue] = [operation.to_json() for operation in operations]
         path = _path(resource, namespace, name)
-        await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA)
+        await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=_unread)
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         """DELETE; raises NotFound where it is gone already."""
@@ -164,21 +164,30 @@ class KubeClient:
         content_type: str = JSON,
         *,
         accept: str = JSON,
+        read: Callable[[bytes], JsonObject | None] | None = None,
     ) -> JsonObject:
-        """One request, counted by its result."""
+        """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
-            answer = await self._request(method, path, body, headers)
+            answer = await self._request(method, path, body, headers, read or _parse)
         except KubeError as error:
             self._on_request(verb, resource.plural, error.reason)
             raise
         self._on_request(verb, resource.plural, "Success")
         return answer
 
-    async def _request(self, method: str, path: str, body: JsonValue, accepted: Mapping[str, str]) -> JsonObject:
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: JsonValue,
+        accepted: Mapping[str, str],
+        read: Callable[[bytes], JsonObject | None],
+    ) -> JsonObject:
         status, raw, headers = await self._send(method, path, body, accepted)
-        answer = _parse(raw)
-        if 200 <= status < 300 and answer is not None:
+        succeeded = 200 <= status < 300
+        answer = read(raw) if succeeded else _parse(raw)
+        if succeeded and answer is not None:
             return answer
         raise error_of(f"{method} {path}", status, answer, retry_after=headers.get("Retry-After"))
 
@@ -223,6 +232,11 @@ def _parse(raw: bytes) -> JsonObject | None:
     except ValueError:
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _unread(raw: bytes) -> JsonObject | None:
+    """An answer of which only that it is an object is asked; None where it is a proxy's page."""
+    return {} if raw.lstrip()[:1] == b"{" else None
 
 
 def _seconds(retry_after: str | None) -> float:
