@@ -59,11 +59,11 @@ class World:
     everywhere: dict[Signal, float] = field(default_factory=dict)
     """Values that differ from GOOD on all workloads, in any precision."""
     blind: set[str] = field(default_factory=set)
-    """Workloads whose pods Prometheus does not see."""
+    """Workloads, or single pods, that Prometheus does not see."""
     down: bool = False
     """Prometheus is away."""
     deaf: set[str] = field(default_factory=set)
-    """Workloads whose trainers take no request."""
+    """Workloads, or single pods, whose trainers take no request."""
     crashing: set[str] = field(default_factory=set)
     """Workloads whose pods crash, whatever their precision: no metrics, no request taken."""
     poisoned: set[str] = field(default_factory=set)
@@ -135,6 +135,8 @@ class World:
             if self.down or workload.name in self.blind | self.crashing:
                 continue
             for pod in workload.pods:
+                if pod.name in self.blind:
+                    continue
                 mode, generation = self.modes[pod.name]
                 values = {**GOOD, **self.everywhere}
                 if mode is Mode.FP32:
@@ -296,7 +298,7 @@ class World:
                 continue
             for pod in workload.pods:
                 _, applied = self.modes[pod.name]
-                if pod.hot and pod.request and pod.request.generation > applied:
+                if pod.hot and pod.request and pod.request.generation > applied and pod.name not in self.deaf:
                     self.modes[pod.name] = (pod.request.mode, pod.request.generation)
 
     def step(self, seconds: float = 15.0) -> Decision:

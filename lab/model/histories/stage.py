@@ -1,0 +1,105 @@
+"""Where histories are played: a world whose pods can differ, a person who says things, and a table of what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lab.model.policies import FAST, policy
+from lab.model.timeline import Timeline
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Phase
+from precision_operator.core.model import Observation, PodView
+
+MINUTE = 60.0
+OVERFLOWS, MILD, SLOW = {Signal.OVERFLOW: 0.6}, {Signal.OVERFLOW: 0.25}, {Signal.SPEED: 0.7}
+NAN = {Signal.NON_FINITE: 3.0}
+_NODES = 3
+
+
+def _policy(spec: dict[str, object]) -> Policy:
+    return policy(**{**FAST, **spec})  # type: ignore[arg-type]  # only a spec
+
+
+class Cluster(World):
+    """A world whose nodes have names, and in which one pod of several can be the odd one."""
+
+    def __init__(self, **spec: object) -> None:
+        super().__init__(_policy(spec))
+        self.seen_too: dict[str, object] = {}
+        """Fields of the observation that are not made from this world."""
+
+    def observe(self) -> Observation:
+        """See World."""
+        return replace(super().observe(), **self.seen_too)  # type: ignore[arg-type]
+
+    def pods_are(self, name: str, change: Callable[[int, PodView], PodView]) -> None:
+        """Change a workload's pods, by number."""
+        found = self.workloads[name]
+        pods = tuple(change(number, pod) for number, pod in enumerate(found.pods))
+        self.workloads[name] = replace(found, pods=pods)
+
+    def runs_on(self, name: str, node: str) -> None:
+        """All pods of a workload run on one node."""
+        self.pods_are(name, lambda _, pod: replace(pod, node=node, pool=f"pool={node}"))
+
+    def workload_is(self, name: str, **changes: object) -> None:
+        """Change a workload from outside."""
+        self.workloads[name] = replace(self.workloads[name], **changes)  # type: ignore[arg-type]
+
+    def reapplied(self, name: str) -> None:
+        """Somebody applies a manifest that knows nothing of us: the pods are replaced."""
+        self.workload_is(name, template_mode=Mode.FP32, template_request=None)
+        self._start_pods(name)
+
+    def all_are(self, values: dict[Signal, float]) -> None:
+        """What every workload's metrics say while it trains in reduced precision."""
+        self.bad = dict.fromkeys(self.workloads, values)
+
+    def says(self, command: str, message: str = "", by: str = "") -> None:
+        """A person's command, in answer to the transition that stands now."""
+        given = f"{self.status.transition_id}: {message}" if message else str(self.status.transition_id)
+        stamp = {f"{command}-by": by} if by else {}
+        self.policy = replace(self.policy, annotations={**self.policy.annotations, command: given, **stamp})
+
+    def respec(self, **spec: object) -> None:
+        """An edit of the policy."""
+        edited = _policy(spec).spec
+        self.policy = replace(self.policy, spec=edited, generation=self.policy.generation + 1)
+
+    def made_again(self) -> None:
+        """The policy is deleted, and made again with the same spec: it knows nothing of what was before."""
+        self.status = type(self.status)()
+        self.policy = replace(self.policy, annotations={})
+
+
+Line = Timeline[Cluster]
+History = Callable[[], Line]
+
+
+def in_phase(phase: Phase) -> Callable[[Cluster], bool]:
+    """Whether the policy is in this phase."""
+    return lambda world: world.status.phase is phase
+
+
+def fleet(hot: int = 5, *, pods: int = 2, literal: bool = True, **spec: object) -> Line:
+    """Some hot workloads of several pods, and one that is moved by restart, none of them moved yet."""
+    world = Cluster(**spec)
+    for index in range(hot):
+        world.add(f"hot-{index}", pods=pods)
+    if literal:
+        world.add("literal", hot=False)
+    for number, name in enumerate(world.workloads):
+        world.runs_on(name, f"node-{number % _NODES}")
+    return Line(world)
+
+
+def guarded(hot: int = 5, *, pods: int = 2, literal: bool = True, **spec: object) -> Line:
+    """The same, promoted and settled; the table begins there."""
+    line = fleet(hot, pods=pods, literal=literal, **spec)
+    line.until(in_phase(Phase.HEALTHY))
+    line.passes(6)
+    return Line(line.world)

@@ -1,0 +1,131 @@
+"""What a fleet's operator says and does, pass by pass, while things happen to the fleet: one history as a table.
+
+A pass in which nothing changes has no line. The last column is a fingerprint of everything else that was decided: all of the
+status, every field of every action, and when the operator looks again. A change of any of it changes the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from lab.model.world import World
+from precision_operator.core.actions import (
+    Action,
+    GuardPolicy,
+    Latch,
+    Notify,
+    ReleasePolicy,
+    RequestPod,
+    Restore,
+    Settle,
+    WriteTemplate,
+)
+from precision_operator.core.decide import Decision
+from precision_operator.report.recording import describe
+
+_LIMIT = 160
+"""Characters of a message; the fingerprint has the rest."""
+
+
+W = TypeVar("W", bound=World)
+
+
+class Timeline(Generic[W]):
+    """A world that is being watched."""
+
+    def __init__(self, world: W) -> None:
+        self.world = world
+        self._began = world.now
+        self._lines: list[_Line] = []
+
+    @property
+    def lines(self) -> list[str]:
+        """The table. Passes that go on with the same words, and do nothing, are one line."""
+        return ["| after | phase | why | done | |", "|---|---|---|---|---|", *map(str, self._lines)]
+
+    def happens(self, what: str) -> None:
+        """Something that is no pass, in words; whoever says so does it to the world."""
+        self._lines.append(_Line(self._after(), "", f"*{what}*"))
+
+    def passes(self, count: int, seconds: float = 15.0) -> None:
+        """So many passes, so far apart."""
+        for _ in range(count):
+            self._pass(seconds)
+
+    def until(self, found: Callable[[W], object], seconds: float = 15.0, *, limit: int = 400) -> None:
+        """Passes until the world is so.
+
+        Raises:
+            AssertionError: it never is.
+        """
+        for _ in range(limit):
+            if found(self.world):
+                return
+            self._pass(seconds)
+        raise AssertionError(f"not within {limit} passes; now {self.world.status.phase}: {self.world.status.message}")
+
+    def _pass(self, seconds: float) -> None:
+        after, before = self._after(), self.world.status
+        now = self.world.now
+        decision = self.world.step(seconds)
+        done = ", ".join(f"{what} {n}" if n > 1 else what for what, n in Counter(map(_done, decision.actions)).items())
+        if decision.status == before and not decision.actions:
+            return
+        status = decision.status
+        why, whole = f"{status.reason}: {status.message}"[:_LIMIT], _whole(decision, now)
+        last = self._lines[-1] if self._lines else _Line("", "", "")
+        if not done and not last.done and (last.phase, last.why) == (status.phase, why):
+            self._lines[-1] = replace(last, until=after, whole=last.whole + whole)
+        else:
+            self._lines.append(_Line(after, status.phase, why, done, whole))
+
+    def _after(self) -> str:
+        seconds = self.world.now - self._began
+        return f"{seconds / 3600:.1f} h" if seconds >= 7200 else f"{seconds:g} s"
+
+
+@dataclass(frozen=True)
+class _Line:
+    after: str
+    phase: str
+    why: str
+    done: str = ""
+    whole: str = ""
+    """Everything else that was decided, as JSON."""
+    until: str = ""
+
+    def __str__(self) -> str:
+        fingerprint = hashlib.sha256(self.whole.encode()).hexdigest()[:6] if self.whole else ""
+        after = f"{self.after} - {self.until}" if self.until else self.after
+        return "| " + " | ".join((after, self.phase, self.why, self.done, fingerprint)) + " |"
+
+
+def _done(action: Action) -> str:
+    """An action's kind, as a person would say it; those of several workloads are counted together."""
+    match action:
+        case RequestPod():
+            tuned = f" ({action.tuning.loss_scale_factor or action.tuning.growth_interval:g})" if action.tuning else ""
+            return f"ask {action.mode}{' and rewind' if action.rewind else ''}{tuned}"
+        case WriteTemplate():
+            return f"restart in {action.mode}" if action.workload.pods else f"template {action.mode}"
+        case Settle():
+            return f"settle {action.stage}"
+        case Latch():
+            return f"latch {action.mode or 'off'}"
+        case Restore():
+            return "restore"
+        case Notify():
+            return f"Event {action.reason}"
+        case GuardPolicy():
+            return "add finalizer"
+        case ReleasePolicy():
+            return "remove finalizer"
+
+
+def _whole(decision: Decision, now: float) -> str:
+    return json.dumps(describe(replace(decision, wake_at=round(decision.wake_at - now, 3))), sort_keys=True)
