@@ -5,6 +5,8 @@ seeds' losses, step by step: what a loss that has *not* diverged differs by. Eac
 as it is (false alarms), with the margin's own 5 % added (allowed, so an alarm is false too), and with 10 % and 20 % added
 (found, and after how many steps). The stretches are put together from pieces of 250 steps of the measured series, drawn at
 random, so that its autocorrelation within them stays; nothing about the noise is assumed.
+
+``--speed-seconds`` measures throughput too: steps a second, window by window, of a training that goes on so long.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import math
 import platform
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import torch
@@ -39,17 +42,38 @@ _CALIBRATION, _WATCHED = 16, 60
 
 def losses(seed: int, steps: int, data: LibraryText, batch: int) -> list[float]:
     """Loss of every step of one FP32 training; the data are the same for all seeds."""
+    step = _training(seed, data, batch)
+    return [step(number) for number in range(steps)]
+
+
+def speeds(seconds: float, window_seconds: float, data: LibraryText, batch: int) -> list[float]:
+    """Steps a second of one FP32 training, in windows that follow one another; the first, which warms up, is left out."""
+    step = _training(0, data, batch)
+    found: list[float] = []
+    number, end = 0, time.monotonic() + seconds + window_seconds
+    while time.monotonic() < end:
+        began, first = time.monotonic(), number
+        while (now := time.monotonic()) - began < window_seconds:
+            step(number)
+            number += 1
+        found.append((number - first) / (now - began))
+    return found[1:]
+
+
+def _training(seed: int, data: LibraryText, batch: int) -> Callable[[int], float]:
+    """A training; each call makes one step, whose loss it gives."""
     torch.manual_seed(seed)
     model = ByteTransformer(TransformerConfig(width=32, layers=2, context=32))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32, sentinel=SentinelConfig(enabled=False))
     trainer = ExtendedFP16Trainer(model, optimizer, config, log=JsonLog())
-    result = []
-    for step in range(steps):
-        loss = trainer.training_step(data.batch(step * batch, batch), next_byte_loss)
+
+    def step(number: int) -> float:
+        loss = trainer.training_step(data.batch(number * batch, batch), next_byte_loss)
         trainer.backward_and_step(loss)
-        result.append(float(loss.detach()))
-    return result
+        return float(loss.detach())
+
+    return step
 
 
 def excess(one: Sequence[float], other: Sequence[float], skip: int) -> list[float]:
@@ -63,7 +87,11 @@ def excess(one: Sequence[float], other: Sequence[float], skip: int) -> list[floa
 
 def step_noise(one: Sequence[float], other: Sequence[float], skip: int) -> tuple[float, float]:
     """Spread and lag-1 autocorrelation of the relative difference of single steps."""
-    series = [a / b - 1.0 for a, b in zip(one[skip:], other[skip:], strict=True)]
+    return spread([a / b - 1.0 for a, b in zip(one[skip:], other[skip:], strict=True)])
+
+
+def spread(series: Sequence[float]) -> tuple[float, float]:
+    """Standard deviation and lag-1 autocorrelation."""
     centre = sum(series) / len(series)
     series = [value - centre for value in series]
     power = sum(value * value for value in series)
@@ -106,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--batch", type=int, default=8, help="samples a step (default 8)")
     parser.add_argument("--runs", type=int, default=1000, help="stretches drawn for each figure (default 1000)")
+    parser.add_argument("--speed-seconds", type=float, default=0.0, help="how long throughput is measured (default 0)")
+    parser.add_argument("--window-seconds", type=float, default=10.0, help="windows of throughput (default 10)")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     data = LibraryText(32)
@@ -132,6 +162,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "watched_steps": _WATCHED * BLOCK,
         "detectors": table,
     }
+    if given.speed_seconds > 0:
+        windows = speeds(given.speed_seconds, given.window_seconds, data, given.batch)
+        usual = sorted(windows)[len(windows) // 2]
+        sigma, lag = spread([window / usual for window in windows])
+        result |= {
+            "speed_windows": len(windows),
+            "speed_sigma": round(sigma, 4),
+            "speed_autocorrelation": round(lag, 3),
+        }
     json.dump(result, sys.stdout, indent=1)
     sys.stdout.write("\n")
     return 0

@@ -24,7 +24,7 @@ _COUNTERS = {
     "genesis_training_samples": "Samples consumed in this process by the whole gang.",
     "genesis_fp16_training_steps": "Steps tried in FP16 or BF16, without the warm-up.",
     "genesis_fp16_overflow_steps": "Of those, skipped by the loss scaler (found_inf).",
-    "genesis_fp16_warmup_overflow_steps": "Skipped in the first 16 steps after FP16 began, in which the scale finds its place.",
+    "genesis_fp16_warmup_overflow_steps": "Skipped in the first 16 steps of FP16, in which the scale finds its place.",
     "genesis_nonfinite_loss_steps": "Steps with a non-finite loss that the scaler did not skip; in FP32 and BF16 also with "
     "non-finite gradients. Their update is skipped.",
     "genesis_training": "Runs (segments of N steps) ended, well or not; a crash counts after the next first step.",
