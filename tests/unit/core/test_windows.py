@@ -1,0 +1,94 @@
+"""The windows of mitigation at their edges: whom they spare, until when, and on whom something can be tried."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.mitigation import Mitigation, Rung
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.status import Failing
+from precision_operator.core.facts import Facts, look
+from precision_operator.core.windows import promotion_waits, rungs_left, spared
+from tests.property.test_story import promoted
+from tests.property.world import World
+
+MILD = {Signal.OVERFLOW: 0.25}
+
+
+def breached(*, window: str = "10m", left: float = 300.0, **spec: object) -> Facts:
+    """hot-1 overflows mildly; its window has so many seconds left."""
+    world = promoted(rollback={"mitigation": {"overflow": {"window": window}}}, **spec)
+    world.bad = {"hot-1": MILD}
+    return with_window(world, left)
+
+
+def with_window(world: World, left: float) -> Facts:
+    opened = Mitigation(
+        "hot-1", uid("hot-1"), Signal.OVERFLOW, world.now - 60.0, world.now + left, Rung.HALVE_SCALE, 7, world.now - 60.0
+    )
+    world.status = replace(world.status, mitigations=(opened,))
+    return look(world.policy, world.status, world.observe(), world.now)
+
+
+def uid(name: str) -> str:
+    return f"uid-{name}"
+
+
+def breach(severity: Severity = Severity.P2) -> Failing:
+    return Failing("hot-1", uid("hot-1"), Signal.OVERFLOW, severity, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("window", "left", "severity", "expected"),
+    [
+        ("1s", 1.0, Severity.P2, True),
+        ("0s", 1.0, Severity.P2, False),
+        ("10m", 1.0, Severity.P1, False),
+        ("10m", 0.001, Severity.P2, True),
+        ("10m", 0.0, Severity.P2, False),
+    ],
+    ids=["however short it is", "the policy has none any more", "a graver breach", "until its last moment", "it is over"],
+)
+def test_a_window_spares_a_mild_breach_until_it_ends(
+    window: str, left: float, severity: Severity, expected: bool
+) -> None:
+    assert spared(breached(window=window, left=left), breach(severity)) is expected
+
+
+@pytest.mark.parametrize(("left", "reason"), [(0.001, "Mitigating"), (0.0, "MitigationExhausted")])
+def test_what_a_promotion_waits_for_changes_in_the_moment_in_which_the_window_ends(left: float, reason: str) -> None:
+    waits = promotion_waits(breached(left=left))
+    assert waits is not None
+    assert waits.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "fallback", "after", "left"),
+    [
+        ("hot-1", Mode.FP16, Mode.FP32, None, tuple(Rung)),
+        ("hot-1", Mode.FP16, Mode.FP32, Rung.HALVE_SCALE, (Rung.GROWTH_INTERVAL, Rung.BF16)),
+        ("hot-1", Mode.FP16, Mode.FP32, Rung.BF16, ()),
+        ("hot-1", Mode.FP16, Mode.BF16, None, (Rung.HALVE_SCALE, Rung.GROWTH_INTERVAL)),
+        ("hot-1", Mode.BF16, Mode.FP32, None, ()),
+        ("literal", Mode.FP16, Mode.FP32, None, ()),
+        ("gone", Mode.FP16, Mode.FP32, None, ()),
+    ],
+    ids=[
+        "nothing was tried",
+        "one was tried",
+        "all were tried",
+        "BF16 would be a rollback",
+        "BF16 has no loss scale",
+        "no request reaches it",
+        "not selected",
+    ],
+)
+def test_what_may_still_be_tried_is_what_a_running_process_with_a_loss_scale_can_do(
+    name: str, target: Mode, fallback: Mode, after: Rung | None, left: tuple[Rung, ...]
+) -> None:
+    found = breached()
+    spec = replace(found.spec, target=target, fallback=fallback)
+    found = replace(found, policy=replace(found.policy, spec=spec))
+    assert rungs_left(found, uid(name), after) == left
