@@ -72,10 +72,13 @@ def plan(
             templates.append(template)
             continue
         action = _lasting(desired, progress, generation=generation, settle=settle)
-        begun = desired.workload.settle is not None
-        if action is not None and (begun or budget.settles > 0):
-            budget.settles -= not begun
-            settles.append(action)
+        if action is None:
+            continue
+        if isinstance(action, Settle) and desired.workload.settle is None:
+            if budget.settles <= 0:
+                continue
+            budget.settles -= 1
+        settles.append(action)
     return requests + templates + settles
 
 

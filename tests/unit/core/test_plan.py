@@ -109,6 +109,12 @@ def test_what_was_rolled_back_gets_a_latch_of_its_own_where_its_template_needs_n
     assert planned(replace(down, latch=False)) == []
 
 
+def test_a_latch_is_one_write_and_takes_no_room_from_settles() -> None:
+    views = [workload(name, latch=Mode.FP32) for name in "abc"]
+    again = [Desired(view, Mode.FP32, Delivery.HOT, rollback=True, unlatch=True) for view in views]
+    assert planned(*again, settles=0) == [Latch(view, None, GENERATION) for view in views]
+
+
 def test_new_only_changes_the_template_and_asks_no_pod() -> None:
     view = workload()
     assert planned(up(view, Delivery.NEW_ONLY)) == [Settle(view, SettleStage.PAUSE, Mode.FP16, GENERATION, None)]
