@@ -7,8 +7,8 @@ cap on writes in flight holds for both. Belongs to one event loop.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 
 from precision_operator.runtime.clock import Clock, SystemClock
 
@@ -59,9 +59,11 @@ class RateLimiter:
         """Writes that wait for a slot."""
         return sum(not waiter.done() for lane in (self._emergencies, self._normals) for waiter in lane)
 
-    @asynccontextmanager
-    async def slot(self, emergency: bool = False) -> AsyncIterator[None]:
+    def slot(self, emergency: bool = False) -> AbstractAsyncContextManager[None]:
         """Hold one write slot: waits for a token and for room among the writes in flight."""
+        return _Slot(self, emergency)
+
+    async def _take(self, emergency: bool) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         (self._emergencies if emergency else self._normals).append(waiter)
         self._grant()
@@ -72,11 +74,10 @@ class RateLimiter:
                 self._in_flight -= 1  # granted and cancelled at once: the token is spent, the slot is not
             self._grant()
             raise
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            self._grant()
+
+    def _free(self) -> None:
+        self._in_flight -= 1
+        self._grant()
 
     @property
     def paused_seconds(self) -> float:
@@ -119,3 +120,19 @@ class RateLimiter:
         await self._clock.sleep(seconds)
         self._alarm = None
         self._grant()
+
+
+class _Slot(AbstractAsyncContextManager[None]):
+    """A slot. Not a generator: those register with the loop, which a thousand writes in an emergency can feel."""
+
+    def __init__(self, limiter: RateLimiter, emergency: bool) -> None:
+        self._limiter = limiter
+        self._emergency = emergency
+
+    async def __aenter__(self) -> None:
+        await self._limiter._take(self._emergency)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limiter._free()
