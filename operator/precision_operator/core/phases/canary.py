@@ -66,7 +66,7 @@ def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) ->
     """Until every canary says that it trains in the fallback, or only crashes there."""
     inside = {member.uid for member in facts.status.canary}
     followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in inside])
-    desired = tuple(replace(d, escalate=followed.escalate, force=followed.force) for d in first_down(facts, everything))
+    desired = tuple(replace(d, escalate=followed.escalate) for d in first_down(facts, everything))
     # Written and acknowledged is what the whole fleet is, not its canary.
     kept = replace(followed.incident, last_patch_at=None, last_ack_at=None)
     status = replace(facts.status, incident=kept)

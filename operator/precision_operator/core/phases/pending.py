@@ -46,11 +46,11 @@ def pending(facts: Facts) -> Outcome:
     members = facts.in_cohort(0, ())
     if not members:
         text = f"a rollback still holds {names([w.name for w, _ in facts.movable])}; abort, then retry to start"
-        return Outcome(status, settle=True, waiting=Closed("LatchedWorkloads", text))
+        return Outcome(status, waiting=Closed("LatchedWorkloads", text))
     unseen = _unseen(facts, {m.uid for m in members})
     if unseen:
         text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
-        return Outcome(status, settle=True, waiting=Closed("NoSamples", text))
+        return Outcome(status, waiting=Closed("NoSamples", text))
     started = replace(
         status,
         phase=Phase.PROGRESSING,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.status import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, GateInput, names
@@ -139,9 +139,9 @@ def _evidence_since(facts: Facts) -> float | None:
 def _promote(facts: Facts) -> Outcome:
     status, stages = facts.status, facts.stages
     if status.step_index + 1 >= len(stages):
-        done: Status = replace(
+        done = replace(
             status,
-            phase=Phase.DEGRADED if status.held else Phase.HEALTHY,
+            phase=Phase.HEALTHY,
             reason="Promoted",
             message=f"every step is done: guarding {len(status.members)} workloads in {facts.spec.target}",
             step_since=facts.now,

@@ -1,0 +1,160 @@
+"""Before a mild breach is rolled back: when a rung has had its chance, what an edit changes, what outlives a rollback."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
+from precision_operator.core.actions import RequestPod
+from precision_operator.core.model import Observation
+from precision_operator.core.phases.mitigation import ended
+from tests.property.policies import FAST, policy
+from tests.property.test_awkward_histories import answer, change, until
+from tests.property.test_mitigation import MILD, QUICK, SLOW, breached, overflow, window
+from tests.property.test_story import promoted
+from tests.property.world import World
+
+WINDOW_SECONDS = 600.0
+
+
+def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
+    """A workload that overflows on, long after it took what is tried; its window ends in ``seconds_left``."""
+    world = breached(**spec)
+    until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
+    world.now += 200.0
+    told = replace(window(world), until=round(world.now + seconds_left, 3))
+    world.status = replace(world.status, mitigations=(told,))
+    return world
+
+
+def edited(world: World, **spec: object) -> None:
+    world.policy = replace(world.policy, spec=policy(**{**FAST, **spec}).spec)  # type: ignore[arg-type]  # only a spec
+
+
+def damaged(world: World, **fields: object) -> None:
+    """The status as another version of the operator, or a person, left it."""
+    wire = status_to_wire(world.status)
+    (entry,) = wire["mitigations"]  # type: ignore[misc]
+    wire["mitigations"] = [{key: value for key, value in {**entry, **fields}.items() if value is not None}]
+    world.status = parse_status(wire)
+
+
+@pytest.mark.parametrize(("seconds_left", "rung"), [(0.001, Rung.GROWTH_INTERVAL), (0.0, Rung.HALVE_SCALE)])
+def test_nothing_new_is_tried_once_the_window_is_over(seconds_left: float, rung: Rung) -> None:
+    """Overflow that is tolerated past the window stays as it is: what is tried then would have no time to show."""
+    world = tried(seconds_left=seconds_left, **overflow(rollbackAbove=0.3))
+    asked = [a.workload.name for a in world.step().actions if isinstance(a, RequestPod)]
+    assert window(world).rung is rung
+    assert asked == (["hot-0"] if rung is Rung.GROWTH_INTERVAL else [])
+    assert (world.status.phase, window(world).open) == (Phase.HEALTHY, True)
+
+
+@pytest.mark.parametrize(("length", "seconds"), [("5m", 300.0), ("10m", WINDOW_SECONDS), ("30m", WINDOW_SECONDS)])
+def test_an_edit_shortens_an_open_window_and_never_lengthens_it(length: str, seconds: float) -> None:
+    world = breached()
+    since = window(world).since
+    assert window(world).until == since + WINDOW_SECONDS
+    edited(world, **overflow(window=length))
+    world.run(2)
+    assert (window(world).since, window(world).until) == (since, since + seconds)
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+def test_a_rung_that_is_not_applied_is_given_up_only_where_every_pod_is_seen(unseen: bool) -> None:
+    """One pod overflows and does not listen; what the other does is not known while nothing is heard of it."""
+    world = promoted(**QUICK)
+    change(world, "hot-0", replicas=2, updated_replicas=2)
+    world._start_pods("hot-0")
+    world.run(4)
+    world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    other = world.workloads["hot-0"].pods[1]
+    world.blind = {other.name} if unseen else set()
+    world.run(4)
+    assert window(world).rung is (Rung.HALVE_SCALE if unseen else Rung.GROWTH_INTERVAL)
+    assert window(world).found == (() if unseen else ("HalveScale: NotAcknowledged",))
+
+
+@pytest.mark.parametrize("fields", [{"rung": "Pray"}, {"rungSince": None}, {"rungSince": None, "acknowledgedAt": None}])
+def test_a_rung_of_which_not_all_is_known_is_waited_out(fields: dict[str, object]) -> None:
+    """What another version of the operator tries has its window; nothing is tried on top of it, and nothing fails."""
+    world = tried()
+    damaged(world, **fields)
+    before = window(world)
+    world.run(3)
+    assert (window(world).rung, window(world).found) == (before.rung, ())
+    until(world, lambda w: w.status.held, seconds=15.0, passes=30)
+    assert before.until <= world.now - 15.0 < before.until + 15.0
+
+
+@pytest.mark.parametrize(("name", "signal"), [("hot-0", MILD), ("literal", SLOW)])
+def test_a_manifest_that_is_applied_again_ends_the_window_only_of_who_is_moved_by_its_template(
+    name: str, signal: dict[Signal, float]
+) -> None:
+    """The new pods of a hot workload are asked again; those of the other stay in what somebody else wants of them."""
+    world = breached(name, values=signal)
+    generation = str(world.status.generation)
+    change(world, name, template_mode=Mode.FP32, template_request=None, generation_raw=generation)
+    world._start_pods(name)
+    world.run(2)
+    assert name in world.really_in(Mode.FP16 if name == "hot-0" else Mode.FP32)
+    assert [m.name for m in world.status.mitigations] == (["hot-0"] if name == "hot-0" else [])
+
+
+def one(name: str, result: Result) -> Mitigation:
+    return Mitigation(name, f"uid-{name}", Signal.OVERFLOW, since=0.0, until=9.0, rung=Rung.BF16, result=result)
+
+
+@pytest.mark.parametrize("uids", [None, frozenset({"uid-open", "uid-helped"}), frozenset({"uid-helped"})])
+def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(uids: frozenset[str] | None) -> None:
+    status = Status(
+        mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN))
+    )
+    left = Result.OPEN if uids == {"uid-helped"} else Result.FAILED
+    assert [m.result for m in ended(status, uids)] == [Result.FAILED, Result.MITIGATED, left]
+
+
+def test_what_helped_one_workload_is_still_said_to_have_helped_after_the_fleet_was_rolled_back() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    answer(world, "abort")
+    world.run(3, 1.0)
+    assert world.status.gate_closed
+    assert window(world).result is Result.MITIGATED
+
+
+@pytest.mark.parametrize(("after", "remembered"), [(-0.001, True), (0.0, False)])
+def test_what_helped_is_remembered_until_the_workload_has_proved_itself(after: float, remembered: bool) -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    good_since = window(world).good_since
+    assert good_since is not None
+    world.now = round(good_since + world.policy.spec.reenable.stable_seconds + after, 3)
+    world.step()
+    assert bool(world.status.mitigations) is remembered
+
+
+class Fine(World):
+    """A world whose metrics are read between two milliseconds."""
+
+    def observe(self) -> Observation:
+        seen = super().observe()
+        assert seen.evaluation is not None
+        return replace(seen, evaluation=replace(seen.evaluation, at=seen.evaluation.at + 0.00044))
+
+
+@pytest.mark.parametrize("rule", [QUICK, {"rollback": {"strategies": {"P2": "Canary"}}}])
+def test_every_time_in_the_status_is_in_whole_milliseconds(rule: dict[str, object]) -> None:
+    """Else it reads otherwise than it was written, and the status would be written again: the world compares them."""
+    world = Fine(policy(**{**FAST, **rule}))  # type: ignore[arg-type]  # only a spec
+    for index in range(4):
+        world.add(f"hot-{index}")
+    world.run(30)
+    assert world.status.phase is Phase.HEALTHY
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    world.run(60)
+    world.run(30, 120.0)
+    assert world.status.phase is not Phase.HEALTHY

@@ -1,0 +1,106 @@
+"""Before a rollout: what it waits for, what is done meanwhile, and what it takes over from the one before."""
+
+from dataclasses import replace
+
+from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Severity
+from precision_operator.api.status import Phase
+from precision_operator.core.actions import Settle
+from tests.property.policies import FAST, policy
+from tests.property.test_awkward_histories import change, crash
+from tests.property.test_story import fleet
+from tests.property.world import World
+
+STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
+
+
+def canary() -> str:
+    """The workload that goes first."""
+    (first,) = fleet().step().status.members
+    return first.name
+
+
+def pending(*lagging: str) -> World:
+    """A fleet after a retry; the templates of these workloads still say FP16, though their pods were rolled back."""
+    world = fleet()
+    world.status = replace(world.status, transition_id=7, generation=3)
+    for name in lagging:
+        change(world, name, template_mode=Mode.FP16, has_original=True)
+    return world
+
+
+def ended(at: float) -> Incident:
+    """A rollback of which the last acknowledgement came then."""
+    return Incident(
+        id="fleet-5",
+        severity=Severity.P1,
+        scope=Scope.FLEET,
+        reason="OverflowRateHigh",
+        message="",
+        workloads=(),
+        detected_at=at,
+        decided_at=at,
+        deadline_at=at + 300.0,
+        last_ack_at=at,
+    )
+
+
+def others(count: int) -> list[str]:
+    return sorted({f"hot-{index}" for index in range(5)} - {canary()})[:count]
+
+
+def test_a_template_that_follows_the_last_rollback_is_waited_for_unless_its_pods_crash() -> None:
+    """A template is settled once the pods have answered: who crashes never does, and would hold the fleet for ever."""
+    for crashes, phase in ((False, Phase.PENDING), (True, Phase.PROGRESSING)):
+        (name,) = others(1)
+        world = pending(name)
+        if crashes:
+            crash(world, name)
+        assert world.step().status.phase is phase
+        assert (world.status.reason == "Settling") is not crashes
+
+
+def test_templates_follow_their_pods_while_the_metrics_still_show_the_last_rollback() -> None:
+    """New pods of the template would start in FP16, and the wait may be long."""
+    (name,) = others(1)
+    world = pending(name)
+    window_seconds = world.policy.spec.evaluation.window_seconds
+    world.status = replace(world.status, incident=ended(world.now - window_seconds + 60.0))
+    decision = world.step()
+    assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "WindowNotClear")
+    assert [a.workload.name for a in decision.actions if isinstance(a, Settle)] == [name]
+    world.run(3)
+    assert (world.status.reason, world.workloads[name].template_mode) == ("WindowNotClear", Mode.FP32)
+    world.run(2)
+    assert world.status.phase is Phase.PROGRESSING
+
+
+def test_a_rollout_that_waits_for_samples_of_its_canary_begins_with_them() -> None:
+    world = fleet()
+    world.blind = {canary()}
+    world.run(3)
+    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "NoSamples")
+    assert canary() in world.status.message
+    world.blind = {name for name in world.workloads if name != canary()}
+    assert world.step().status.phase is Phase.PROGRESSING
+
+
+def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
+    """There and back again: it trains in the target all the while, and its evidence is older than the pause."""
+    world = World(policy(**{**FAST, "strategy": STEPS}))
+    for index in range(5):
+        world.add(f"hot-{index}")
+    world.run(30)
+    assert (world.status.step_index, world.status.evidence_since is not None) == (0, True)
+    spec = world.policy.spec
+    for target in (Mode.BF16, Mode.FP16):
+        world.policy = replace(world.policy, spec=replace(spec, target=target))
+        assert world.step().status.phase is Phase.PENDING
+        assert world.step().status.reason == "RolloutStarted"
+        assert world.status.evidence_since is None
+        assert world.status.step_since == world.now - 15.0
+    world.run(30)
+    assert world.status.step_index == 0
+    world.run(20)
+    assert world.status.step_index == 1
