@@ -9,6 +9,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
 from precision_operator.core.actions import RequestPod
+from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
 from precision_operator.core.phases.mitigation import ended
 from tests.property.policies import FAST, policy
@@ -138,12 +139,15 @@ def test_what_helped_is_remembered_until_the_workload_has_proved_itself(after: f
 
 
 class Fine(World):
-    """A world whose metrics are read between two milliseconds."""
+    """A world in which clocks, and the times at which metrics are read, lie between two milliseconds."""
 
     def observe(self) -> Observation:
         seen = super().observe()
         assert seen.evaluation is not None
         return replace(seen, evaluation=replace(seen.evaluation, at=seen.evaluation.at + 0.00044))
+
+    def decide(self) -> Decision:
+        return decide(self.policy, self.status, self.observe(), self.now + 0.00044)
 
 
 @pytest.mark.parametrize("rule", [QUICK, {"rollback": {"strategies": {"P2": "Canary"}}}])
@@ -154,7 +158,7 @@ def test_every_time_in_the_status_is_in_whole_milliseconds(rule: dict[str, objec
         world.add(f"hot-{index}")
     world.run(30)
     assert world.status.phase is Phase.HEALTHY
-    world.bad = dict.fromkeys(world.workloads, MILD)
+    world.bad, world.cured_by = dict.fromkeys(world.workloads, MILD), {"hot-0": Rung.HALVE_SCALE}
     world.run(60)
     world.run(30, 120.0)
     assert world.status.phase is not Phase.HEALTHY
