@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
+
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase
+from precision_operator.api.status import Phase, Status
 from precision_operator.core.actions import Settle
 from tests.property.policies import FAST, policy
-from tests.property.test_awkward_histories import change, crash
-from tests.property.test_story import fleet
+from tests.property.test_awkward_histories import NAN, answer, change
+from tests.property.test_story import fleet, promoted
 from tests.property.world import World
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
@@ -50,15 +52,21 @@ def others(count: int) -> list[str]:
     return sorted({f"hot-{index}" for index in range(5)} - {canary()})[:count]
 
 
-def test_a_template_that_follows_the_last_rollback_is_waited_for_unless_its_pods_crash() -> None:
-    """A template is settled once the pods have answered: who crashes never does, and would hold the fleet for ever."""
-    for crashes, phase in ((False, Phase.PENDING), (True, Phase.PROGRESSING)):
-        (name,) = others(1)
-        world = pending(name)
-        if crashes:
-            crash(world, name)
-        assert world.step().status.phase is phase
-        assert (world.status.reason == "Settling") is not crashes
+@pytest.mark.parametrize(("crashing", "reason"), [(0, "Settling"), (1, "RolloutStarted"), (2, "RolloutStarted")])
+def test_a_template_that_follows_the_last_rollback_is_waited_for_unless_a_pod_crashes(
+    crashing: int, reason: str
+) -> None:
+    """A template is settled once all its pods have answered: who crashes never does, and would hold the fleet for ever."""
+    (name,) = others(1)
+    world = pending()
+    change(world, name, replicas=2)
+    world._start_pods(name)
+    (*pods,) = world.workloads[name].pods
+    pods[:crashing] = [replace(pod, crashing=True, ready=False) for pod in pods[:crashing]]
+    change(world, name, template_mode=Mode.FP16, has_original=True, pods=tuple(pods))
+    decision = world.step()
+    assert decision.status.reason == reason
+    assert any(isinstance(action, Settle) for action in decision.actions) is (crashing == 0)
 
 
 def test_templates_follow_their_pods_while_the_metrics_still_show_the_last_rollback() -> None:
@@ -104,3 +112,53 @@ def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
     assert world.status.step_index == 0
     world.run(20)
     assert world.status.step_index == 1
+
+
+@pytest.mark.parametrize("command", ["abort", "rollback"])
+def test_a_person_can_roll_back_before_anything_was_moved(command: str) -> None:
+    """The gate closes: what somebody starts in FP16 by hand is started in FP32, until a person asks for another attempt."""
+    world = fleet()
+    world.blind = {canary()}
+    world.run(2)
+    answer(world, command)
+    world.step(1.0)
+    assert (world.status.phase, world.status.gate_closed) == (Phase.ROLLING_BACK, True)
+    world.blind = set()
+    world.run(3, 1.0)
+    assert (world.status.phase, world.status.gate_closed) == (Phase.HELD, True)
+
+
+def made_again() -> World:
+    """A policy that was deleted in the middle of its rollback, and made again; one trainer has not listened to it."""
+    world = promoted()
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
+    world.deaf = {"hot-4"}
+    world.step(1.0)
+    world.step(1.0)
+    assert "hot-4" in world.really_in(Mode.FP16)
+    world.status, world.bad = Status(), {}
+    return world
+
+
+def test_a_rollback_that_a_deleted_policy_left_half_done_is_finished_first() -> None:
+    world = made_again()
+    world.add("own", mode=Mode.FP16)
+    world.step(1.0)
+    found = world.status.incident
+    assert found is not None
+    assert (world.status.phase, found.reason, found.workloads) == (Phase.ROLLING_BACK, "LatchedWorkloads", ("hot-4",))
+    world.deaf = set()
+    world.run(10, 1.0)
+    assert (world.status.phase, world.really_in(Mode.FP32)) == (Phase.HELD, set(world.workloads))
+
+
+def test_a_rollback_that_was_finished_before_its_policy_was_made_again_is_kept_and_moves_nobody() -> None:
+    """What somebody else trains in FP16, and no policy ever wrote to, is no rollback's business until one is decided."""
+    world = made_again()
+    world.deaf = set()
+    world.train()
+    world.add("own", mode=Mode.FP16)
+    world.step(1.0)
+    assert (world.status.phase, world.status.incident, world.status.gate_closed) == (Phase.HELD, None, True)
+    assert world.status.reason == "LatchedWorkloads"
+    assert "hot-4" in world.status.message
