@@ -162,3 +162,20 @@ def test_a_rollback_that_was_finished_before_its_policy_was_made_again_is_kept_a
     assert (world.status.phase, world.status.incident, world.status.gate_closed) == (Phase.HELD, None, True)
     assert world.status.reason == "LatchedWorkloads"
     assert "hot-4" in world.status.message
+
+
+def test_a_rollout_that_begins_tells_the_gate_what_new_pods_may_start_in() -> None:
+    world = fleet(fallback="bf16")
+    world.status = replace(world.status, gate_closed=True, fallback=Mode.FP32, step_index=2, transition_id=7)
+    status = world.step().status
+    assert (status.phase, status.step_index) == (Phase.PROGRESSING, 0)
+    assert (status.gate_closed, status.precision, status.fallback) == (False, Mode.FP16, Mode.BF16)
+
+
+def test_nothing_is_begun_on_a_fleet_of_which_every_workload_was_latched_by_another() -> None:
+    world = pending()
+    for name in world.workloads:
+        change(world, name, latch=Mode.FP32, has_original=True)
+    world.run(3)
+    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "LatchedWorkloads")
+    assert (world.status.generation, world.log) == (3, [])
