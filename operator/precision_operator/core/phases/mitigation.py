@@ -87,8 +87,9 @@ def _followed(
     window = _heard(replace(window, until=min(window.until, limit)), workload, evaluation)
     reading, at = reading_of(facts, window.uid, window.signal), round(evaluation.at, 3)
     if isinstance(reading, Ok):
-        window = replace(window, good_since=at if window.good_since is None else window.good_since)
-        good = at - max(window.good_since or at, evaluation.continuous_since)
+        since = at if window.good_since is None else window.good_since
+        window = replace(window, good_since=since)
+        good = at - max(since, evaluation.continuous_since)
         return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):

@@ -77,9 +77,9 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
 
 def _attempts(facts: Facts) -> int:
     """Failed attempts that still count: a fleet that stayed Healthy for long enough has proved itself."""
-    status = facts.status
-    guarded = status.phase in (Phase.HEALTHY, Phase.DEGRADED) and status.step_since is not None
-    proved = guarded and facts.now - (status.step_since or 0.0) >= facts.spec.reenable.stable_seconds
+    status, since = facts.status, facts.status.step_since
+    guarded = status.phase in (Phase.HEALTHY, Phase.DEGRADED)
+    proved = guarded and since is not None and facts.now - since >= facts.spec.reenable.stable_seconds
     return 0 if proved else status.attempts
 
 
