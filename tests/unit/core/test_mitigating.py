@@ -14,7 +14,7 @@ from precision_operator.core.model import Observation
 from precision_operator.core.phases.mitigation import ended
 from tests.property.policies import FAST, policy
 from tests.property.test_awkward_histories import answer, change, until
-from tests.property.test_mitigation import MILD, QUICK, SLOW, breached, overflow, window
+from tests.property.test_mitigation import EVALUATION, MILD, QUICK, SLOW, breached, overflow, window
 from tests.property.test_story import promoted
 from tests.property.world import World
 
@@ -32,13 +32,13 @@ def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
 
 
 def edited(world: World, **spec: object) -> None:
-    world.policy = replace(world.policy, spec=policy(**{**FAST, **spec}).spec)  # type: ignore[arg-type]  # only a spec
+    world.policy = replace(world.policy, spec=policy(**{**FAST, **spec}).spec)
 
 
 def damaged(world: World, **fields: object) -> None:
     """The status as another version of the operator, or a person, left it."""
     wire = status_to_wire(world.status)
-    (entry,) = wire["mitigations"]  # type: ignore[misc]
+    (entry,) = wire["mitigations"]
     wire["mitigations"] = [{key: value for key, value in {**entry, **fields}.items() if value is not None}]
     world.status = parse_status(wire)
 
@@ -51,6 +51,19 @@ def test_nothing_new_is_tried_once_the_window_is_over(seconds_left: float, rung:
     assert window(world).rung is rung
     assert asked == (["hot-0"] if rung is Rung.GROWTH_INTERVAL else [])
     assert (world.status.phase, window(world).open) == (Phase.HEALTHY, True)
+
+
+@pytest.mark.parametrize("unread", [True, False])
+def test_nothing_is_given_up_on_a_workload_of_which_nothing_is_known(unread: bool) -> None:
+    """Silence is no breach: what is tried has its chance until it is seen to have failed."""
+    world = tried()
+    before = window(world)
+    world.blind = {"hot-0"}
+    observation = replace(world.observe(), evaluation=None) if unread else world.observe()
+    decision = decide(world.policy, world.status, observation, world.now)
+    (after,) = decision.status.mitigations
+    assert (after.rung, after.until, after.open) == (before.rung, before.until, True)
+    assert not [action for action in decision.actions if isinstance(action, RequestPod)]
 
 
 @pytest.mark.parametrize(("length", "seconds"), [("5m", 300.0), ("10m", WINDOW_SECONDS), ("30m", WINDOW_SECONDS)])
@@ -114,7 +127,7 @@ def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_help
     status = Status(
         mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN))
     )
-    left = Result.OPEN if uids == {"uid-helped"} else Result.FAILED
+    left = Result.OPEN if uids == frozenset({"uid-helped"}) else Result.FAILED
     assert [m.result for m in ended(status, uids)] == [Result.FAILED, Result.MITIGATED, left]
 
 
@@ -127,15 +140,104 @@ def test_what_helped_one_workload_is_still_said_to_have_helped_after_the_fleet_w
     assert window(world).result is Result.MITIGATED
 
 
-@pytest.mark.parametrize(("after", "remembered"), [(-0.001, True), (0.0, False)])
-def test_what_helped_is_remembered_until_the_workload_has_proved_itself(after: float, remembered: bool) -> None:
+@pytest.mark.parametrize(
+    ("fields", "after", "remembered"),
+    [
+        ({}, -0.001, True),
+        ({}, 0.0, False),
+        ({"result": Result.FAILED}, 0.0, True),
+        ({"rung": Rung.BF16}, 0.0, True),
+        ({"good_since": None}, 0.0, True),
+    ],
+)
+def test_what_helped_is_remembered_until_the_workload_has_proved_itself_and_bf16_or_a_failure_for_good(
+    fields: dict[str, object], after: float, remembered: bool
+) -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
     until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
     good_since = window(world).good_since
     assert good_since is not None
+    world.status = replace(world.status, mitigations=(replace(window(world), **fields),))  # type: ignore[arg-type]
     world.now = round(good_since + world.policy.spec.reenable.stable_seconds + after, 3)
     world.step()
     assert bool(world.status.mitigations) is remembered
+
+
+@pytest.mark.parametrize(("name", "values", "dwell"), [("hot-0", MILD, 90.0), ("literal", SLOW, 60.0)])
+def test_a_window_ends_well_once_its_signal_was_good_without_a_gap(
+    name: str, values: dict[Signal, float], dwell: float
+) -> None:
+    """Overflow for the policy's dwell; speed for one window of the metrics, which then shows nothing of the slow time."""
+    world = breached(name, values=values, **overflow(dwell="90s"))
+    found, world.bad = dict(world.bad), {}
+    world.step(dwell - 15.0)
+    world.bad = found
+    world.step()
+    assert window(world, name).good_since is None, "a relapse: what was good before counts no more"
+    world.bad = {}
+    world.step(dwell - 1.0)
+    world.step(1.0)
+    assert window(world, name).open
+    world.step()
+    assert window(world, name).result is Result.MITIGATED
+
+
+@pytest.mark.parametrize(("dwell", "metrics", "chance"), [("60s", "120s", 120.0), ("120s", "60s", 120.0)])
+def test_a_rung_that_is_applied_has_the_longer_of_the_dwell_and_the_metrics_window_to_show_it(
+    dwell: str, metrics: str, chance: float
+) -> None:
+    world = breached(**{**overflow(dwell=dwell), "evaluation": {**EVALUATION, "window": metrics}})
+    until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
+    applied = window(world).acknowledged_at
+    assert applied is not None
+    for seconds, rung in ((chance - 1.0, Rung.HALVE_SCALE), (chance, Rung.GROWTH_INTERVAL)):
+        world.now = applied + seconds
+        world.step()
+        assert window(world).rung is rung
+
+
+def test_a_trainer_has_its_whole_timeout_to_apply_a_rung() -> None:
+    world = promoted(**QUICK)
+    world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
+    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    since, timeout = window(world).rung_since, world.policy.spec.rollback.ack_timeout_seconds
+    assert since is not None
+    for seconds, rung in ((timeout, Rung.HALVE_SCALE), (timeout + 0.001, Rung.GROWTH_INTERVAL)):
+        world.now = since + seconds
+        world.step()
+        assert window(world).rung is rung
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pods", "kept"), [(0, False, False), (0, True, True), (1, False, True), (1, True, True)]
+)
+def test_a_window_ends_with_the_last_pod_of_what_was_scaled_to_zero(replicas: int, pods: bool, kept: bool) -> None:
+    """Between two pods nothing is applied and nothing is over: what is asked for is asked of the pod that comes."""
+    world = breached()
+    world.deaf = {"hot-0"}
+    found = world.workloads["hot-0"].pods if pods else ()
+    change(world, "hot-0", replicas=replicas, pods=found)
+    before = replace(window(world), acknowledged_at=None)
+    world.status = replace(world.status, mitigations=(before,))
+    world.step()
+    assert [m.since for m in world.status.mitigations] == ([before.since] if kept else [])
+    if kept and not pods:
+        assert window(world).acknowledged_at is None
+
+
+def test_an_investigation_asks_for_nothing_so_that_nothing_of_it_is_acknowledged() -> None:
+    world = breached(values=SLOW)
+    world.run(4)
+    assert (window(world).rung, window(world).acknowledged_at, window(world).open) == (None, None, True)
+
+
+def test_who_is_slow_again_after_an_investigation_gets_no_second_one() -> None:
+    world = breached("literal", values=SLOW)
+    world.bad = {}
+    until(world, lambda w: not window(w, "literal").open, seconds=15.0, passes=10)
+    world.bad = {"literal": SLOW}
+    until(world, lambda w: w.status.held, seconds=15.0, passes=6)
+    assert [h.reason for h in world.status.held] == ["TrainingSlow"]
 
 
 class Fine(World):
@@ -153,7 +255,7 @@ class Fine(World):
 @pytest.mark.parametrize("rule", [QUICK, {"rollback": {"strategies": {"P2": "Canary"}}}])
 def test_every_time_in_the_status_is_in_whole_milliseconds(rule: dict[str, object]) -> None:
     """Else it reads otherwise than it was written, and the status would be written again: the world compares them."""
-    world = Fine(policy(**{**FAST, **rule}))  # type: ignore[arg-type]  # only a spec
+    world = Fine(policy(**{**FAST, **rule}))
     for index in range(4):
         world.add(f"hot-{index}")
     world.run(30)
