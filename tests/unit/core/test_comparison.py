@@ -152,3 +152,15 @@ def test_while_the_latches_of_a_held_canary_come_off_all_of_it_is_kept_down() ->
     assert next(c for c in decision.status.conditions if c.type == "Progressing").reason == "Unlatching"
     asked = {a.workload.name: a.mode for a in decision.actions if isinstance(a, RequestPod)}
     assert asked == {hot[0]: Mode.FP32}
+
+
+def test_a_retry_of_a_held_canary_takes_every_latch_off_before_another_attempt_begins() -> None:
+    """Also of who was rolled back earlier and is no part of the canary: a latch that stays would keep it out for ever."""
+    world = compared(by_canary())
+    world.add("old")
+    change(world, "old", latch=Mode.FP32, has_original=True)
+    world.status = replace(world.status, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
+    answer(world, "retry")
+    until(world, lambda w: w.status.phase is not Phase.ROLLING_BACK, passes=4)
+    assert world.status.phase is Phase.PENDING
+    assert not [name for name, w in world.workloads.items() if w.latch is not None]

@@ -52,6 +52,7 @@ def test_a_member_is_latched_though_nothing_on_it_shows_that_it_was_moved() -> N
 def test_a_workload_that_was_moved_before_it_left_the_cohort_is_latched_and_one_that_never_was_is_not() -> None:
     world = promoted()
     world.add("late")
+    change(world, "hot-1", template_mode=Mode.FP32, template_request=None)  # asked, and never settled
     left = tuple(m for m in world.status.members if m.name != "hot-1")
     world.status = replace(world.status, members=left)
     answer(world, "abort")
