@@ -115,3 +115,13 @@ def test_one_workload_alone_says_nothing_of_its_node() -> None:
     world.run(2)
     assert world.status.phase is Phase.DEGRADED
     assert "all on" not in world.status.message
+
+
+def test_workloads_that_are_bound_to_no_pool_are_in_no_pool_together() -> None:
+    nodes = spread(6, lambda index: f"n{index}")
+    world = healthy(nodes, pools=spread(6, lambda index: "" if index < 3 else "gpu=a100"))
+    breach(world, "w0", "w1", "w2")
+    world.step()
+    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.status.incident is not None
+    assert (world.status.incident.scope, "all on" in world.status.message) == (Scope.FLEET, False)

@@ -144,3 +144,12 @@ def test_while_latches_come_off_one_by_one_the_status_stays_as_it_is() -> None:
     world.workloads[taken.workload.name] = replace(world.workloads[taken.workload.name], latch=None)
     assert [a for a in first.actions if isinstance(a, Latch)] != [taken]
     assert decide(world.policy, first.status, world.observe(), world.now).status == first.status
+
+
+def test_without_a_pod_nobody_has_recovered() -> None:
+    world = rolled_back()
+    for name, workload in world.workloads.items():
+        world.workloads[name] = replace(workload, replicas=0, pods=())
+    world.run(20)
+    assert world.status.phase is Phase.HELD
+    assert incident(world).recovered_at is None

@@ -54,7 +54,7 @@ def _pod_reading(
         return Breach(1.0, criterion.severity)
     for query in ("ack", "steps", signal.value):
         if query in evaluation.errors:
-            return Unknown(evaluation.errors[query].split(":", 1)[0])
+            return Unknown(evaluation.errors[query].partition(":")[0])
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
         return Unknown("NoSamples")

@@ -30,7 +30,7 @@ def only_place(facts: Facts, breached: Collection[str], signal: Signal) -> str |
         elsewhere = [
             verdict.readings.get(signal)
             for verdict in facts.verdicts
-            if verdict.workload.uid not in breached and not _places(verdict.workload, place) & (places | {""})
+            if not _places(verdict.workload, place) & (places | {""})
         ]
         fine = sum(isinstance(reading, Ok) for reading in elsewhere)
         if fine >= enough and not any(isinstance(reading, Breach) for reading in elsewhere):

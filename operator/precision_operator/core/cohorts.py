@@ -16,7 +16,7 @@ def cohort_size(weight: int, total: int) -> int:
     """How many workloads a weight (percent) of ``total`` is: rounded down, at least one, all at 100."""
     if total == 0:
         return 0
-    return total if weight >= 100 else max(1, total * weight // 100)
+    return max(1, total * weight // 100)
 
 
 def rank(policy_uid: str, workload_uid: str) -> str:

@@ -82,7 +82,8 @@ def decide(policy: Policy, status: Status, observation: Observation, now: float)
     """
     now = round(now, 3)
     if policy.deleted_at is not None:
-        return _delete(policy, status, observation, now)
+        overdue = now - policy.deleted_at > RELEASE_AFTER_SECONDS
+        return _delete(policy, status, observation, now, overdue=overdue)
     facts = look(policy, status, observation, now)
     outcome = Outcome(status) if policy.spec.suspend else _HANDLERS[status.phase](facts)
     outcome, actions = _write(facts, outcome)
@@ -162,7 +163,7 @@ def _describe(facts: Facts, outcome: Outcome) -> Status:
     )
     if facts.spec.suspend:
         status = replace(status, reason="Suspended", message="spec.suspend is true: nothing is decided or written")
-    elif before.reason == "Suspended" and status.reason == "Suspended":
+    elif status.reason == "Suspended":
         status = replace(status, reason="Resumed", message="")
     elif status.phase is Phase.PENDING and outcome.waiting is not None:
         status = replace(status, reason=outcome.waiting.reason, message=outcome.waiting.message)
@@ -221,12 +222,11 @@ def _finalizer(policy: Policy) -> tuple[Action, ...]:
     return ()
 
 
-def _delete(policy: Policy, status: Status, observation: Observation, now: float) -> Decision:
+def _delete(policy: Policy, status: Status, observation: Observation, now: float, *, overdue: bool) -> Decision:
     """Restore what we changed, where the policy says so, then let go: within seconds, with or without metrics."""
     if FINALIZER not in policy.finalizers:
         return Decision(status, (), now + IDLE_SECONDS)
     changed = [w for w in observation.workloads if w.has_original] if policy.spec.restore_on_delete else []
-    overdue = policy.deleted_at is not None and now - policy.deleted_at > RELEASE_AFTER_SECONDS
     if changed and not overdue:
         slots, restores = observation.restart_slots, list[Action]()
         for workload in changed:

@@ -168,10 +168,10 @@ class Facts:
     def window_clear(self) -> bool:
         """The metrics' window no longer reaches back into the last rollback: its old breaches are not new ones."""
         incident = self.status.incident
-        if incident is None or self.evaluation is None:
+        if incident is None:
             return True
         over = incident.last_ack_at or incident.decided_at
-        return self.evaluation.at - over >= self.spec.evaluation.window_seconds
+        return self.evaluation is not None and self.evaluation.at - over >= self.spec.evaluation.window_seconds
 
     @property
     def unknown(self) -> tuple[tuple[str, str], ...]:
@@ -228,12 +228,10 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     verdicts = []
     inside = {m.uid for m in facts.status.members} - {h.uid for h in facts.status.held}
     stranded = tuple((w, d) for w, d in facts.rescuable if w.uid in inside)
-    # With BF16 to fall back to, who is not down yet is judged in what the others have left.
-    left = (facts.spec.target,) if facts.status.phase is Phase.ROLLING_BACK else ()
     for workload, _ in (*facts.members, *stranded):
         pods = live_pods(workload)
-        # On its way to BF16 it is judged in what it still trains in.
-        for mode in dict.fromkeys((facts.wanted(workload), facts.target, *left)):
+        # On its way to BF16 it is judged in what it still trains in; with BF16 as fallback, in what the others have left.
+        for mode in dict.fromkeys((facts.wanted(workload), facts.target, facts.spec.target)):
             told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
             crashing = told and any(pod.crashing for pod in pods)
             # What was promoted, or breaches, stays judged even when its metrics are lost: that is Unknown, not gone.

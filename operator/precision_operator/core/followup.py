@@ -22,7 +22,7 @@ class Followed:
     escalate: bool
     """Those who have not acknowledged are restarted."""
     force: bool
-    """Also those of whom nothing is heard."""
+    """Where restarted, also those of whom nothing is heard."""
     waiting: Closed | None
     """Whose acknowledgement is missing; None: all are down."""
     notices: tuple[Notify, ...] = ()
@@ -44,7 +44,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     if not waiting:
         if incident.last_ack_at is None:
             incident = replace(incident, last_ack_at=facts.now)
-        return Followed(incident, late, late and exceeded, None)
+        return Followed(incident, late, exceeded, None)
     notices: tuple[Notify, ...] = ()
     if late and not incident.escalated:
         incident = replace(incident, escalated=True)
@@ -56,7 +56,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
     if exceeded and not any(c.reason == reason for c in facts.status.conditions if c.type == "Progressing"):
         notices += (Notify(reason, message, warning=True),)
-    return Followed(incident, late, late and exceeded, Closed(reason, message), notices)
+    return Followed(incident, late, exceeded, Closed(reason, message), notices)
 
 
 def _asked_since(facts: Facts, incident: Incident) -> float:

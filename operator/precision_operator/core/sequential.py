@@ -72,6 +72,6 @@ def _gain(before: Comparison, sign: float, difference: float, margin: float) -> 
     scatter = before.squares - before.total * before.total / before.looks if before.looks else 0.0
     variance = (max(0.0, scatter) + _PRIOR_VARIANCE) / count
     edge = mean - margin
-    stake = edge / (variance + edge * edge) if edge > 0.0 else 0.0
+    stake = max(edge, 0.0) / (variance + edge * edge)
     # What can be lost is margin + 1: the fortune stays positive.
     return math.log1p(min(stake, STAKE / (1.0 + margin)) * (sign * difference - margin))

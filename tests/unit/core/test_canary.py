@@ -5,13 +5,16 @@ from dataclasses import replace
 
 import pytest
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import DEFAULT_CRITERIA, Severity
+from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
 from precision_operator.api.status import Member, Phase
-from precision_operator.core.canary import depth, difference, trouble
+from precision_operator.core.canary import choose, depth, difference, trouble
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.gates import Closed
+from precision_operator.core.model import Request
+from precision_operator.core.triggers import Trigger
 from tests.property.test_awkward_histories import until
 from tests.property.test_canary import MILD, by_canary, canary_of, compared
 from tests.property.test_story import promoted
@@ -155,3 +158,33 @@ def test_written_and_acknowledged_is_what_the_fleet_is_not_its_canary() -> None:
     incident = world.status.incident
     assert incident is not None
     assert (incident.last_patch_at, incident.last_ack_at) == (None, None)
+
+
+def hot_1_is(world: World, **fields: object) -> None:
+    """Other pods of one workload, and its process in what they were told."""
+    view = world.workloads["hot-1"]
+    pods = tuple(replace(pod, **fields) for pod in view.pods)  # type: ignore[arg-type]
+    world.workloads["hot-1"] = replace(view, pods=pods)
+    world.modes.update({pod.name: (pod.effective_mode or Mode.FP32, 9) for pod in pods})
+
+
+@pytest.mark.parametrize(
+    ("breached", "fields", "compared_at_all"),
+    [
+        (("hot-0", "hot-1"), {}, True),
+        (("hot-0",), {}, False),
+        (("hot-0", "hot-1"), {"request": Request(9, Mode.FP32)}, False),
+        (("hot-0", "hot-1"), {"terminating": True}, False),
+    ],
+    ids=["two", "one alone", "the other is in the fallback already", "the other's pods are leaving"],
+)
+def test_a_canary_needs_another_breached_workload_that_still_trains_in_reduced_precision(
+    breached: tuple[str, ...], fields: dict[str, object], compared_at_all: bool
+) -> None:
+    world = promoted()
+    hot_1_is(world, **fields)
+    uids = tuple((name, world.workloads[name].uid) for name in breached)
+    trigger = Trigger(Severity.P2, Scope.FLEET, "OverflowRateHigh", "", uids, world.now, Strategy.CANARY)
+    chosen = choose(facts(world), trigger)
+    assert bool(chosen) is compared_at_all
+    assert {member.name for member in chosen} <= set(breached)

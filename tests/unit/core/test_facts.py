@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
+
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
+from precision_operator.api.status import Phase
+from precision_operator.core.decide import decide
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.model import PodView
 from precision_operator.core.progress import progress_of
-from tests.property.test_awkward_histories import change
+from tests.property.test_awkward_histories import answer, change, crash
 from tests.property.test_story import fleet, promoted
 from tests.property.world import World
 
@@ -60,3 +64,38 @@ def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer()
         last = replace(incident, decided_at=world.now - 2 * window, last_ack_at=world.now - ago)
         world.status = replace(world.status, incident=last)
         assert facts(world).window_clear is clear
+
+
+def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been_read() -> None:
+    world = promoted()
+    assert look(world.policy, world.status, replace(world.observe(), evaluation=None), world.now).window_clear
+    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
+    world.run(4)
+    world.bad, world.now = {}, world.now + 3600.0
+    answer(world, "retry")
+    unread = replace(world.observe(), evaluation=None)
+    assert [h.name for h in decide(world.policy, world.status, unread, world.now).status.held] == ["hot-2"]
+    assert world.decide().status.held == ()
+
+
+def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_show_the_old_precision() -> None:
+    world = fleet()
+    world.deaf = set(world.workloads)
+    world.run(2, 1.0)
+    (member,) = world.status.members
+    assert world.status.phase is Phase.PROGRESSING
+    assert world.step(1.0).status.failing == (), "told, and merely slow to answer"
+    crash(world, member.name)
+    assert (world.step(1.0).status.phase, world.status.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
+
+
+@pytest.mark.parametrize(
+    ("attempts", "level", "expected"), [(0, 0.4, 0.4), (1, 0.4, 0.1), (1, 0.02, 0.02), (1, None, None)]
+)
+def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_asked_for_at_all(
+    attempts: int, level: float | None, expected: float | None
+) -> None:
+    """``promoteBelow: null``: not breached is enough."""
+    world = fleet(criteria={"failures": {"promoteBelow": level}}, reenable={"success": 0.9})
+    world.status = replace(world.status, attempts=attempts)
+    assert facts(world).promotion[Signal.FAILURES].promote_below == pytest.approx(expected)

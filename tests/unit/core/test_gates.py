@@ -1,9 +1,49 @@
-"""What gates have in common."""
+"""What gates have in common, and what each says."""
 
-from precision_operator.core.gates import names
+import pytest
+
+from precision_operator.api.spec import Delivery
+from precision_operator.api.status import Status
+from precision_operator.core.gates import GateInput, names
+from precision_operator.core.gates.monitored import monitored
+from precision_operator.core.model import Evaluation, WorkloadView
+from precision_operator.core.progress import accepted_modes, progress_of
+from tests.property.policies import policy
 
 
 def test_a_list_of_names_is_sorted_and_bounded_and_says_how_many_are_left_out() -> None:
     assert names(["b", "a"]) == "a, b"
     assert names(list("gfedcba")) == "a, b, c, d, e and 2 more"
     assert names(list("edcba")) == "a, b, c, d, e"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "fleet_runs", "reason"),
+    [
+        ((1,), True, "AwaitingEvaluation"),
+        ((0, 1), True, "AwaitingEvaluation"),
+        ((0, 0), True, "CohortNotRunning"),
+        ((0,), False, None),
+    ],
+    ids=["it runs", "one of it runs", "it does not run", "nothing of the fleet runs"],
+)
+def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_the_fleet_runs(
+    replicas: tuple[int, ...], fleet_runs: bool, reason: str | None
+) -> None:
+    given = policy()
+    views = [WorkloadView("ns", f"w{number}", f"uid-{number}", replicas=count) for number, count in enumerate(replicas)]
+    accepted = accepted_modes(given.spec.target, rollback=False)
+    closed = monitored(
+        GateInput(
+            policy=given,
+            status=Status(),
+            stage=given.spec.stages[0],
+            evaluation=Evaluation(1000.0, 0.0),
+            progress=tuple((view, progress_of(view, accepted, None, Delivery.NEW_ONLY)) for view in views),
+            fleet_runs=fleet_runs,
+            verdicts=(),
+            promotion={},
+            evidence_since=None,
+        )
+    )
+    assert (closed.reason if closed is not None else None) == reason

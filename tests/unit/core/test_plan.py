@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.core.actions import Action, Latch, RequestPod, Settle, SettleStage, WriteTemplate
+from precision_operator.core.actions import Action, Latch, RequestPod, Settle, SettleStage, Tuning, WriteTemplate
 from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, SettleIntent, WorkloadView
 from precision_operator.core.plan import Budget, Desired, highest_generation, plan
 from precision_operator.core.settle import next_settle
@@ -169,3 +169,22 @@ def test_one_pod_that_is_heard_is_enough_to_know_that_its_gang_is_deaf() -> None
     told = tuple(replace(UP, name=name, uid=name, request=Request(8, Mode.FP16)) for name in ("p", "silent"))
     gang = workload(pods=told, replicas=2, updated_replicas=2)
     assert planned(up(gang, escalate=True)) == [WriteTemplate(gang, Mode.FP16, GENERATION, None)]
+
+
+def test_one_pod_that_the_gate_did_not_start_safely_is_reason_enough_to_restart_its_workload() -> None:
+    safe, up_still = PodView("p", "uid-p"), PodView("q", "uid-q", started_mode=Mode.FP16)
+    view = literal(template_mode=Mode.FP16, pods=(safe, up_still), replicas=2, updated_replicas=2)
+    down = Desired(view, Mode.FP32, Delivery.RESTART, rollback=True)
+    assert planned(down) == [WriteTemplate(view, Mode.FP32, GENERATION, Mode.FP32)]
+    assert planned(replace(down, workload=replace(view, pods=(safe, replace(safe, name="q"))))) == []
+
+
+def test_a_tuning_reaches_every_pod_that_was_not_asked_since_and_no_pod_twice() -> None:
+    """A pod that its settled template started in the target has never been asked for anything."""
+    never = PodView("never", "uid-never", hot=True, started_mode=Mode.FP16)
+    asked = [replace(never, name=f"at-{at}", request=Request(at, Mode.FP16)) for at in (7, 8, 9)]
+    view = workload(pods=(never, *asked), replicas=4, updated_replicas=4)
+    tuned = replace(up(view), tuning=Tuning(loss_scale_factor=0.5), tuned_by=8)
+    found = {a.pod.name: a.tuning for a in planned(tuned) if isinstance(a, RequestPod)}
+    assert found == {"never": Tuning(loss_scale_factor=0.5), "at-7": Tuning(loss_scale_factor=0.5)}
+    assert planned(replace(tuned, tuning=None)) == []

@@ -130,3 +130,10 @@ def test_new_only_is_told_at_once_and_done_when_the_template_is() -> None:
 
     assert new_only(HOT) == Progress(told=True, acknowledged=False, settled=False)
     assert new_only(replace(HOT, template_mode=Mode.FP16)) == Progress(told=True, acknowledged=True, settled=True)
+
+
+def test_a_workload_that_is_scaled_to_nothing_has_moved_once_its_last_pod_is_gone() -> None:
+    leaving = replace(UNTOLD, terminating=True, started_mode=Mode.FP32)
+    idle = replace(HOT, replicas=0, template_mode=Mode.FP16, pods=(leaving,))
+    assert hot(idle, says()) == Progress(told=False, acknowledged=False, settled=True)
+    assert hot(replace(idle, pods=()), says()) == Progress(told=True, acknowledged=True, settled=True)

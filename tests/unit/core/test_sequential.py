@@ -86,3 +86,11 @@ def test_nothing_is_staked_on_a_difference_that_has_not_shown_itself_beyond_the_
     assert look(even, 1.0, margin=MARGIN).better == 0.0
     ahead = Comparison(looks=9, total=4.5, squares=2.3)
     assert look(ahead, 1.0, margin=MARGIN).better > 0.0
+
+
+@pytest.mark.parametrize(("short", "better"), [(0.0, Verdict.BETTER), (1e-6, Verdict.OPEN)])
+def test_evidence_that_has_just_reached_its_bound_is_enough(short: float, better: Verdict) -> None:
+    """Ville's inequality: with probability alpha at most the fortune ever reaches 1/alpha."""
+    reached = math.log(2.0 / ALPHA) - short
+    assert verdict(Comparison(better=reached), alpha=ALPHA) is better
+    assert (verdict(Comparison(worse=reached), alpha=ALPHA) is Verdict.WORSE) is (better is Verdict.BETTER)

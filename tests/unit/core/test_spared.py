@@ -1,4 +1,4 @@
-"""The windows of mitigation at their edges: whom they spare, until when, and on whom something can be tried."""
+"""What a window of mitigation spares, until which moment, and on whom something can be tried in it."""
 
 from dataclasses import replace
 
@@ -25,9 +25,8 @@ def breached(*, window: str = "10m", left: float = 300.0, **spec: object) -> Fac
 
 
 def with_window(world: World, left: float) -> Facts:
-    opened = Mitigation(
-        "hot-1", uid("hot-1"), Signal.OVERFLOW, world.now - 60.0, world.now + left, Rung.HALVE_SCALE, 7, world.now - 60.0
-    )
+    began, until = world.now - 60.0, world.now + left
+    opened = Mitigation("hot-1", uid("hot-1"), Signal.OVERFLOW, began, until, Rung.HALVE_SCALE, 7, rung_since=began)
     world.status = replace(world.status, mitigations=(opened,))
     return look(world.policy, world.status, world.observe(), world.now)
 
@@ -49,7 +48,13 @@ def breach(severity: Severity = Severity.P2) -> Failing:
         ("10m", 0.001, Severity.P2, True),
         ("10m", 0.0, Severity.P2, False),
     ],
-    ids=["however short it is", "the policy has none any more", "a graver breach", "until its last moment", "it is over"],
+    ids=[
+        "however short it is",
+        "the policy has none any more",
+        "a graver breach",
+        "until its last moment",
+        "it is over",
+    ],
 )
 def test_a_window_spares_a_mild_breach_until_it_ends(
     window: str, left: float, severity: Severity, expected: bool

@@ -1,0 +1,90 @@
+"""What calls for a rollback when several things ask for one at once, or nothing is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from precision_operator.api.incident import Scope
+from precision_operator.api.mitigation import Mitigation, Result
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.status import Failing, Phase
+from precision_operator.contract import ROLLBACK
+from precision_operator.core.decide import decide
+from precision_operator.core.facts import look
+from precision_operator.core.triggers import Trigger, find_trigger
+from tests.property.test_awkward_histories import NAN, answer
+from tests.property.test_story import promoted
+from tests.property.world import World
+
+MILD = {Signal.OVERFLOW: 0.25}
+AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "0s"}}}
+
+
+def trigger(world: World) -> Trigger:
+    found = find_trigger(look(world.policy, world.status, world.observe(), world.now))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("values", "answered", "severity", "strategy"),
+    [
+        ({}, "Canary", Severity.P2, Strategy.GRADUAL),
+        (MILD, "Canary", Severity.P2, Strategy.GRADUAL),
+        (MILD, "Gradual", Severity.P2, Strategy.GRADUAL),
+        (NAN, "Canary", Severity.P0, Strategy.EMERGENCY),
+    ],
+    ids=["no breach", "mild, by canary", "mild, gradually", "an emergency"],
+)
+def test_a_rollback_that_a_person_asked_for_reaches_the_fleet_as_fast_as_its_worst_breach_asks(
+    values: dict[Signal, float], answered: str, severity: Severity, strategy: Strategy
+) -> None:
+    world = promoted(rollback={**AT_ONCE, "strategies": {"P2": answered}})
+    world.bad = {"hot-1": values}
+    answer(world, ROLLBACK.rpartition("/")[2])
+    found = trigger(world)
+    assert (found.scope, found.severity, found.strategy) == (Scope.FLEET, severity, strategy)
+
+
+def silent_for(seconds: float) -> World:
+    """A promoted fleet without believable metrics for so long, whose policy rolls back after 60 s of that."""
+    rules = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
+    world = promoted(evaluation=rules)
+    world.down = True
+    world.status = replace(world.status, no_data_since=world.now - seconds)
+    return world
+
+
+def test_metrics_that_nobody_asked_for_are_no_silence() -> None:
+    """A policy that names an unknown query is not evaluated at all: that says nothing of its trainers."""
+    world = silent_for(3600.0)
+    assert world.decide().status.reason == "NoData"
+    unread = replace(world.observe(), evaluation=None)
+    assert decide(world.policy, world.status, unread, world.now).status.phase is Phase.HEALTHY
+    answer(world, ROLLBACK.rpartition("/")[2])
+    asked = decide(world.policy, world.status, unread, world.now).status
+    assert (asked.phase, asked.reason) == (Phase.ROLLING_BACK, "RollbackRequested")
+
+
+@pytest.mark.parametrize(
+    ("result", "until", "counts_from"),
+    [
+        (Result.OPEN, 700.0, 700.0),
+        (Result.OPEN, 300.0, 500.0),
+        (Result.OPEN, 2000.0, 1000.0),
+        (Result.MITIGATED, 700.0, 500.0),
+        (Result.FAILED, 2000.0, 500.0),
+    ],
+)
+def test_only_a_window_that_is_open_moves_the_deadline_and_never_to_before_the_breach_or_into_the_future(
+    result: Result, until: float, counts_from: float
+) -> None:
+    """Seconds: the breach stands since 500, now is 1000."""
+    world = promoted(rollback=AT_ONCE)
+    world.bad = {"hot-1": MILD}
+    began, uid = world.now - 1000.0, world.workloads["hot-1"].uid
+    breach = Failing("hot-1", uid, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
+    window = Mitigation("hot-1", uid, Signal.OVERFLOW, since=began, until=began + until, result=result)
+    world.status = replace(world.status, failing=(breach,), mitigations=(window,))
+    assert trigger(world).detected_at == began + counts_from
