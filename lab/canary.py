@@ -4,7 +4,8 @@
 
 Each replication is one comparison of a canary with the rest, looked at after every window of the metrics. Loss noise is
 what docs/sentinel.md measured (two seeds of one FP32 training differ by 0.33 % in means of 50 steps, lag-1
-autocorrelation 0.09); the noise of overflow and failures is that of counting steps and runs.
+autocorrelation 0.09), that of throughput what docs/canary-rollback.md says; the noise of overflow and failures is that of
+counting steps and runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from precision_operator.core.sequential import look, verdict
 
 LOSS_SIGMA, LOSS_LAG = 0.0033, 0.09
 """Measured: docs/sentinel.md, *by measured noise*."""
+SPEED_QUIET, SPEED_BUSY = (0.092, 0.70), (0.275, 0.69)
+"""(sigma, lag-1 autocorrelation) of throughput in windows of 10 s, measured: docs/canary-rollback.md. Longer ones are quieter."""
 RULES = CanarySpec()
 ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 WINDOW_SECONDS = 300.0
@@ -42,12 +45,25 @@ Draw = Callable[[np.random.Generator, int, float, int], Readings]
 """(dice, looks, level, workloads) → readings [looks, workloads]."""
 
 
+def _series(dice: np.random.Generator, looks: int, workloads: int, sigma: float, lag: float) -> Readings:
+    noise = dice.normal(0.0, sigma, (looks, workloads))
+    for index in range(1, looks):
+        noise[index] = lag * noise[index - 1] + math.sqrt(1.0 - lag**2) * noise[index]
+    return noise
+
+
 def loss(dice: np.random.Generator, looks: int, level: float, workloads: int) -> Readings:
     """Relative distance of the loss from its FP32 baseline, as an autoregressive series."""
-    noise = dice.normal(0.0, LOSS_SIGMA, (looks, workloads))
-    for index in range(1, looks):
-        noise[index] = LOSS_LAG * noise[index - 1] + math.sqrt(1.0 - LOSS_LAG**2) * noise[index]
-    return level + noise
+    return level + _series(dice, looks, workloads, LOSS_SIGMA, LOSS_LAG)
+
+
+def speed(sigma: float, lag: float) -> Draw:
+    """Throughput relative to the FP32 baseline, as an autoregressive series."""
+
+    def draw(dice: np.random.Generator, looks: int, level: float, workloads: int) -> Readings:
+        return level * (1.0 + _series(dice, looks, workloads, sigma, lag))
+
+    return draw
 
 
 def uneven(spread: float) -> Draw:
@@ -88,6 +104,8 @@ NONE = (
     Case("30 % of 20 runs a window fail", Signal.FAILURES, counted(20), 0.30, 0.30),
     Case("overflow 3 % of 1000 steps (the canary has none)", Signal.OVERFLOW, counted(1000), 0.03, 0.0),
     Case("the same of 20 steps", Signal.OVERFLOW, counted(20), 0.03, 0.0),
+    Case("speed 0.85 of FP32's, on a quiet machine", Signal.SPEED, speed(*SPEED_QUIET), 0.85, 0.85),
+    Case("the same, on one whose neighbours work", Signal.SPEED, speed(*SPEED_BUSY), 0.85, 0.85),
     Case("loss 12 %, workloads differ for good by 1 %", Signal.DIVERGENCE, uneven(0.01), 0.12, 0.12),
     Case("the same, by 3 %", Signal.DIVERGENCE, uneven(0.03), 0.12, 0.12),
     Case("the same, canary of 10 of 40", Signal.DIVERGENCE, uneven(0.03), 0.12, 0.12, 40),
@@ -97,6 +115,8 @@ SOME = (
     Case("overflow 8 % of 1000 steps, canary none", Signal.OVERFLOW, counted(1000), 0.08, 0.0),
     Case("loss 15 % above FP32, canary 2 %", Signal.DIVERGENCE, loss, 0.15, 0.02),
     Case("loss 10 %, canary 2 %", Signal.DIVERGENCE, loss, 0.10, 0.02),
+    Case("speed 0.8 of FP32's, canary 1, quiet", Signal.SPEED, speed(*SPEED_QUIET), 0.8, 1.0),
+    Case("the same, busy", Signal.SPEED, speed(*SPEED_BUSY), 0.8, 1.0),
     Case("60 % of 4 runs a window fail, canary 5 %", Signal.FAILURES, counted(4), 0.60, 0.05),
     Case("30 % of 4 runs a window fail, canary 5 %", Signal.FAILURES, counted(4), 0.30, 0.05),
 )
