@@ -64,7 +64,8 @@ def speed(sigma: float, lag: float) -> Draw:
 
     def draw(dice: np.random.Generator, looks: int, level: float, workloads: int) -> Readings:
         noise = _series(dice, looks * parts, workloads, sigma, lag).reshape(looks, parts, workloads)
-        return level * (1.0 + noise.mean(axis=1))
+        means: Readings = noise.mean(axis=1)
+        return level * (1.0 + means)
 
     return draw
 

@@ -57,6 +57,8 @@ def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
     assert isinstance(speed(0.5, silence), Breach)
     assert isinstance(speed(1.0, silence), Ok)
     assert speed(0.5, silence + 0.5) == speed(1.0, silence + 0.5) == Unknown("SamplesTooOld")
+    older = readings(evaluation(p=replace(FINE, sampled_at=AT - silence - 0.5)), spec=spec).readings
+    assert {signal for signal, found in older.items() if not isinstance(found, Ok)} == {Signal.SPEED}
 
 
 def test_a_pod_that_is_not_seen_is_unknown_not_fine() -> None:

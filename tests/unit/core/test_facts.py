@@ -99,3 +99,20 @@ def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_aske
     world = fleet(criteria={"failures": {"promoteBelow": level}}, reenable={"success": 0.9})
     world.status = replace(world.status, attempts=attempts)
     assert facts(world).promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("up", [0, 1, 2])
+def test_a_workload_of_which_one_pod_is_still_up_is_guarded_and_its_template_follows_once_both_are_down(
+    up: int,
+) -> None:
+    """Of a fleet whose target has changed: nobody is a member, and what was moved is looked after all the same."""
+    world = promoted()
+    world.status = replace(world.status, members=())
+    pods = tuple(
+        PodView(f"hot-0-{n}", f"pod-{n}", hot=True, started_mode=Mode.FP16 if n < up else Mode.FP32) for n in range(2)
+    )
+    change(world, "hot-0", pods=pods, replicas=2, updated_replicas=2)
+    world.modes.update({pod.name: (pod.started_mode or Mode.FP32, 0) for pod in pods})
+    found = facts(world)
+    assert ("hot-0" in {w.name for w, _ in found.residual}) == (up > 0)
+    assert found.lags(world.workloads["hot-0"]) == (up == 0)
