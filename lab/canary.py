@@ -29,9 +29,9 @@ from precision_operator.core.sequential import look, verdict
 
 LOSS_SIGMA, LOSS_LAG = 0.0033, 0.09
 """Measured: docs/sentinel.md, *by measured noise*."""
-SPEED_QUIET, SPEED_BUSY = (0.092, 0.70), (0.275, 0.69)
-"""(sigma, lag-1 autocorrelation) of throughput, measured in such windows: docs/canary-rollback.md."""
 SPEED_WINDOW_SECONDS = 10.0
+SPEED_QUIET, SPEED_BUSY = (0.092, 0.70), (0.275, 0.69)
+"""(sigma, lag-1 autocorrelation) of throughput in windows of this length, measured: docs/canary-rollback.md."""
 RULES = CanarySpec()
 ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 WINDOW_SECONDS = 300.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, fleet, guarded, in_phase
+from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, approval_after, fleet, guarded, in_phase
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
 from precision_operator.contract import ABORT, RETRY, ROLLBACK
 
-_APPROVAL: dict[str, object] = {"steps": [{"setWeight": 40}, {"pause": {}}, {"setWeight": 100}]}
+_APPROVAL = approval_after(40)
 
 
 def attempts() -> Line:

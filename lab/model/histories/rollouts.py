@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from lab.model.histories.stage import MINUTE, OVERFLOWS, Cluster, Line, fleet, guarded, in_phase
+from lab.model.histories.stage import MINUTE, OVERFLOWS, Cluster, Line, approval_after, fleet, guarded, in_phase
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.status import Phase
 from precision_operator.contract import PROMOTE
 
-_APPROVAL: dict[str, object] = {"steps": [{"setWeight": 60}, {"pause": {}}, {"setWeight": 100}]}
+_APPROVAL = approval_after(60)
 
 
 def by_steps() -> Line:
@@ -95,12 +93,11 @@ def not_the_precision() -> Line:
     line.world.everywhere = {}
     line.passes(5)
     moved = sorted({member.name for member in line.world.status.members})
-    here, there = moved[:2], moved[2:]
+    here = moved[:2]
     line.happens(f"{' and '.join(here)} now run on one node, and overflow; the others run elsewhere")
     for name in moved:
         line.world.runs_on(name, "bad" if name in here else "good")
     line.world.bad = dict.fromkeys(here, OVERFLOWS)
-    assert there
     line.passes(6)
     return line
 
@@ -108,13 +105,10 @@ def not_the_precision() -> Line:
 def one_pool_of_a_fleet() -> Line:
     """A promoted fleet breaches on one pool of nodes only; then elsewhere too"""
     line = guarded(hot=6, literal=False)
-    bad = ["hot-0", "hot-1", "hot-2"]
     for number in range(6):
-        line.world.runs_on(f"hot-{number}", f"node-{number}")
-        pool = "old" if number < 3 else "new"
-        line.world.pods_are(f"hot-{number}", lambda _, pod, pool=pool: replace(pod, pool=pool))  # type: ignore[misc]
+        line.world.runs_on(f"hot-{number}", f"node-{number}", pool="old" if number < 3 else "new")
     line.happens("all of the old pool overflow, on three nodes")
-    line.world.bad = dict.fromkeys(bad, OVERFLOWS)
+    line.world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-2"), OVERFLOWS)
     line.passes(8)
     line.happens("one of the new pool too")
     line.world.bad["hot-4"] = OVERFLOWS

@@ -11,7 +11,8 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.status import Phase, Status
+from precision_operator.contract import STAMP
 from precision_operator.core.model import Observation, PodView
 
 MINUTE = 60.0
@@ -42,9 +43,9 @@ class Cluster(World):
         pods = tuple(change(number, pod) for number, pod in enumerate(found.pods))
         self.workloads[name] = replace(found, pods=pods)
 
-    def runs_on(self, name: str, node: str) -> None:
-        """All pods of a workload run on one node."""
-        self.pods_are(name, lambda _, pod: replace(pod, node=node, pool=f"pool={node}"))
+    def runs_on(self, name: str, node: str, *, pool: str = "") -> None:
+        """All pods of a workload run on one node, which has a pool of its own where none is named."""
+        self.pods_are(name, lambda _, pod: replace(pod, node=node, pool=pool or f"pool={node}"))
 
     def workload_is(self, name: str, **changes: object) -> None:
         """Change a workload from outside."""
@@ -62,7 +63,7 @@ class Cluster(World):
     def says(self, command: str, message: str = "", by: str = "") -> None:
         """A person's command, in answer to the transition that stands now."""
         given = f"{self.status.transition_id}: {message}" if message else str(self.status.transition_id)
-        stamp = {f"{command}-by": by} if by else {}
+        stamp = {f"{command}{STAMP}": by} if by else {}
         self.policy = replace(self.policy, annotations={**self.policy.annotations, command: given, **stamp})
 
     def respec(self, **spec: object) -> None:
@@ -72,7 +73,7 @@ class Cluster(World):
 
     def made_again(self) -> None:
         """The policy is deleted, and made again with the same spec: it knows nothing of what was before."""
-        self.status = type(self.status)()
+        self.status = Status()
         self.policy = replace(self.policy, annotations={})
 
 
@@ -80,16 +81,21 @@ Line = Timeline[Cluster]
 History = Callable[[], Line]
 
 
+def approval_after(weight: int) -> dict[str, object]:
+    """Two steps, of which the second waits for a person."""
+    return {"steps": [{"setWeight": weight}, {"pause": {}}, {"setWeight": 100}]}
+
+
 def in_phase(phase: Phase) -> Callable[[Cluster], bool]:
     """Whether the policy is in this phase."""
     return lambda world: world.status.phase is phase
 
 
-def fleet(hot: int = 5, *, pods: int = 2, literal: bool = True, **spec: object) -> Line:
-    """Some hot workloads of several pods, and one that is moved by restart, none of them moved yet."""
+def fleet(hot: int = 5, *, literal: bool = True, **spec: object) -> Line:
+    """Some hot workloads of two pods each, and one that is moved by restart, none of them moved yet."""
     world = Cluster(**spec)
     for index in range(hot):
-        world.add(f"hot-{index}", pods=pods)
+        world.add(f"hot-{index}", pods=2)
     if literal:
         world.add("literal", hot=False)
     for number, name in enumerate(world.workloads):
@@ -97,9 +103,9 @@ def fleet(hot: int = 5, *, pods: int = 2, literal: bool = True, **spec: object) 
     return Line(world)
 
 
-def guarded(hot: int = 5, *, pods: int = 2, literal: bool = True, **spec: object) -> Line:
+def guarded(hot: int = 5, *, literal: bool = True, **spec: object) -> Line:
     """The same, promoted and settled; the table begins there."""
-    line = fleet(hot, pods=pods, literal=literal, **spec)
+    line = fleet(hot, literal=literal, **spec)
     line.until(in_phase(Phase.HEALTHY))
     line.passes(6)
     return Line(line.world)
