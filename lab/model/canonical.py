@@ -65,8 +65,8 @@ class _Encoder:
 
     def key(self) -> object:
         fleet = self._fleet
-        policy, number = fleet.policy, str(fleet.status.transition_id)
-        alive = {workload.uid for workload in fleet.workloads.values()}
+        policy, number = fleet.policy, str(fleet.state.transition_id)
+        alive = {workload.key for workload in fleet.workloads.values()}
         return (
             self._status,
             tuple(sorted(self.local(name) for name in fleet.workloads)),
@@ -78,7 +78,7 @@ class _Encoder:
             fleet.edits,
             fleet.down,
             self._ago(fleet.continuous_since),
-            self._ago(fleet.now - (fleet.status.step_since or fleet.stage_since) + fleet.stage_since),
+            self._ago(fleet.now - (fleet.state.step_since or fleet.stage_since) + fleet.stage_since),
             fleet.stage_total,
             fleet.unstaged,
         )
@@ -99,23 +99,23 @@ class _Encoder:
                 name in fleet.lowered,
                 name in fleet.left_over,
                 fleet.originals.get(name),
-                tuple(self._entries.get(workload.uid, ())),
+                tuple(self._entries.get(workload.key, ())),
             )
         )
 
     def _encode_status(self) -> object:
-        """The status without what it says of single workloads: that goes to the workloads."""
-        status, said = self._fleet.status, []
-        for name in _names_of(type(status)):
-            value = getattr(status, name)
+        """The state without what it says of single workloads: that goes to the workloads."""
+        state, said = self._fleet.state, []
+        for name in _names_of(type(state)):
+            value = getattr(state, name)
             if isinstance(value, tuple) and value and hasattr(value[0], "uid"):
                 for entry in value:
-                    self._entries[entry.uid].append((name, self.encode(entry)))
+                    self._entries[entry.key].append((name, self.encode(entry)))
             else:
                 said.append(self._field(name, value))
-        if status.canary and status.incident is not None:
+        if state.canary and state.incident is not None:
             for workload in self._fleet.workloads.values():  # whom the canary is compared with
-                self._entries[workload.uid].append(workload.name in status.incident.workloads)
+                self._entries[workload.key].append(workload.name in state.incident.workloads)
         return tuple(said)
 
     def encode(self, value: object) -> object:
@@ -173,8 +173,8 @@ def _flat(value: object, generations: list[int]) -> object:
 
 
 def _generations(fleet: Fleet) -> Iterator[int]:
-    yield from (0, fleet.status.generation)
+    yield from (0, fleet.state.generation)
     yield from (applied for _, applied in fleet.modes.values())
-    yield from (window.generation for window in fleet.status.mitigations)
+    yield from (window.generation for window in fleet.state.mitigations)
     for workload in fleet.workloads.values():
         yield from _shape(workload)[1]

@@ -13,7 +13,7 @@ from precision_operator.api.canary import Verdict
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.contract import FINALIZER, RETRY
 from precision_operator.core.model import PodView, WorkloadView
 
@@ -78,72 +78,72 @@ def converge(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         now = _pass(now, checker)
     else:
         what = "keeps writing" if now.writes > writes else "never rests"
-        checker.report("L1", f"{what} in {now.status.phase}: {now.status.reason}", fleet.status)
+        checker.report("L1", f"{what} in {now.state.phase}: {now.state.reason}", fleet.state)
     known.update(path)
 
 
 def _rest(fleet: Fleet, checker: Checker) -> None:
     """What a state may look like that no pass changes any more."""
-    status, spec = fleet.status, fleet.policy.spec
+    state, spec = fleet.state, fleet.policy.spec
     before = fleet.writes
     fleet = _pass(fleet, checker)
     if fleet.writes > before:
-        checker.report("L4", f"a steady fleet is written to in {status.phase}", status)
+        checker.report("L4", f"a steady fleet is written to in {state.phase}", state)
     if spec.suspend:
         return
-    absent = not _running(fleet) & {m.name for m in status.members}
+    absent = not _running(fleet) & {m.name for m in state.members}
     # Where no process trains there is nothing to watch: a rollout waits, and says so.
-    waits = status.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or status.reason in _EXPLAINED)
-    explained = status.phase in _RESTING or waits or (status.by_canary and status.reason in _VERDICTS)
+    waits = state.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or state.reason in _EXPLAINED)
+    explained = state.phase in _RESTING or waits or (state.by_canary and state.reason in _VERDICTS)
     if not explained:
-        checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
+        checker.report("L1", f"stays in {state.phase} without a fault: {state.reason}", state)
         return
     _counted(fleet, checker)
     stuck = [w.name for w in fleet.workloads.values() if w.settle is not None or w.paused]
     if stuck:
-        checker.report("L1", f"at rest in {status.phase} with a Deployment left paused", status)
+        checker.report("L1", f"at rest in {state.phase} with a Deployment left paused", state)
     down = fleet.really_in(spec.fallback)
-    held = {h.name for h in status.held}
-    if status.phase is Phase.DEGRADED and not held & set(fleet.workloads):
-        checker.report("L1", "at rest in Degraded though nothing is held", status)
-    if status.phase is Phase.HELD and any(
+    held = {h.name for h in state.held}
+    if state.phase is Phase.DEGRADED and not held & set(fleet.workloads):
+        checker.report("L1", "at rest in Degraded though nothing is held", state)
+    if state.phase is Phase.HELD and any(
         fleet.workloads[name].latch is None for name in fleet.lowered & _movable(fleet)
     ):
-        checker.report("S1", "at rest in Held without the latch that outlives the policy", status)
-    if status.phase is Phase.HELD and _running(fleet) - down:
-        checker.report("L1", "at rest in Held with a process that is not in the fallback", status)
-    if status.phase in (Phase.HEALTHY, Phase.DEGRADED):
-        guarded = ({m.name for m in status.members} - held) & _movable(fleet) - _fought(fleet)
+        checker.report("S1", "at rest in Held without the latch that outlives the policy", state)
+    if state.phase is Phase.HELD and _running(fleet) - down:
+        checker.report("L1", "at rest in Held with a process that is not in the fallback", state)
+    if state.phase in (Phase.HEALTHY, Phase.DEGRADED):
+        guarded = ({m.name for m in state.members} - held) & _movable(fleet) - _fought(fleet)
         if any(name not in fleet.really_in(fleet.due(name)) for name in guarded):
-            checker.report("L1", f"at rest in {status.phase} with a member that is not in the target", status)
+            checker.report("L1", f"at rest in {state.phase} with a member that is not in the target", state)
         if any(fleet.workloads[name].template_mode is not fleet.due(name) for name in guarded):
             checker.report(
-                "L1", f"at rest in {status.phase} with a template that does not say its member's mode", status
+                "L1", f"at rest in {state.phase} with a template that does not say its member's mode", state
             )
-        if any(window.open for window in status.mitigations):
-            checker.report("L1", f"at rest in {status.phase} with a window that nothing ends", status)
+        if any(window.open for window in state.mitigations):
+            checker.report("L1", f"at rest in {state.phase} with a window that nothing ends", state)
         if held & _running(fleet) - down:
-            checker.report("L1", f"at rest in {status.phase} with a held workload that is not in the fallback", status)
+            checker.report("L1", f"at rest in {state.phase} with a held workload that is not in the fallback", state)
 
 
 def _counted(fleet: Fleet, checker: Checker) -> None:
-    """S3: what the status counts, and the stages of its incident, are what happened."""
-    status, incident = fleet.status, fleet.status.incident
-    held = {h.name for h in status.held} & set(fleet.workloads)
-    inside = {m.name for m in status.members} & _movable(fleet) - held - _fought(fleet)
-    if status.total != len(fleet.workloads):
-        checker.report("S3", "total does not count the fleet", status)
-    if status.phase in (Phase.HEALTHY, Phase.DEGRADED) and not 0 <= status.moved - len(inside) <= len(fleet.workloads):
-        checker.report("S3", "moved does not count the members in the target", status)
-    if status.unknown or status.no_data_since is not None or status.failing:
-        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", status)
-    if status.phase is Phase.HELD and incident is not None:
+    """S3: what the state counts, and the stages of its incident, are what happened."""
+    state, incident = fleet.state, fleet.state.incident
+    held = {h.name for h in state.held} & set(fleet.workloads)
+    inside = {m.name for m in state.members} & _movable(fleet) - held - _fought(fleet)
+    if state.total != len(fleet.workloads):
+        checker.report("S3", "total does not count the fleet", state)
+    if state.phase in (Phase.HEALTHY, Phase.DEGRADED) and not 0 <= state.moved - len(inside) <= len(fleet.workloads):
+        checker.report("S3", "moved does not count the members in the target", state)
+    if state.unknown or state.no_data_since is not None or state.failing:
+        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", state)
+    if state.phase is Phase.HELD and incident is not None:
         stages = (incident.detected_at, incident.decided_at, incident.last_ack_at, incident.settled_at)
         known = [at for at in stages if at is not None]
         if len(known) < len(stages) and _movable(fleet):
-            checker.report("S3", "an incident is over whose stages were not measured", status)
-    if status.phase is Phase.HELD and any(w.template_mode is not fleet.policy.spec.fallback for w in _templates(fleet)):
-        checker.report("S1", "at rest in Held with a template that is not in the fallback", status)
+            checker.report("S3", "an incident is over whose stages were not measured", state)
+    if state.phase is Phase.HELD and any(w.template_mode is not fleet.policy.spec.fallback for w in _templates(fleet)):
+        checker.report("S1", "at rest in Held with a template that is not in the fallback", state)
 
 
 def _templates(fleet: Fleet) -> list[WorkloadView]:
@@ -152,7 +152,7 @@ def _templates(fleet: Fleet) -> list[WorkloadView]:
 
 def _fought(fleet: Fleet) -> set[str]:
     """Workloads that somebody else wrote to after us: left alone, and named in a condition."""
-    accepted = next((c for c in fleet.status.conditions if c.type == "Accepted"), None)
+    accepted = next((c for c in fleet.state.conditions if c.type == "Accepted"), None)
     named = accepted.message if accepted is not None and accepted.reason == "ConflictedWriter" else ""
     return {name for name in fleet.workloads if f" {name}:" in named or f" {name}," in named}
 
@@ -169,11 +169,11 @@ def _movable(fleet: Fleet) -> set[str]:
 
 def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all are told to go back."""
-    active = fleet.status.phase in _ACTIVE or fleet.status.by_canary
+    active = fleet.state.phase in _ACTIVE or fleet.state.by_canary
     if not active or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
         return
     now = fleet.clone()
-    held = {h.name for h in now.status.held}
+    held = {h.name for h in now.state.held}
     poisoned = now.poisoned & held  # what was rolled back by itself may go on failing; that excuses nobody else
     now.heal_all()
     now.poisoned = poisoned
@@ -190,7 +190,7 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         now = _pass(now, checker)
     late = {w.name for w in now.workloads.values() if any(_below(pod, fallback) for pod in w.pods)} & moved
     if late:
-        checker.report("L2", f"a breach is not answered: {now.status.phase}, {now.status.reason}", fleet.status)
+        checker.report("L2", f"a breach is not answered: {now.state.phase}, {now.state.reason}", fleet.state)
 
 
 def _below(pod: PodView, fallback: Mode) -> bool:
@@ -199,12 +199,12 @@ def _below(pod: PodView, fallback: Mode) -> bool:
 
 def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """Trainers that take no request are restarted: all processes are down in time, whatever the rollback reaches."""
-    status, spec = fleet.status, fleet.policy.spec
-    reached = set(fleet.workloads) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held}
-    wanted = ({m.name for m in status.canary} if status.by_canary else reached) & _movable(fleet)
+    state, spec = fleet.state, fleet.policy.spec
+    reached = set(fleet.workloads) if state.phase is Phase.ROLLING_BACK else {h.name for h in state.held}
+    wanted = ({m.name for m in state.canary} if state.by_canary else reached) & _movable(fleet)
     if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
         return
-    if fleet.policy.annotations.get(RETRY) == str(status.transition_id):
+    if fleet.policy.annotations.get(RETRY) == str(state.transition_id):
         return  # a person has them join again
     now = fleet.clone()
     now.heal_all()
@@ -214,12 +214,12 @@ def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         return
     known.add(key)
     patience = spec.rollback.ack_timeout_seconds
-    if status.incident is not None and status.incident.strategy is not Strategy.EMERGENCY:
-        patience += max(spec.rollback.gradual.in_flight_seconds, status.incident.deadline_at - 3 * patience - fleet.now)
+    if state.incident is not None and state.incident.strategy is not Strategy.EMERGENCY:
+        patience += max(spec.rollback.gradual.in_flight_seconds, state.incident.deadline_at - 3 * patience - fleet.now)
     for _ in range(min(int(patience / TICK_SECONDS) + 4, CONVERGE_PASSES)):
         now = _pass(now, checker)
     if wanted - now.really_in(spec.fallback):
-        checker.report("L2", f"trainers that take no request are not restarted: {now.status.phase}", status)
+        checker.report("L2", f"trainers that take no request are not restarted: {now.state.phase}", state)
 
 
 def release(fleet: Fleet, checker: Checker, known: set[int]) -> None:
@@ -238,16 +238,16 @@ def release(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     for _ in range(int(RELEASE_SECONDS / TICK_SECONDS)):
         now = _pass(now, checker)
     if now.policy.finalizers:
-        checker.report("S10", f"a deletion is not done within {RELEASE_SECONDS:g} s", fleet.status)
+        checker.report("S10", f"a deletion is not done within {RELEASE_SECONDS:g} s", fleet.state)
     elif policy.spec.restore_on_delete:
         wrong = [name for name, mode in originals.items() if now.workloads[name].template_mode is not mode]
         if wrong:
-            checker.report("S10", "a deletion let go before the originals were back", fleet.status)
+            checker.report("S10", "a deletion let go before the originals were back", fleet.state)
 
 
 def fight(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """S9: what somebody else writes back again and again is corrected a few times, then left and reported."""
-    if fleet.status.gate_closed or fleet.policy.deleted_at is not None:
+    if fleet.state.gate_closed or fleet.policy.deleted_at is not None:
         return
     for name in fleet.originals:
         now = fleet.clone()
@@ -259,11 +259,11 @@ def fight(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         corrected = 0
         for _ in range(4 * CORRECTIONS):
             workload = now.workloads.get(name)
-            if workload is None or workload.settle is not None or now.status.gate_closed:
+            if workload is None or workload.settle is not None or now.state.gate_closed:
                 break
             if workload.template_mode is not now.originals[name]:
                 corrected += 1
                 now.reapply(name)
             now = _pass(now, checker)
         if corrected > CORRECTIONS + 1:
-            checker.report("S9", "what somebody else writes back is corrected without end", fleet.status)
+            checker.report("S9", "what somebody else writes back is corrected without end", fleet.state)

@@ -12,7 +12,7 @@ from lab.model.invariants import Checker
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import ABORT, PROMOTE, RETRY
 from precision_operator.core.actions import Action, Notify
 from precision_operator.core.decide import Decision, decide
@@ -56,11 +56,11 @@ def apply(fleet: Fleet, event: Event, checker: Checker, edits: Mapping[str, Edit
             after.policy = replace(after.policy, deleted_at=after.now)
         case "recreate-policy":
             after.left_over |= after.told(after.policy.spec.target)
-            after.status = Status()
+            after.state = State()
             after.policy = replace(after.policy, annotations={}, finalizers=())
         case "promote" | "retry" | "abort":
             command = {"promote": PROMOTE, "retry": RETRY, "abort": ABORT}[event.kind]
-            after.policy = replace(after.policy, annotations={command: str(after.status.transition_id)})
+            after.policy = replace(after.policy, annotations={command: str(after.state.transition_id)})
             after.lowered = frozenset() if event.kind == "retry" else after.lowered
         case _:
             _environment(after, event)
@@ -75,7 +75,7 @@ def _edit(fleet: Fleet, name: str, edits: Mapping[str, Edit]) -> None:
         spec = edits[made](spec)
     fleet.policy = replace(fleet.policy, spec=spec, generation=fleet.policy.generation + 1)
     if spec.target is not target:
-        fleet.lowered, fleet.unstaged = frozenset(), fleet.status.phase is not Phase.PENDING
+        fleet.lowered, fleet.unstaged = frozenset(), fleet.state.phase is not Phase.PENDING
 
 
 def _environment(fleet: Fleet, event: Event) -> None:
@@ -160,20 +160,20 @@ def _passes(fleet: Fleet, checker: Checker) -> None:
         if decision.wake_at > fleet.now:
             return
         observation = replace(fleet.observe(), evaluation=observation.evaluation)
-    checker.report("L4", f"{_REPEATS} passes asked for another one at once", fleet.status)
+    checker.report("L4", f"{_REPEATS} passes asked for another one at once", fleet.state)
 
 
 def _one(
     fleet: Fleet, observation: Observation, checker: Checker, *, lost: frozenset[int] | None = frozenset()
 ) -> Decision:
     """Decide, commit, act; ``lost`` are the writes that a crash swallows, None: all."""
-    before = fleet.status
+    before = fleet.state
     decision = decide(fleet.policy, before, observation, fleet.now)
     checker.decision(fleet, observation, decision)
     fleet.commit(decision)
-    if before.by_canary and fleet.status.phase is Phase.PENDING:
+    if before.by_canary and fleet.state.phase is Phase.PENDING:
         fleet.left_over |= fleet.told(fleet.policy.spec.target)  # a person ended it: the rest stays where it is
-    if before.phase is Phase.PENDING or before.step_index != fleet.status.step_index:
+    if before.phase is Phase.PENDING or before.step_index != fleet.state.step_index:
         fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
         fleet.unstaged = False
     done = [] if lost is None else [a for number, a in enumerate(writes(decision)) if number not in lost]
@@ -197,14 +197,14 @@ def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> I
     if fleet.policy.deleted_at is not None:
         return
     commands = {
-        "promote": fleet.status.phase is Phase.PAUSED or fleet.status.by_canary,
-        "retry": fleet.status.phase in (Phase.HELD, Phase.DEGRADED) or fleet.status.by_canary,
-        "abort": fleet.status.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
-        or fleet.status.by_canary,
+        "promote": fleet.state.phase is Phase.PAUSED or fleet.state.by_canary,
+        "retry": fleet.state.phase in (Phase.HELD, Phase.DEGRADED) or fleet.state.by_canary,
+        "abort": fleet.state.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
+        or fleet.state.by_canary,
         "down": not fleet.down,
         "up": fleet.down,
         "delete-policy": True,
-        "recreate-policy": fleet.status != Status(),
+        "recreate-policy": fleet.state != State(),
     }
     yield from (Event(kind) for kind, possible in commands.items() if possible and kind in kinds)
     if "edit" in kinds:
@@ -218,16 +218,16 @@ def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> I
 
 def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
     decision = fleet.decide()
-    chosen = {member.uid for member in decision.status.members} - {member.uid for member in fleet.status.members}
+    chosen = {member.key for member in decision.state.members} - {member.key for member in fleet.state.members}
     yield Event("pass")
     if chosen and len(chosen) < len(fleet.workloads):
-        uids = policy_uids(frozenset(workload.uid for workload in fleet.workloads.values()))
+        uids = policy_uids(frozenset(workload.key for workload in fleet.workloads.values()))
         yield from (Event("pass", choice=uid) for uid in uids if uid != fleet.policy.uid)
     yield from (Event(kind) for kind in ("late", "clock", "stale") if kind in kinds)
     count = len(writes(decision))
     if count and "zombie" in kinds:
         yield Event("zombie")
-    if "crash" in kinds and decision.status != fleet.status:
+    if "crash" in kinds and decision.state != fleet.state:
         for size in range(count + 1) if count <= 3 else (0, 1, count):
             for lost in combinations(range(count), size):
                 yield Event("crash", choice=",".join(map(str, lost)))

@@ -58,15 +58,15 @@ class Fleet(World):
         return other
 
     def commit(self, decision: Decision) -> None:
-        """The status is stored; that it survives the wire is the checker's to say."""
-        self.status = decision.status
+        """The state is stored; that it survives the wire is the checker's to say."""
+        self.state = decision.state
 
     def _start_pods(self, name: str) -> None:
         """While the gate is closed the API server sends every new pod into the fallback, whatever its template says."""
         super()._start_pods(name)
-        if not self.status.gate_closed:
+        if not self.state.gate_closed:
             return
-        workload, request = self.workloads[name], Request(self.status.generation, self.status.fallback)
+        workload, request = self.workloads[name], Request(self.state.generation, self.state.fallback)
         pods = tuple(replace(p, started_mode=request.mode, request=request if p.hot else None) for p in workload.pods)
         self.workloads[name] = replace(workload, pods=pods)
         self.modes.update({p.name: (request.mode, request.generation if p.hot else 0) for p in pods})
@@ -147,8 +147,8 @@ class Fleet(World):
         """
         spec, uid = self.policy.spec, self.workloads[name].uid
         helped = {
-            m.uid
-            for m in self.status.mitigations
+            m.key
+            for m in self.state.mitigations
             if (m.signal, m.rung, m.result) == (Signal.OVERFLOW, Rung.BF16, Result.MITIGATED)
         }
         beside = spec.target is Mode.FP16 and spec.fallback is Mode.FP32 and uid in helped

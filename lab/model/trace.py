@@ -65,14 +65,14 @@ def replay(name: str, events: tuple[Event, ...]) -> tuple[list[str], list[Violat
 
 def describe(fleet: Fleet) -> str:
     """One line: the policy, then each workload with what its processes train in and what stands on it."""
-    status = fleet.status
-    members = {member.uid for member in status.members}
-    held = {entry.uid for entry in status.held}
-    parts = [f"t={fleet.now:g} {status.phase}({status.reason}) gate={'closed' if status.gate_closed else 'open'}"]
+    state = fleet.state
+    members = {member.key for member in state.members}
+    held = {entry.key for entry in state.held}
+    parts = [f"t={fleet.now:g} {state.phase}({state.reason}) gate={'closed' if state.gate_closed else 'open'}"]
     for name, workload in sorted(fleet.workloads.items()):
         modes = "/".join(fleet.modes[pod.name][0] for pod in workload.pods) or "none"
         marks = [mark for mark, set_ in _marks(fleet).items() if name in set_]
-        marks += [mark for mark, on in {"member": workload.uid in members, "held": workload.uid in held}.items() if on]
+        marks += [mark for mark, on in {"member": workload.key in members, "held": workload.key in held}.items() if on]
         marks += [f"latch={workload.latch}"] if workload.latch else []
         marks += ["settling"] if workload.settle else []
         marks += ["paused"] if workload.paused else []

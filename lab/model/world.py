@@ -10,7 +10,7 @@ from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Status, parse_status, status_to_wire
+from precision_operator.api.state import State, parse_state, state_to_wire
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import (
     Action,
@@ -50,7 +50,7 @@ class World:
     """Everything outside of the operator."""
 
     policy: Policy
-    status: Status = field(default_factory=Status)
+    state: State = field(default_factory=State)
     workloads: dict[str, WorkloadView] = field(default_factory=dict)
     modes: dict[str, tuple[Mode, int]] = field(default_factory=dict)
     """What each pod's process really trains in, and the generation it applied."""
@@ -159,16 +159,16 @@ class World:
 
     def decide(self) -> Decision:
         """One pass, without acting."""
-        return decide(self.policy, self.status, self.observe(), self.now)
+        return decide(self.policy, self.state, self.observe(), self.now)
 
     def commit(self, decision: Decision) -> None:
-        """The status goes over the wire and back, as it does on the API server."""
-        if decision.status != self.status:
+        """The state goes over the wire and back, as it does on the API server."""
+        if decision.state != self.state:
             self.status_writes += 1
-            assert parse_status(status_to_wire(decision.status)) == decision.status, (
-                "the status does not survive the wire"
+            assert parse_state(state_to_wire(decision.state)) == decision.state, (
+                "the state does not survive the wire"
             )
-        self.status = decision.status
+        self.state = decision.state
 
     def act(self, action: Action) -> None:
         """Carry out one write, with the tests that guard it."""

@@ -7,7 +7,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import FINALIZER, MAX_GENERATION
 from precision_operator.core.actions import Notify, ReleasePolicy, Restore, SettleStage
 from precision_operator.core.model import Observation, Request, SettleIntent, WorkloadView
@@ -34,7 +34,7 @@ def deafen(world: World, *names: str) -> None:
 
 def answer(world: World, command: str) -> None:
     """A person's command to the transition that stands now."""
-    annotations = {f"precision.genesis.ai/{command}": str(world.status.transition_id)}
+    annotations = {f"precision.genesis.ai/{command}": str(world.state.transition_id)}
     world.policy = replace(world.policy, annotations=annotations)
 
 
@@ -51,7 +51,7 @@ def until(world: World, done: Callable[[World], object], *, seconds: float = 1.0
         if done(world):
             return
         world.step(seconds)
-    raise AssertionError((world.status.phase, world.status.reason, world.status.message))
+    raise AssertionError((world.state.phase, world.state.reason, world.state.message))
 
 
 def rolled_back() -> World:
@@ -74,7 +74,7 @@ def test_held_workloads_poisoned_metrics_do_not_excuse_the_rest_of_the_fleet() -
     world = promoted()
     world.bad["hot-2"] = NAN
     world.run(2)
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert [h.name for h in world.state.held] == ["hot-2"]
     observe = world.observe
 
     def poisoned() -> Observation:
@@ -89,7 +89,7 @@ def test_held_workloads_poisoned_metrics_do_not_excuse_the_rest_of_the_fleet() -
     world.run(2)
     world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3", "hot-4"), NAN)
     world.run(15)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_a_pod_that_a_later_generation_took_down_is_asked_under_one_that_outranks_it() -> None:
@@ -98,7 +98,7 @@ def test_a_pod_that_a_later_generation_took_down_is_asked_under_one_that_outrank
     change(world, "hot-2", pods=(replace(pod, request=Request(50, Mode.FP32)),))
     world.modes[pod.name] = (Mode.FP32, 50)
     world.step()
-    assert (world.modes[pod.name], world.status.generation) == ((Mode.FP16, 51), 51)
+    assert (world.modes[pod.name], world.state.generation) == ((Mode.FP16, 51), 51)
 
 
 def test_what_its_owner_trains_in_fp16_is_not_judged_before_we_have_moved_it() -> None:
@@ -106,7 +106,7 @@ def test_what_its_owner_trains_in_fp16_is_not_judged_before_we_have_moved_it() -
     world.add("theirs", mode=Mode.FP16)
     world.bad["theirs"] = NAN
     world.run(10)
-    assert (world.status.phase, world.status.moved, world.status.failing) == (Phase.PAUSED, 1, ())
+    assert (world.state.phase, world.state.moved, world.state.failing) == (Phase.PAUSED, 1, ())
     assert not world.workloads["theirs"].touched
 
 
@@ -115,7 +115,7 @@ def test_one_crashing_fp32_workload_does_not_excuse_a_crashing_fleet() -> None:
     for name in list(world.workloads):
         crash(world, name)
     world.run(5)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_a_deaf_pod_is_restarted_even_where_its_template_says_fp32_already() -> None:
@@ -125,10 +125,10 @@ def test_a_deaf_pod_is_restarted_even_where_its_template_says_fp32_already() -> 
     deafen(world, canary)
     world.bad[canary] = OVERFLOWS
     world.run(100)
-    assert world.status.incident is not None
-    assert world.status.incident.escalated
+    assert world.state.incident is not None
+    assert world.state.incident.escalated
     assert world.restarts.get(canary) == 1
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
 
 
 def test_a_pod_that_a_settle_kept_is_restarted_though_its_template_says_fp32_in_the_same_generation() -> None:
@@ -150,8 +150,8 @@ def test_a_single_held_workload_that_is_deaf_is_restarted_too() -> None:
     world.bad["hot-2"] = OVERFLOWS
     world.run(50)
     assert "hot-2" not in world.really_in(Mode.FP16)
-    assert world.status.incident is not None
-    assert world.status.incident.last_ack_at is not None
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is not None
 
 
 def test_lost_metrics_restart_no_hot_fleet_before_the_deadline() -> None:
@@ -159,7 +159,7 @@ def test_lost_metrics_restart_no_hot_fleet_before_the_deadline() -> None:
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.step(1.0)
     world.down = True
-    until(world, lambda w: w.status.incident is not None and w.now > w.status.incident.deadline_at, seconds=15.0)
+    until(world, lambda w: w.state.incident is not None and w.now > w.state.incident.deadline_at, seconds=15.0)
     assert {name: n for name, n in world.restarts.items() if name.startswith("hot")} == {}
     world.run(3)
     assert {name for name in world.restarts if name.startswith("hot")} == {f"hot-{i}" for i in range(5)}
@@ -172,44 +172,44 @@ def test_a_crash_looping_trainer_does_not_keep_the_rollback_open() -> None:
     crash(world, canary)
     world.blind.add(canary)
     world.run(30)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.restarts == {}  # its container starts again by itself, in FP32
 
 
 def test_a_deleted_canary_is_replaced_and_its_evidence_starts_anew() -> None:
     world = fleet()
     world.run(1)
-    (gone,) = world.status.members
+    (gone,) = world.state.members
     del world.workloads[gone.name]
     joined = world.now
     world.step()
-    (canary,) = world.status.members
+    (canary,) = world.state.members
     assert canary != gone
-    until(world, lambda w: w.status.step_index == 1, seconds=5.0)
+    until(world, lambda w: w.state.step_index == 1, seconds=5.0)
     assert world.now - joined >= 30.0
 
 
 def test_a_canary_scaled_to_zero_promotes_nothing() -> None:
     world = fleet()
     world.run(1)
-    (canary,) = world.status.members
+    (canary,) = world.state.members
     change(world, canary.name, replicas=0, updated_replicas=0, pods=())
     world.run(6)
-    assert (world.status.step_index, world.status.reason) == (0, "CohortNotRunning")
+    assert (world.state.step_index, world.state.reason) == (0, "CohortNotRunning")
 
 
 def test_a_rollback_before_any_settle_leaves_a_latch() -> None:
     world = fleet()
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(10)
-    assert world.status.phase is Phase.HELD
-    assert [world.workloads[m.name].latch for m in world.status.members] == [Mode.FP32]
+    assert world.state.phase is Phase.HELD
+    assert [world.workloads[m.name].latch for m in world.state.members] == [Mode.FP32]
     before = world.writes
     world.run(10)
     assert world.writes == before
-    world.status = Status()  # deleted and created again
+    world.state = State()  # deleted and created again
     world.run(3)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert not world.really_in(Mode.FP16)
 
 
@@ -237,17 +237,17 @@ def test_a_newcomer_that_another_rollback_holds_waits_for_a_person() -> None:
 @pytest.mark.parametrize("steps", [FAST["strategy"], {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}])
 def test_a_retry_amid_the_settles_leaves_nothing_paused_and_nothing_in_fp16(steps: object) -> None:
     world = fleet(strategy=steps)
-    until(world, lambda w: w.status.phase in (Phase.HEALTHY, Phase.PAUSED), seconds=15.0)
+    until(world, lambda w: w.state.phase in (Phase.HEALTHY, Phase.PAUSED), seconds=15.0)
     answer(world, "promote")
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD and settling(w))
+    until(world, lambda w: w.state.phase is Phase.HELD and settling(w))
     answer(world, "retry")
     world.bad = {}
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=60.0)
     world.run(6, 1.0)
     assert not paused(world)
-    inside = {m.name for m in world.status.members}
+    inside = {m.name for m in world.state.members}
     assert inside
     outside = [w for w in world.workloads.values() if w.name not in inside]
     assert {w.template_mode for w in outside} == {Mode.FP32}
@@ -290,7 +290,7 @@ def test_one_breach_and_then_silence_is_not_a_row_of_breaches() -> None:
     world.blind.add("hot-2")
     world.bad = {}
     world.run(6)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 @pytest.mark.parametrize("raw", ["²", "9" * 5000, str(2**63 - 1), "-1", "x"])
@@ -298,8 +298,8 @@ def test_a_generation_that_nobody_counted_to_is_overwritten(raw: str) -> None:
     world = promoted()
     change(world, "hot-0", generation_raw=raw)
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
-    assert world.step().status.phase is Phase.ROLLING_BACK
-    assert world.status.generation < MAX_GENERATION
+    assert world.step().state.phase is Phase.ROLLING_BACK
+    assert world.state.generation < MAX_GENERATION
     world.run(20)
     assert world.workloads["hot-0"].template_mode is Mode.FP32
 
@@ -308,9 +308,9 @@ def test_evaluations_out_of_turn_do_not_shorten_the_row_that_a_rollback_needs() 
     world = promoted(evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     world.run(2, 5.0)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_a_leader_whose_clock_is_behind_counts_on() -> None:
@@ -319,22 +319,22 @@ def test_a_leader_whose_clock_is_behind_counts_on() -> None:
     world.step()
     world.now -= 600
     world.run(2)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_a_held_workload_that_was_deleted_is_held_no_more() -> None:
     world = promoted()
     world.bad["hot-2"] = OVERFLOWS
     world.run(5)
-    assert world.status.phase is Phase.DEGRADED
+    assert world.state.phase is Phase.DEGRADED
     del world.workloads["hot-2"]
     world.run(3)
-    assert (world.status.phase, world.status.held, world.status.breached) == (Phase.HEALTHY, (), 0)
+    assert (world.state.phase, world.state.held, world.state.breached) == (Phase.HEALTHY, (), 0)
 
 
 def test_another_target_amid_the_rollout_starts_with_its_own_canary() -> None:
     world = fleet()
-    until(world, lambda w: w.status.step_index == 1, seconds=15.0)
+    until(world, lambda w: w.state.step_index == 1, seconds=15.0)
     world.run(3, 1.0)
     world.policy = replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
     world.run(3, 1.0)
@@ -348,7 +348,7 @@ def test_what_the_old_target_moved_is_guarded_until_its_turn_comes() -> None:
     assert len(world.really_in(Mode.FP16)) == 5
     world.bad = dict.fromkeys(world.really_in(Mode.FP16), NAN)
     world.run(10)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
     assert not world.really_in(Mode.FP16)
 
 
@@ -367,7 +367,7 @@ def test_a_divergence_that_is_no_number_is_a_breach(value: float) -> None:
     world = fleet()
     world.bad = {key: {Signal.DIVERGENCE: value} for key in world.workloads}
     world.run(5)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 @pytest.mark.parametrize("value", [float("-inf"), float("nan")])
@@ -375,7 +375,7 @@ def test_an_overflow_rate_that_is_no_number_promotes_nothing(value: float) -> No
     world = fleet()
     world.bad = {key: {Signal.OVERFLOW: value} for key in world.workloads}
     world.run(30)
-    assert (world.status.phase, world.status.step_index, world.status.reason) == (Phase.PROGRESSING, 0, "NotANumber")
+    assert (world.state.phase, world.state.step_index, world.state.reason) == (Phase.PROGRESSING, 0, "NotANumber")
 
 
 def test_a_template_that_somebody_else_writes_back_is_not_fought_over() -> None:
@@ -385,14 +385,14 @@ def test_a_template_that_somebody_else_writes_back_is_not_fought_over() -> None:
         world._start_pods("literal")
         world.run(3)
     assert world.restarts == {"literal": 1}
-    accepted = {c.type: c for c in world.status.conditions}["Accepted"]
+    accepted = {c.type: c for c in world.state.conditions}["Accepted"]
     assert (accepted.reason, "literal" in accepted.message) == ("ConflictedWriter", True)
 
 
 def test_in_a_rollback_safety_is_worth_the_quarrel() -> None:
     world = promoted()
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     change(world, "literal", template_mode=Mode.FP16)
     world._start_pods("literal")
     world.run(5)
@@ -403,15 +403,15 @@ def test_a_rollout_waits_until_every_template_follows_the_last_rollback() -> Non
     world = promoted()
     change(world, "hot-0", observed=False)  # its controller is behind: no settle may begin
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     world.run(5)
     answer(world, "retry")
     world.bad = {}
     world.run(20, 60.0)
-    assert world.status.phase is Phase.HELD
-    assert {c.type: c for c in world.status.conditions}["Progressing"].reason == "Settling"
+    assert world.state.phase is Phase.HELD
+    assert {c.type: c for c in world.state.conditions}["Progressing"].reason == "Settling"
     change(world, "hot-0", observed=True)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=60.0)
     assert world.workloads["hot-0"].template_mode is Mode.FP32
 
 
@@ -420,7 +420,7 @@ def test_a_newcomer_that_another_rollback_holds_joins_no_step_either() -> None:
     world.run(2, 1.0)
     world.add("late")
     change(world, "late", latch=Mode.FP32, generation_raw="99", has_original=True)
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     assert "late" not in world.really_in(Mode.FP16)
 
 
@@ -430,9 +430,9 @@ def test_a_rollback_cut_off_before_its_latches_still_holds_for_the_next_policy()
     answer(world, "abort")
     world.step(1.0)
     assert not any(w.latch for w in world.workloads.values())
-    world.policy, world.status = replace(world.policy, annotations={}, uid="another"), Status()
+    world.policy, world.state = replace(world.policy, annotations={}, uid="another"), State()
     world.run(10)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert not world.really_in(Mode.FP16)
 
 
@@ -440,10 +440,10 @@ def test_what_an_earlier_policy_moved_is_latched_with_the_rest() -> None:
     world = fleet()
     world.run(2, 1.0)
     (first,) = world.really_in(Mode.FP16)
-    world.policy, world.status = replace(world.policy, uid="another"), Status()
+    world.policy, world.state = replace(world.policy, uid="another"), State()
     world.run(2, 1.0)
     answer(world, "abort")
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     world.run(5)
     assert world.workloads[first].latch is Mode.FP32
 
@@ -463,11 +463,11 @@ def test_who_was_away_past_the_deadline_lets_the_trainer_answer_first() -> None:
 def test_a_canary_that_lost_the_contract_keeps_its_place() -> None:
     world = fleet()
     world.run(2, 1.0)
-    before = world.status.members
+    before = world.state.members
     change(world, before[0].name, hot=False, literal=False)
     world.run(5)
-    assert world.status.members == before
-    assert world.status.reason == "Undeliverable"
+    assert world.state.members == before
+    assert world.state.reason == "Undeliverable"
     assert len(world.really_in(Mode.FP16)) == 1
     world.bad[before[0].name] = NAN
     world.run(3)
@@ -476,13 +476,13 @@ def test_a_canary_that_lost_the_contract_keeps_its_place() -> None:
 
 def test_an_approval_holds_while_the_evidence_wavers() -> None:
     world = fleet(strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]})
-    until(world, lambda w: w.status.phase is Phase.PAUSED, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
     answer(world, "promote")
     world.everywhere = {Signal.DIVERGENCE: 0.1}
     world.run(3)
-    assert world.status.phase is Phase.PROGRESSING
+    assert world.state.phase is Phase.PROGRESSING
     world.everywhere = {}
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
 
 def test_who_cannot_be_seen_is_not_restarted_before_the_deadline() -> None:
@@ -490,7 +490,7 @@ def test_who_cannot_be_seen_is_not_restarted_before_the_deadline() -> None:
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.step(1.0)
     world.blind.add("hot-0")
-    until(world, lambda w: w.status.incident is not None and w.now > w.status.incident.deadline_at, seconds=15.0)
+    until(world, lambda w: w.state.incident is not None and w.now > w.state.incident.deadline_at, seconds=15.0)
     assert set(world.restarts) == {"literal"}
     world.run(3)
     assert set(world.restarts) == {"literal", "hot-0"}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from tests.property.policies import FAST, policy
 from tests.property.world import World
 
@@ -21,7 +21,7 @@ def fleet(**spec: object) -> World:
 def promoted(**spec: object) -> World:
     world = fleet(**spec)
     world.run(30)
-    assert world.status.phase is Phase.HEALTHY, (world.status.reason, world.status.message)
+    assert world.state.phase is Phase.HEALTHY, (world.state.reason, world.state.message)
     return world
 
 
@@ -31,10 +31,10 @@ def test_rolls_out_by_steps_until_healthy() -> None:
     for _ in range(30):
         world.step()
         seen.add(len(world.really_in(Mode.FP16)))
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     assert {1, 3, 6} <= seen
     assert world.restarts == {"literal": 1}
-    assert world.status.moved == 6
+    assert world.state.moved == 6
 
 
 def test_settles_hot_workloads_without_a_restart() -> None:
@@ -55,12 +55,12 @@ def test_share_of_breached_workloads_makes_a_fleet_emergency() -> None:
     for name in ("hot-1", "hot-3"):
         world.bad[name] = {Signal.OVERFLOW: 0.6}
     decision = world.step(1.0)
-    assert decision.status.phase is Phase.ROLLING_BACK
-    assert decision.status.incident is not None
-    assert decision.status.incident.scope is Scope.FLEET
-    assert decision.status.gate_closed
+    assert decision.state.phase is Phase.ROLLING_BACK
+    assert decision.state.incident is not None
+    assert decision.state.incident.scope is Scope.FLEET
+    assert decision.state.gate_closed
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
     assert all(w.template_mode is Mode.FP32 and w.latch is Mode.FP32 for w in world.workloads.values())
     assert world.restarts == {"literal": 2}
@@ -70,17 +70,17 @@ def test_one_breached_workload_is_rolled_back_by_itself() -> None:
     world = promoted()
     world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
     world.run(10)
-    assert world.status.phase is Phase.DEGRADED
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert world.state.phase is Phase.DEGRADED
+    assert [h.name for h in world.state.held] == ["hot-2"]
     assert world.really_in(Mode.FP32) == {"hot-2"}
-    assert not world.status.gate_closed
+    assert not world.state.gate_closed
 
 
 def test_breach_in_a_step_rolls_back_its_cohort() -> None:
     world = fleet()
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
     world.run(10)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
 
 
@@ -89,14 +89,14 @@ def test_held_leaves_only_by_retry_of_this_transition() -> None:
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
     world.run(10)
     world.bad = {}
-    stale = str(world.status.transition_id - 1)
+    stale = str(world.state.transition_id - 1)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": stale})
     world.run(20)
-    assert world.status.phase is Phase.HELD
-    answer = str(world.status.transition_id)
+    assert world.state.phase is Phase.HELD
+    answer = str(world.state.transition_id)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": answer})
     world.run(40)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
@@ -104,14 +104,14 @@ def test_retry_waits_until_the_window_no_longer_shows_the_old_breach() -> None:
     world = promoted()
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HELD
-    world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": str(world.status.transition_id)})
+    assert world.state.phase is Phase.HELD
+    world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": str(world.state.transition_id)})
     world.run(10, 1.0)
-    assert world.status.phase is Phase.PENDING
-    assert world.status.reason == "WindowNotClear"
+    assert world.state.phase is Phase.PENDING
+    assert world.state.reason == "WindowNotClear"
     world.bad = {}
     world.run(40, 30.0)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_monitoring_lost_holds_and_recovers() -> None:
@@ -120,19 +120,19 @@ def test_monitoring_lost_holds_and_recovers() -> None:
     world.down = True
     moved = world.really_in(Mode.FP16)
     world.run(100)
-    assert world.status.phase is Phase.PROGRESSING
+    assert world.state.phase is Phase.PROGRESSING
     assert world.really_in(Mode.FP16) == moved
     world.down = False
     world.run(40)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_same_breach_on_fp32_is_not_blamed_on_the_precision() -> None:
     world = fleet()
     world.everywhere = {Signal.NON_FINITE: 2.0}
     world.run(8)
-    assert world.status.phase is Phase.PROGRESSING
-    assert world.status.reason == "CauseNotPrecision"
+    assert world.state.phase is Phase.PROGRESSING
+    assert world.state.reason == "CauseNotPrecision"
 
 
 def test_hot_workload_that_does_not_acknowledge_is_restarted() -> None:
@@ -142,18 +142,18 @@ def test_hot_workload_that_does_not_acknowledge_is_restarted() -> None:
     train = world.train
     world.train = lambda name=None: [train(n) for n, w in world.workloads.items() if not deaf & {p.name for p in w.pods}]  # type: ignore[method-assign, assignment]  # fmt: skip
     world.run(20, 10.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.restarts["hot-4"] == 1
-    assert world.status.incident is not None
-    assert world.status.incident.escalated
+    assert world.state.incident is not None
+    assert world.state.incident.escalated
 
 
 def test_abort_rolls_back_whatever_the_metrics_say() -> None:
     world = promoted()
-    answer = str(world.status.transition_id)
+    answer = str(world.state.transition_id)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/abort": answer})
     world.run(10)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
 
 
@@ -161,30 +161,30 @@ def test_policy_created_again_over_latched_workloads_starts_held_and_outranks() 
     world = promoted()
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
     world.run(10)
-    generation = world.status.generation
-    world.status = type(world.status)()
+    generation = world.state.generation
+    world.state = type(world.state)()
     world.policy = policy(uid="another", **FAST)
     world.run(5)
-    assert world.status.phase is Phase.HELD
-    assert world.status.generation > generation
+    assert world.state.phase is Phase.HELD
+    assert world.state.generation > generation
 
 
 def test_approval_step_waits_for_a_person() -> None:
     steps = {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
     world = fleet(strategy=steps)
     world.run(20)
-    assert world.status.phase is Phase.PAUSED
-    answer = str(world.status.transition_id)
+    assert world.state.phase is Phase.PAUSED
+    answer = str(world.state.transition_id)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/promote": answer})
     world.run(20)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_suspended_policy_decides_nothing() -> None:
     world = fleet(suspend=True)
     world.run(10)
     assert world.writes == 0
-    assert world.status.reason == "Suspended"
+    assert world.state.reason == "Suspended"
 
 
 def test_crash_looping_canary_is_a_breach_not_silence() -> None:
@@ -197,5 +197,5 @@ def test_crash_looping_canary_is_a_breach_not_silence() -> None:
     )
     world.blind.add(moved)
     world.step()
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert world.status.reason == "TrainingFailing"
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert world.state.reason == "TrainingFailing"

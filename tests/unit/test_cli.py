@@ -26,7 +26,7 @@ from precision_operator.api.mitigation import Result as Ended
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Failing, HeldWorkload, Member, Phase, Status, status_to_wire
+from precision_operator.api.state import Failing, HeldWorkload, Member, Phase, State, status_to_wire
 from precision_operator.api.verification import Checks
 from precision_operator.cli import MODULES, guidance, main, session
 from precision_operator.cli.guidance import BY_CANARY as WORDS
@@ -50,7 +50,7 @@ class Cli:
     def __init__(self, fake: FakeKube, capsys: pytest.CaptureFixture[str]) -> None:
         self.fake, self._capsys = fake, capsys
 
-    def policy(self, status: Status, *, name: str = "fleet", annotations: Json | None = None, **spec: object) -> None:
+    def policy(self, status: State, *, name: str = "fleet", annotations: Json | None = None, **spec: object) -> None:
         self.fake.put(
             POLICIES,
             {
@@ -116,7 +116,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return Cli(fake, capsys)
 
 
-def status(phase: Phase, **fields: object) -> Status:
+def status(phase: Phase, **fields: object) -> State:
     given: Json = {
         "observed_generation": 1,
         "phase": phase,
@@ -129,7 +129,7 @@ def status(phase: Phase, **fields: object) -> Status:
         "phase_since": NOW - 90,
         **fields,
     }
-    return Status(**given)
+    return State(**given)
 
 
 WAITING = status(Phase.PAUSED, reason="AwaitingApproval", message="say so", step="1/2 50%")
@@ -187,7 +187,7 @@ PARTLY = status(Phase.DEGRADED, held=(HeldWorkload("a", "uid-a", "OverflowRateHi
     ],
 )
 def test_a_command_answers_the_transition_that_stands(
-    cli: Cli, before: Status, words: list[str], annotations: Json
+    cli: Cli, before: State, words: list[str], annotations: Json
 ) -> None:
     cli.policy(before)
     cli(*words)
@@ -232,7 +232,7 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
     ],
 )
 def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
-    cli: Cli, before: Status, suspended: bool, words: list[str], said: str
+    cli: Cli, before: State, suspended: bool, words: list[str], said: str
 ) -> None:
     cli.policy(before, suspend=suspended)
     assert said in cli(*words, code=1)
@@ -263,7 +263,7 @@ def test_a_rollback_of_what_is_rolled_back_is_no_error(cli: Cli, phase: Phase) -
     ],
 )
 def test_a_dry_run_writes_nothing_and_prints_the_kubectl_line(
-    cli: Cli, before: Status, words: list[str], line: str
+    cli: Cli, before: State, words: list[str], line: str
 ) -> None:
     cli.policy(before)
     assert cli("--context", "lab", *words, "--dry-run") == f"kubectl --context lab -n default {line}\n"
@@ -478,7 +478,7 @@ def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: Verdict)
         assert f"kubectl precision {verb} fleet" in text
 
 
-def mitigating(**fields: object) -> Status:
+def mitigating(**fields: object) -> State:
     window = Mitigation(
         "a", "uid-a", Signal.OVERFLOW, since=NOW - 60, until=NOW + 1740, rung=Rung.GROWTH_INTERVAL, rung_since=NOW - 20
     )

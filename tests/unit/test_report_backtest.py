@@ -8,7 +8,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.report.backtest import Backtest, Simulation, workload_of
 

@@ -15,7 +15,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
 from precision_operator.kube.workloads.port import DeploymentView
 from precision_operator.report.codec import RecordingError
@@ -233,7 +233,7 @@ def damaged(change: dict[str, object]) -> str:
         (base64.b64encode(b"not gzip").decode(), "expected a tape"),
         (damaged({"format": 99}), "expected format 1, found 99"),
         (damaged({"entry": {"status": {"novelty": 1}}}), "Status.novelty is unknown to this version"),
-        (damaged({"entry": {"status": {"phase": "Nowhere"}}}), "expected a recorded Status"),
+        (damaged({"entry": {"status": {"phase": "Nowhere"}}}), "expected a recorded State"),
         (damaged({"entry": {"now": "noon"}}), "expected a recording"),
     ],
 )

@@ -10,7 +10,7 @@ import yaml
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.api.wire import parse_time
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.fake import FakeKube, Key

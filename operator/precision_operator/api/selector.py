@@ -62,3 +62,16 @@ def parse_selector(raw: object) -> Selector:
         for entry in map(mapping, sequence(body.get("matchExpressions")))
     )
     return Selector(labels, expressions)
+
+
+def selector_to_wire(selector: Selector) -> dict[str, object]:
+    """As a PrecisionAssignment has it."""
+    wire: dict[str, object] = {}
+    if selector.match_labels:
+        wire["matchLabels"] = dict(selector.match_labels)
+    if selector.match_expressions:
+        wire["matchExpressions"] = [
+            {"key": e.key, "operator": e.operator, **({"values": list(e.values)} if e.values else {})}
+            for e in selector.match_expressions
+        ]
+    return wire

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_operator.api.commands import Prerequisite, answer
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag

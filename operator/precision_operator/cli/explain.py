@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from precision_operator.api.commands import answers
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.cli.guidance import BY_CANARY, PHASES, guidance
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting

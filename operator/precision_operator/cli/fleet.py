@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT

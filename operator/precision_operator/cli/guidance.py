@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 
 PHASES: Mapping[Phase, str] = {
     Phase.PENDING: "nothing has been moved yet",

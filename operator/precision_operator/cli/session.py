@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from precision_operator.api.policy import Policy, parse_policy
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import POLICIES, JsonObject, KubeApi
@@ -32,7 +32,7 @@ class Target:
     """A policy as it was just read."""
 
     policy: Policy
-    status: Status
+    status: State
     body: JsonObject
 
     @property

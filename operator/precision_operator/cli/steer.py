@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
 from precision_operator.contract import ABORT, PROMOTE, RETRY, ROLLBACK
 

@@ -4,7 +4,7 @@ from precision_operator.api.canary import comparison_to_wire
 from precision_operator.api.commands import answers
 from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import mitigations_to_wire
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.api.verification import checks_to_wire
 from precision_operator.api.wire import format_time
 from precision_operator.cli.session import Target

@@ -16,7 +16,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import HeldWorkload, Phase, Status
+from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.actions import RequestPod, WriteTemplate
 from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.decide import Decision, decide
@@ -75,7 +75,7 @@ class Simulation:
     def __init__(self, policy: Policy, *, guard: bool) -> None:
         self._policy = _answerable(policy)
         self._guard = guard
-        self._status = Status()
+        self._status = State()
         self._orders: dict[str, Request] = {}
         """Workload → what it was last told."""
         self._clean_since: float | None = None
@@ -135,7 +135,7 @@ class Simulation:
         members = extend_cohort(self._policy.uid, (), list(observation.workloads), size=len(observation.workloads))
         for workload in observation.workloads:
             self._orders[workload.name] = Request(_GENERATED, target)
-        self._status = Status(
+        self._status = State(
             phase=Phase.HEALTHY,
             reason="Assumed",
             precision=target,
@@ -196,7 +196,7 @@ class Simulation:
                 self._orders[action.workload.name] = Request(action.generation, action.mode)
         self._status = decision.status
 
-    def _note(self, before: Status, after: Status, now: float) -> None:
+    def _note(self, before: State, after: State, now: float) -> None:
         if after.phase is not before.phase:
             self._changes.append(Change(now, before.phase, after.phase, after.reason, after.message))
         if after.incident is not None and (before.incident is None or before.incident.id != after.incident.id):
@@ -217,7 +217,7 @@ class Simulation:
         self._clean_since = None
         self._changes.append(Change(now, self._status.phase, Phase.PENDING, "StartedOver", "history has been clean"))
         transition = self._status.transition_id + 1
-        self._status = Status(generation=self._status.generation + 1, transition_id=transition)
+        self._status = State(generation=self._status.generation + 1, transition_id=transition)
         self._orders.clear()
         if self._guard:
             self._begin(self._observe(reading), now)

@@ -12,7 +12,7 @@ from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import format_time, parse_time
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision
@@ -57,7 +57,7 @@ class Pass:
     """One decision with everything that went into it."""
 
     policy: Policy
-    before: Status
+    before: State
     observation: Observation
     decision: Decision
     now: float

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.api.wire import parse_time
 from precision_operator.core.triggers import REASONS
 from precision_operator.report.evidence import RUN_INFO, RUN_LABELS, series_of

@@ -14,7 +14,7 @@ from typing import cast, get_type_hints
 
 from precision_operator import __version__
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.contract import PREFIX
 from precision_operator.core.actions import Action
 from precision_operator.core.decide import Decision
@@ -30,7 +30,7 @@ class Recording:
     """One pass: the inputs of ``decide``, and its answer as :func:`describe` gives it."""
 
     policy: Policy
-    status: Status
+    status: State
     """Before the pass."""
     observation: Observation
     now: float
@@ -51,11 +51,11 @@ class Tape:
 
 def schema() -> str:
     """The fingerprint of what is recorded, as this version has it."""
-    return fingerprint(Policy, Status, Observation)
+    return fingerprint(Policy, State, Observation)
 
 
 def record(
-    policy: Policy, status: Status, observation: Observation, *, now: float, decision: Decision | None
+    policy: Policy, status: State, observation: Observation, *, now: float, decision: Decision | None
 ) -> Recording:
     """A pass as it is kept: annotations that are not ours left out, for ``decide`` reads none of them."""
     ours = {key: value for key, value in policy.annotations.items() if key.startswith(f"{PREFIX}/")}
@@ -66,7 +66,7 @@ def record(
 def describe(decision: Decision) -> Json:
     """A decision as JSON: the status, each action with the names of what it writes to, and when to look again."""
     return {
-        "status": encode(decision.status, Status),
+        "status": encode(decision.status, State),
         "actions": [_describe_action(action) for action in decision.actions],
         "wakeAt": decision.wake_at,
     }
@@ -88,7 +88,7 @@ def to_json(recording: Recording) -> dict[str, Json]:
     """One recording, whole."""
     return {
         "policy": encode(recording.policy, Policy),
-        "status": encode(recording.status, Status),
+        "status": encode(recording.status, State),
         "observation": encode(recording.observation, Observation),
         "now": recording.now,
         "decision": recording.decision,
@@ -105,7 +105,7 @@ def from_json(raw: Json) -> Recording:
         raise RecordingError("expected a recording with policy, status, observation and now, found something else")
     return Recording(
         policy=decode(raw.get("policy"), Policy),
-        status=decode(raw.get("status"), Status),
+        status=decode(raw.get("status"), State),
         observation=decode(raw.get("observation"), Observation),
         now=cast(float, raw["now"]),
         decision=raw.get("decision"),

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, get_type_hints
 
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.api.wire import duration_seconds
 from precision_operator.core.decide import Decision, decide
 from precision_operator.report.codec import Json, RecordingError, camel
@@ -33,8 +33,8 @@ class Lane:
     """One pass of two runs over the same observations."""
 
     now: float
-    recorded: Status
-    other: Status
+    recorded: State
+    other: State
     other_actions: int
 
 
@@ -64,7 +64,7 @@ def what_if(recordings: Sequence[Recording], assignments: Mapping[str, str]) -> 
         RecordingError: an assignment names no setting, or its value does not fit.
     """
     lanes: list[Lane] = []
-    status: Status | None = None
+    status: State | None = None
     for recording in recordings:
         policy = changed(recording.policy, assignments)
         before = status if status is not None else recording.status

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from precision_operator.api.status import Status, status_to_wire
+from precision_operator.api.state import State, status_to_wire
 from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, KubeApi
 from precision_operator.shell.inventory import PolicyKey
 
@@ -21,7 +21,7 @@ def difference(old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> Js
     return patch
 
 
-async def commit_status(api: KubeApi, key: PolicyKey, body: JsonObject, before: Status, after: Status) -> bool:
+async def commit_status(api: KubeApi, key: PolicyKey, body: JsonObject, before: State, after: State) -> bool:
     """Write the status where it changed; returns whether it was written.
 
     Raises:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, parse_policy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.errors import NotFound, OperatorError
@@ -99,7 +99,7 @@ class Reconciler:
         elapsed_seconds = self._clock.monotonic() - decided_at
         return Pass(max(0.0, decision.wake_at - now - elapsed_seconds), tuple(failures))
 
-    def _report(self, policy: Policy, before: Status, after: Status) -> None:
+    def _report(self, policy: Policy, before: State, after: State) -> None:
         if after.phase is not before.phase:
             self._metrics.transition(
                 policy.namespace, policy.name, before=before.phase, after=after.phase, reason=after.reason
@@ -133,7 +133,7 @@ class Reconciler:
         if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
             self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
 
-    def _report_escalations(self, policy: Policy, before: Status, decision: Decision) -> None:
+    def _report_escalations(self, policy: Policy, before: State, decision: Decision) -> None:
         incident = decision.status.incident
         if incident is None:
             return
@@ -149,12 +149,12 @@ class Reconciler:
             )
 
 
-def _late(status: Status) -> str | None:
+def _late(status: State) -> str | None:
     """What is still waited for past the rollback's deadline."""
     return next((c.message for c in status.conditions if c.type == "Progressing" and c.reason == _LATE), None)
 
 
-def _counts(status: Status) -> dict[str, int]:
+def _counts(status: State) -> dict[str, int]:
     return {
         "total": status.total,
         "moved": status.moved,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from precision_operator.api.modes import Mode
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.batches import under_way
 from precision_operator.core.facts import look
 from precision_operator.core.phases.rollback import everything_down
@@ -14,9 +14,9 @@ from tests.property.world import World
 
 def told(world: World, *, ago: float = 3600.0) -> list[str]:
     """Whom a gradual rollback that was decided so many seconds ago asks for something, in its order."""
-    assert world.status.incident is not None
-    incident = replace(world.status.incident, decided_at=world.now - ago, workloads=())
-    facts = look(world.policy, world.status, world.observe(), world.now)
+    assert world.state.incident is not None
+    incident = replace(world.state.incident, decided_at=world.now - ago, workloads=())
+    facts = look(world.policy, world.state, world.observe(), world.now)
     return [desired.workload.name for desired in under_way(facts, incident, everything_down(facts))]
 
 
@@ -27,7 +27,7 @@ def begun(*, batch: float) -> World:
         pods = tuple(replace(p, request=None, started_mode=Mode.FP16) for p in workload.pods)
         change(world, name, pods=pods, template_mode=Mode.FP16, template_request=None, settle=None)
         world.modes.update({pod.name: (Mode.FP16, 0) for pod in pods})
-    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.state.phase is Phase.ROLLING_BACK
     return world
 
 

@@ -9,7 +9,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
-from precision_operator.api.status import Member, Phase
+from precision_operator.api.state import Member, Phase
 from precision_operator.core.canary import choose, depth, difference, trouble
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.gates import Closed
@@ -25,7 +25,7 @@ ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def reading(world: World) -> float | Closed:
@@ -47,7 +47,7 @@ def begun(breached: int, **canary: object) -> World:
     world.run(20)
     assert len(world.really_in(Mode.FP16)) == 20
     world.bad = dict.fromkeys(sorted(world.workloads)[:breached], MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     return world
 
 
@@ -77,7 +77,7 @@ def test_labels_that_reach_all_of_the_breached_or_none_leave_the_choice_to_the_s
         observe = world.observe
         world.observe = lambda observe=observe, nodes=nodes: replace(observe(), canary_nodes=nodes)  # type: ignore
         world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3"), MILD)
-        until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+        until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
         assert len(canary_of(world)) == 1
 
 
@@ -121,15 +121,15 @@ def test_the_rest_are_the_breached_that_still_train_in_reduced_precision() -> No
     world = by_canary()
     compared(world)
     assert reading(world) == 1.0
-    incident = world.status.incident
+    incident = world.state.incident
     assert incident is not None
     others = [name for name in incident.workloads if name not in canary_of(world)]
     world.bad = dict.fromkeys(others[:1], MILD)
     assert reading(world) == pytest.approx(1.0 / len(others))
     only = replace(incident, workloads=(*canary_of(world), others[0]))
-    world.status = replace(world.status, incident=only)
+    world.state = replace(world.state, incident=only)
     assert reading(world) == 1.0
-    world.status = replace(world.status, incident=replace(incident, workloads=tuple(canary_of(world))))
+    world.state = replace(world.state, incident=replace(incident, workloads=tuple(canary_of(world))))
     assert why(world) == "NothingToCompare"
 
 
@@ -149,13 +149,13 @@ def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
 
 def test_without_a_pod_of_the_canary_nothing_is_compared() -> None:
     world = compared(by_canary())
-    world.status = replace(world.status, canary=(Member("gone", "uid-gone"),))
+    world.state = replace(world.state, canary=(Member("gone", "uid-gone"),))
     assert why(world) == "CanaryGone"
 
 
 def test_written_and_acknowledged_is_what_the_fleet_is_not_its_canary() -> None:
     world = compared(by_canary())
-    incident = world.status.incident
+    incident = world.state.incident
     assert incident is not None
     assert (incident.last_patch_at, incident.last_ack_at) == (None, None)
 

@@ -7,7 +7,7 @@ import pytest
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.model import Observation
 from tests.property.test_awkward_histories import answer, change, until
@@ -16,17 +16,17 @@ from tests.property.world import World
 
 
 def incident(world: World) -> Incident:
-    assert world.status.incident is not None
-    return world.status.incident
+    assert world.state.incident is not None
+    return world.state.incident
 
 
 def comparison(world: World) -> Comparison:
-    assert world.status.comparison is not None
-    return world.status.comparison
+    assert world.state.comparison is not None
+    return world.state.comparison
 
 
 def progressing(world: World) -> str:
-    return next(c for c in world.status.conditions if c.type == "Progressing").reason
+    return next(c for c in world.state.conditions if c.type == "Progressing").reason
 
 
 def without_metrics(world: World) -> None:
@@ -45,13 +45,13 @@ def without_metrics(world: World) -> None:
 )
 def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dict[str, float], reason: str) -> None:
     world = compared(by_canary())
-    world.status = replace(world.status, comparison=replace(comparison(world), **shown))
+    world.state = replace(world.state, comparison=replace(comparison(world), **shown))
     world.down, world.now = True, incident(world).deadline_at - 1.0
     if not shown:
         world.step(1.0)
         assert verdict_of(world) is Verdict.OPEN
     world.now = incident(world).deadline_at
-    assert world.step().status.reason == reason
+    assert world.step().state.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dic
 )
 def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: dict[str, float], reason: str) -> None:
     world = compared(by_canary())
-    world.status = replace(world.status, comparison=replace(comparison(world), looks=1000, **shown))
-    assert world.step().status.reason == reason
+    world.state = replace(world.state, comparison=replace(comparison(world), looks=1000, **shown))
+    assert world.step().state.reason == reason
 
 
 def test_a_window_shorter_than_that_of_the_metrics_is_one_look() -> None:
@@ -99,12 +99,12 @@ def test_a_pass_without_a_reading_is_no_look_and_ends_nothing() -> None:
     without_metrics(world)
     world.run(3, WINDOW_SECONDS)
     assert comparison(world) == before
-    assert (world.status.phase, progressing(world)) == (Phase.ROLLING_BACK, "ComparingCanary")
+    assert (world.state.phase, progressing(world)) == (Phase.ROLLING_BACK, "ComparingCanary")
 
 
 def test_a_comparison_of_which_the_record_was_lost_begins_again() -> None:
     world = compared(by_canary())
-    world.status = replace(world.status, comparison=None)
+    world.state = replace(world.state, comparison=None)
     began = world.now
     world.step()
     assert (comparison(world).since, comparison(world).looks) == (began, 0)
@@ -128,7 +128,7 @@ def test_a_canary_that_does_not_listen_is_restarted_once_and_nobody_else() -> No
 def test_a_canary_whose_template_is_written_back_is_settled_again(verdict: Verdict) -> None:
     """New pods of it would train in what the incident was about, while the rest is compared with it or waits."""
     world = compared(by_canary())
-    world.status = replace(world.status, comparison=replace(comparison(world), verdict=verdict))
+    world.state = replace(world.state, comparison=replace(comparison(world), verdict=verdict))
     (name,) = canary_of(world)
     assert world.workloads[name].latch is Mode.FP32
     change(world, name, template_mode=Mode.FP16, template_request=None, latch=None)
@@ -142,14 +142,14 @@ def test_while_the_latches_of_a_held_canary_come_off_all_of_it_is_kept_down() ->
     """One of the canary is not latched yet: a pod of it that comes back in FP16 is asked all the same."""
     world = compared(by_canary({"share": 0.4}))
     world.run(6)
-    world.status = replace(world.status, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
+    world.state = replace(world.state, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
     hot = sorted(name for name in canary_of(world) if world.workloads[name].hot)
     assert len(canary_of(world)) == len(hot) == 2
     change(world, hot[0], template_mode=Mode.FP16, template_request=None, latch=None)
     world._start_pods(hot[0])
     answer(world, "retry")
     decision = world.step(MINUTE)
-    assert next(c for c in decision.status.conditions if c.type == "Progressing").reason == "Unlatching"
+    assert next(c for c in decision.state.conditions if c.type == "Progressing").reason == "Unlatching"
     asked = {a.workload.name: a.mode for a in decision.actions if isinstance(a, RequestPod)}
     assert asked == {hot[0]: Mode.FP32}
 
@@ -159,8 +159,8 @@ def test_a_retry_of_a_held_canary_takes_every_latch_off_before_another_attempt_b
     world = compared(by_canary())
     world.add("old")
     change(world, "old", latch=Mode.FP32, has_original=True)
-    world.status = replace(world.status, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
+    world.state = replace(world.state, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
     answer(world, "retry")
-    until(world, lambda w: w.status.phase is not Phase.ROLLING_BACK, passes=4)
-    assert world.status.phase is Phase.PENDING
+    until(world, lambda w: w.state.phase is not Phase.ROLLING_BACK, passes=4)
+    assert world.state.phase is Phase.PENDING
     assert not [name for name, w in world.workloads.items() if w.latch is not None]

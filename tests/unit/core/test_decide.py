@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import GuardPolicy, Notify, ReleasePolicy, RequestPod, Restore
 from precision_operator.core.decide import IDLE_SECONDS, RELEASE_AFTER_SECONDS
@@ -17,9 +17,9 @@ from tests.property.world import World
 INTERVAL = 15.0
 
 
-def condition(status: Status, kind: str) -> tuple[str, str]:
-    (found,) = [c for c in status.conditions if c.type == kind]
-    return found.status, found.reason
+def condition(state: State, kind: str) -> tuple[str, str]:
+    (found,) = [c for c in state.conditions if c.type == kind]
+    return found.state, found.reason
 
 
 def deleted(world: World, *, after: float = 0.0) -> World:
@@ -29,19 +29,19 @@ def deleted(world: World, *, after: float = 0.0) -> World:
 
 def test_pending_shows_no_step_and_counts_the_fleet() -> None:
     world = fleet(suspend=True)
-    status = world.step().status
-    assert (status.step, status.weight, status.total, status.moved) == ("", 0, 6, 0)
-    assert condition(status, "Progressing") == ("False", "Suspended")
-    assert condition(status, "GateClosed")[0] == "False"
+    state = world.step().state
+    assert (state.step, state.weight, state.total, state.moved) == ("", 0, 6, 0)
+    assert condition(state, "Progressing") == ("False", "Suspended")
+    assert condition(state, "GateClosed")[0] == "False"
 
 
 def test_an_edge_is_looked_after_at_once_and_a_wait_at_the_interval() -> None:
     world = fleet()
     started = world.step()
-    assert started.status.phase is Phase.PROGRESSING
+    assert started.state.phase is Phase.PROGRESSING
     assert started.wake_at == 1000.0
     waiting = world.step()
-    assert waiting.status.transition_id == started.status.transition_id
+    assert waiting.state.transition_id == started.state.transition_id
     assert waiting.wake_at == 1000.0 + INTERVAL + INTERVAL
 
 
@@ -49,7 +49,7 @@ def test_suspended_and_settled_fleets_are_looked_at_rarely() -> None:
     assert fleet(suspend=True).decide().wake_at == 1000.0 + IDLE_SECONDS
     world = promoted()
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
-    while (decision := world.step()).status.incident is None or decision.status.incident.settled_at is None:
+    while (decision := world.step()).state.incident is None or decision.state.incident.settled_at is None:
         assert decision.wake_at <= world.now
     assert decision.wake_at == world.now - INTERVAL + IDLE_SECONDS
 
@@ -58,58 +58,58 @@ def test_steps_say_where_the_rollout_is_and_edges_are_counted_and_dated() -> Non
     world = fleet()
     seen = {}
     for _ in range(30):
-        before = world.status
+        before = world.state
         world.step()
-        status = world.status
-        if (status.phase, status.step_index) != (before.phase, before.step_index):
-            assert status.transition_id == before.transition_id + 1
-            seen[status.step] = status.weight
+        state = world.state
+        if (state.phase, state.step_index) != (before.phase, before.step_index):
+            assert state.transition_id == before.transition_id + 1
+            seen[state.step] = state.weight
         else:
-            assert status.transition_id == before.transition_id
-        changed = status.phase is not before.phase
-        assert status.phase_since == (world.now - INTERVAL if changed else before.phase_since)
+            assert state.transition_id == before.transition_id
+        changed = state.phase is not before.phase
+        assert state.phase_since == (world.now - INTERVAL if changed else before.phase_since)
     assert seen == {"1/3 20%": 20, "2/3 60%": 60, "3/3 100%": 100}
-    assert world.status.observed_generation == 1
+    assert world.state.observed_generation == 1
 
 
 def test_moved_counts_acknowledgements_on_the_way_and_orders_at_rest() -> None:
     world = fleet()
     world.step()
-    assert (world.status.moved, world.status.total) == (0, 6)
+    assert (world.state.moved, world.state.total) == (0, 6)
     world.run(2)
-    assert world.status.moved == 1
+    assert world.state.moved == 1
     world.run(30)
-    assert world.status.moved == 6
+    assert world.state.moved == 6
     world.down = True
     world.step()
-    assert world.status.moved == 6
+    assert world.state.moved == 6
     world.down = False
     world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
     world.run(3)
-    assert (world.status.moved, world.status.breached) == (5, 1)
+    assert (world.state.moved, world.state.breached) == (5, 1)
     world.bad["hot-3"] = {Signal.OVERFLOW: 0.6}
     world.run(10)
-    assert world.status.phase is Phase.HELD
-    assert (world.status.moved, world.status.weight, world.status.step) == (6, 0, "")
+    assert world.state.phase is Phase.HELD
+    assert (world.state.moved, world.state.weight, world.state.step) == (6, 0, "")
 
 
 def test_silence_is_dated_from_its_beginning_and_forgotten_at_its_end() -> None:
     world = promoted()
-    assert world.status.no_data_since is None
+    assert world.state.no_data_since is None
     world.blind.add("hot-1")
     world.step()
     began = world.now - INTERVAL
     world.run(4)
-    assert (world.status.no_data_since, world.status.unknown) == (began, 1)
-    assert condition(world.status, "MetricsAvailable") == ("False", "NoSamples")
+    assert (world.state.no_data_since, world.state.unknown) == (began, 1)
+    assert condition(world.state, "MetricsAvailable") == ("False", "NoSamples")
     world.blind.clear()
     world.step()
-    assert (world.status.no_data_since, world.status.unknown) == (None, 0)
-    assert condition(world.status, "MetricsAvailable")[0] == "True"
+    assert (world.state.no_data_since, world.state.unknown) == (None, 0)
+    assert condition(world.state, "MetricsAvailable")[0] == "True"
     world.down = True
     world.step()
-    assert world.status.no_data_since == world.now - INTERVAL
-    assert condition(world.status, "MetricsAvailable") == ("False", "MetricsUnavailable")
+    assert world.state.no_data_since == world.now - INTERVAL
+    assert condition(world.state, "MetricsAvailable") == ("False", "MetricsUnavailable")
 
 
 def test_no_data_rolls_back_past_its_limit_only_where_the_policy_says_so() -> None:
@@ -118,21 +118,21 @@ def test_no_data_rolls_back_past_its_limit_only_where_the_policy_says_so() -> No
         world = promoted(evaluation={**rules, "onNoData": choice})
         world.down = True
         world.run(4)
-        assert world.status.phase is Phase.HEALTHY
+        assert world.state.phase is Phase.HEALTHY
         world.step()
-        assert world.status.phase is phase
-    assert world.status.incident is not None
-    assert (world.status.reason, world.status.incident.detected_at) == ("NoData", world.now - 5 * INTERVAL)
+        assert world.state.phase is phase
+    assert world.state.incident is not None
+    assert (world.state.reason, world.state.incident.detected_at) == ("NoData", world.now - 5 * INTERVAL)
 
 
 def test_suspend_is_said_while_it_lasts_and_no_longer() -> None:
     world = promoted()
     spec = world.policy.spec
     world.policy = replace(world.policy, spec=replace(spec, suspend=True))
-    assert world.step().status.reason == "Suspended"
-    assert world.status.phase is Phase.HEALTHY
+    assert world.step().state.reason == "Suspended"
+    assert world.state.phase is Phase.HEALTHY
     world.policy = replace(world.policy, spec=spec)
-    assert world.step().status.reason == "Resumed"
+    assert world.step().state.reason == "Resumed"
 
 
 def test_events_tell_an_edge_once() -> None:
@@ -143,11 +143,11 @@ def test_events_tell_an_edge_once() -> None:
 
 def test_who_decided_is_written_only_with_a_decision() -> None:
     world = promoted()
-    writer, epoch = world.status.writer, world.status.epoch
+    writer, epoch = world.state.writer, world.state.epoch
     assert (writer, epoch) == ("test", 1)
     observed = replace(world.observe(), writer="next", epoch=2)
     world.observe = lambda: observed  # type: ignore[method-assign]
-    assert (world.decide().status.writer, world.decide().status.epoch) == (writer, epoch)
+    assert (world.decide().state.writer, world.decide().state.epoch) == (writer, epoch)
 
 
 def test_a_request_outranks_what_an_earlier_policy_wrote() -> None:
@@ -156,15 +156,15 @@ def test_a_request_outranks_what_an_earlier_policy_wrote() -> None:
     for name, raw in generations.items():
         world.workloads[name] = replace(world.workloads[name], generation_raw=raw, has_original=True)
     world.run(3)
-    assert world.status.generation > 41
+    assert world.state.generation > 41
     world = promoted()
-    world.status = replace(world.status, generation=0)  # a status that was lost and is not believed
+    world.state = replace(world.state, generation=0)  # a state that was lost and is not believed
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
     decision = world.decide()
     for action in decision.actions:
         if isinstance(action, RequestPod) and action.pod.request is not None:
             assert action.generation > action.pod.request.generation
-    assert decision.status.generation > 0
+    assert decision.state.generation > 0
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_deleted_policy_of_which_nothing_is_asked_is_left_alone() -> None:
     world = deleted(promoted(**{**FAST, "deletionPolicy": "Restore"}))
     world.policy = replace(world.policy, finalizers=())
     decision = world.decide()
-    assert (decision.actions, decision.status) == ((), world.status)
+    assert (decision.actions, decision.state) == ((), world.state)
 
 
 def test_a_deletion_restores_what_was_changed_then_lets_go() -> None:
@@ -226,19 +226,19 @@ def test_a_policy_that_leaves_is_let_go_at_once() -> None:
 
 def test_policies_of_nothing_wait_and_say_what_is_missing() -> None:
     world = World(policy(**FAST))
-    assert world.step().status.reason == "NoWorkloads"
+    assert world.step().state.reason == "NoWorkloads"
     world.add("plain", hot=False)
     world.workloads["plain"] = replace(world.workloads["plain"], literal=False)
-    status = world.step().status
-    assert (status.phase, status.reason) == (Phase.PENDING, "Undeliverable")
-    assert condition(status, "Accepted") == ("False", "Undeliverable")
+    state = world.step().state
+    assert (state.phase, state.reason) == (Phase.PENDING, "Undeliverable")
+    assert condition(state, "Accepted") == ("False", "Undeliverable")
     world.down = True
     world.add("hot")
-    assert world.step().status.reason == "MetricsUnavailable"
+    assert world.step().state.reason == "MetricsUnavailable"
     world.down = False
     world.blind.add("hot")
-    assert world.step().status.reason == "NoSamples"
+    assert world.step().state.reason == "NoSamples"
     world.blind.clear()
-    status = world.step().status
-    assert status.phase is Phase.PROGRESSING
-    assert condition(status, "Accepted") == ("True", "Undeliverable")
+    state = world.step().state
+    assert state.phase is Phase.PROGRESSING
+    assert condition(state, "Accepted") == ("True", "Undeliverable")

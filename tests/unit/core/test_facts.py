@@ -7,7 +7,7 @@ import pytest
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.model import PodView
@@ -18,7 +18,7 @@ from tests.property.world import World
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def undeclared(world: World, name: str, *hot: bool) -> None:
@@ -42,7 +42,7 @@ def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> No
     undeclared(world, "hot-0", False)
     assert "hot-0" not in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, ())}
     world = promoted()
-    members = world.status.members
+    members = world.state.members
     undeclared(world, "hot-0", False)
     assert "hot-0" in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, members)}
 
@@ -58,35 +58,35 @@ def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer()
     world = promoted()
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(4)
-    incident, window = world.status.incident, world.policy.spec.evaluation.window_seconds
+    incident, window = world.state.incident, world.policy.spec.evaluation.window_seconds
     assert incident is not None
     for ago, clear in ((window - 1.0, False), (window, True)):
         last = replace(incident, decided_at=world.now - 2 * window, last_ack_at=world.now - ago)
-        world.status = replace(world.status, incident=last)
+        world.state = replace(world.state, incident=last)
         assert facts(world).window_clear is clear
 
 
 def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been_read() -> None:
     world = promoted()
-    assert look(world.policy, world.status, replace(world.observe(), evaluation=None), world.now).window_clear
+    assert look(world.policy, world.state, replace(world.observe(), evaluation=None), world.now).window_clear
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(4)
     world.bad, world.now = {}, world.now + 3600.0
     answer(world, "retry")
     unread = replace(world.observe(), evaluation=None)
-    assert [h.name for h in decide(world.policy, world.status, unread, world.now).status.held] == ["hot-2"]
-    assert world.decide().status.held == ()
+    assert [h.name for h in decide(world.policy, world.state, unread, world.now).state.held] == ["hot-2"]
+    assert world.decide().state.held == ()
 
 
 def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_show_the_old_precision() -> None:
     world = fleet()
     world.deaf = set(world.workloads)
     world.run(2, 1.0)
-    (member,) = world.status.members
-    assert world.status.phase is Phase.PROGRESSING
-    assert world.step(1.0).status.failing == (), "told, and merely slow to answer"
+    (member,) = world.state.members
+    assert world.state.phase is Phase.PROGRESSING
+    assert world.step(1.0).state.failing == (), "told, and merely slow to answer"
     crash(world, member.name)
-    assert (world.step(1.0).status.phase, world.status.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
+    assert (world.step(1.0).state.phase, world.state.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_aske
 ) -> None:
     """``promoteBelow: null``: not breached is enough."""
     world = fleet(criteria={"failures": {"promoteBelow": level}}, reenable={"success": 0.9})
-    world.status = replace(world.status, attempts=attempts)
+    world.state = replace(world.state, attempts=attempts)
     assert facts(world).promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
 
 
@@ -107,7 +107,7 @@ def test_a_workload_of_which_one_pod_is_still_up_is_guarded_and_its_template_fol
 ) -> None:
     """Of a fleet whose target has changed: nobody is a member, and what was moved is looked after all the same."""
     world = promoted()
-    world.status = replace(world.status, members=())
+    world.state = replace(world.state, members=())
     pods = tuple(
         PodView(f"hot-0-{n}", f"pod-{n}", hot=True, started_mode=Mode.FP16 if n < up else Mode.FP32) for n in range(2)
     )

@@ -8,7 +8,7 @@ from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Severity, Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.followup import follow, hurry_from
@@ -37,7 +37,7 @@ INCIDENT = Incident(
 def facts(world: World, *, after: float) -> Facts:
     """What is known so many seconds after the decision."""
     world.now = DECIDED + after
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_deadline_that_is_missed_is_told_once_while_one_workload_after_the_oth
         world.deaf.discard(answering)
         world.train()
         told += [action for action in world.step().actions if isinstance(action, Notify)]
-        silent.append(len(world.status.unacknowledged))
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert silent[-4:] == [6, 5, 4, 3], "each answer is a change of the status"
+        silent.append(len(world.state.unacknowledged))
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert silent[-4:] == [6, 5, 4, 3], "each answer is a change of the state"
     assert [(event.reason, event.warning) for event in told] == [
         ("RollbackEscalated", True),
         ("DeadlineExceeded", True),

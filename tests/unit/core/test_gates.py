@@ -3,7 +3,7 @@
 import pytest
 
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.core.gates import GateInput, names
 from precision_operator.core.gates.monitored import monitored
 from precision_operator.core.model import Evaluation, WorkloadView
@@ -36,7 +36,7 @@ def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_t
     closed = monitored(
         GateInput(
             policy=given,
-            status=Status(),
+            state=State(),
             stage=given.spec.stages[0],
             evaluation=Evaluation(1000.0, 0.0),
             progress=tuple((view, progress_of(view, accepted, None, Delivery.NEW_ONLY)) for view in views),

@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from tests.property.test_awkward_histories import NAN, answer, change
 from tests.property.test_mitigation import breached, condition
 from tests.property.test_story import promoted
@@ -20,14 +20,14 @@ def held(*, silent: bool = False, **spec: object) -> World:
     world = promoted(**spec)
     world.bad = {"hot-2": NAN}
     world.step(1.0)
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert [h.name for h in world.state.held] == ["hot-2"]
     if silent:
         world.blind = {"hot-2"}
     return world
 
 
 def members(world: World) -> set[str]:
-    return {m.name for m in world.status.members}
+    return {m.name for m in world.state.members}
 
 
 def test_a_newcomer_joins_when_the_window_of_another_is_over() -> None:
@@ -55,18 +55,18 @@ def test_a_retry_ends_the_windows_and_takes_in_all_whom_a_rollback_holds_in_one_
     world = breached()
     world.bad["hot-3"] = NAN
     world.run(3)
-    assert [h.name for h in world.status.held] == ["hot-3"]
+    assert [h.name for h in world.state.held] == ["hot-3"]
     world.bad = {"hot-0": world.bad["hot-0"]}
     world.run(6)
     assert condition(world) == "Mitigating"
     world.add("late")
     change(world, "late", latch=Mode.FP32, has_original=True)
-    before = world.status.generation
+    before = world.state.generation
     answer(world, "retry")
     world.step()
-    assert (world.status.phase, world.status.held, world.status.mitigations) == (Phase.HEALTHY, (), ())
-    assert (world.status.reason, condition(world)) == ("Retried", "Retried")
-    assert world.status.generation > before
+    assert (world.state.phase, world.state.held, world.state.mitigations) == (Phase.HEALTHY, (), ())
+    assert (world.state.reason, condition(world)) == ("Retried", "Retried")
+    assert world.state.generation > before
     assert "late" in members(world)
 
 
@@ -74,10 +74,10 @@ def test_workloads_that_are_held_stay_down_though_the_record_of_their_incident_w
     world = held()
     world.run(3, 1.0)
     world.bad = {}
-    world.status = replace(world.status, incident=None)
+    world.state = replace(world.state, incident=None)
     world._start_pods("hot-2")
     world.run(4)
-    assert (world.status.phase, [h.name for h in world.status.held]) == (Phase.DEGRADED, ["hot-2"])
+    assert (world.state.phase, [h.name for h in world.state.held]) == (Phase.DEGRADED, ["hot-2"])
     assert len(world.really_in(Mode.FP16)) == 5
     assert "hot-2" in world.really_in(Mode.FP32)
 
@@ -87,7 +87,7 @@ def test_past_the_deadline_only_who_never_answered_is_restarted_in_silence(answe
     """Who has answered once and is heard of no more has gone blind, not deaf: a restart would cost steps for nothing."""
     world = held(silent=not answers)
     world.run(12, 1.0)
-    found = world.status.incident
+    found = world.state.incident
     assert found is not None
     assert (found.last_ack_at is not None) is answers
     world.blind = {"hot-2"}

@@ -8,7 +8,7 @@ from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Notify
 from tests.property.test_awkward_histories import answer, until
 from tests.property.test_canary import by_canary
@@ -22,7 +22,7 @@ AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"
 def rolled_back() -> World:
     world = promoted()
     world.bad = {"hot-1": NAN, "hot-3": NAN}
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     return world
 
 
@@ -49,8 +49,8 @@ def worsening() -> World:
 
 
 def incident(world: World) -> Incident:
-    assert world.status.incident is not None
-    return world.status.incident
+    assert world.state.incident is not None
+    return world.state.incident
 
 
 def retried() -> World:
@@ -64,7 +64,7 @@ def retried() -> World:
 def created_again() -> World:
     world = rolled_back()
     world.run(10)
-    world.status = Status()
+    world.state = State()
     return world
 
 
@@ -106,7 +106,7 @@ def test_what_somebody_should_look_at_is_a_warning(
 def test_a_deadline_that_passes_is_a_warning_once(breached: list[str]) -> None:
     world = promoted()
     world.bad, world.blind = dict.fromkeys(breached, NAN), set()
-    until(world, lambda w: w.status.incident is not None)
+    until(world, lambda w: w.state.incident is not None)
     world.blind = {"hot-1"}
     said = [a for _ in range(60) for a in world.step(15.0).actions if isinstance(a, Notify)]
     assert [(n.reason, n.warning) for n in said if n.reason == "DeadlineExceeded"] == [("DeadlineExceeded", True)]
@@ -117,7 +117,7 @@ def test_a_deadline_that_passes_is_a_warning_once(breached: list[str]) -> None:
 def test_who_has_to_approve_a_step_is_told_once() -> None:
     world = fleet(strategy={"steps": [{"setWeight": 40}, {"pause": {}}, {"setWeight": 100}]})
     said = [a for _ in range(30) for a in world.step(15.0).actions if isinstance(a, Notify)]
-    assert world.status.phase is Phase.PAUSED
+    assert world.state.phase is Phase.PAUSED
     assert [n.reason for n in said] == ["RolloutStarted", "AwaitingApproval"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Settle
 from tests.property.policies import FAST, policy
 from tests.property.test_awkward_histories import NAN, answer, change
@@ -19,14 +19,14 @@ STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeigh
 
 def canary() -> str:
     """The workload that goes first."""
-    (first,) = fleet().step().status.members
+    (first,) = fleet().step().state.members
     return first.name
 
 
 def pending(*lagging: str) -> World:
     """A fleet after a retry; the templates of these workloads still say FP16, though their pods were rolled back."""
     world = fleet()
-    world.status = replace(world.status, transition_id=7, generation=3)
+    world.state = replace(world.state, transition_id=7, generation=3)
     for name in lagging:
         change(world, name, template_mode=Mode.FP16, has_original=True)
     return world
@@ -65,7 +65,7 @@ def test_a_template_that_follows_the_last_rollback_is_waited_for_unless_a_pod_cr
     pods[:crashing] = [replace(pod, crashing=True, ready=False) for pod in pods[:crashing]]
     change(world, name, template_mode=Mode.FP16, has_original=True, pods=tuple(pods))
     decision = world.step()
-    assert decision.status.reason == reason
+    assert decision.state.reason == reason
     assert any(isinstance(action, Settle) for action in decision.actions) is (crashing == 0)
 
 
@@ -74,24 +74,24 @@ def test_templates_follow_their_pods_while_the_metrics_still_show_the_last_rollb
     (name,) = others(1)
     world = pending(name)
     window_seconds = world.policy.spec.evaluation.window_seconds
-    world.status = replace(world.status, incident=ended(world.now - window_seconds + 60.0))
+    world.state = replace(world.state, incident=ended(world.now - window_seconds + 60.0))
     decision = world.step()
-    assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "WindowNotClear")
+    assert (decision.state.phase, decision.state.reason) == (Phase.PENDING, "WindowNotClear")
     assert [a.workload.name for a in decision.actions if isinstance(a, Settle)] == [name]
     world.run(3)
-    assert (world.status.reason, world.workloads[name].template_mode) == ("WindowNotClear", Mode.FP32)
+    assert (world.state.reason, world.workloads[name].template_mode) == ("WindowNotClear", Mode.FP32)
     world.run(2)
-    assert world.status.phase is Phase.PROGRESSING
+    assert world.state.phase is Phase.PROGRESSING
 
 
 def test_a_rollout_that_waits_for_samples_of_its_canary_begins_with_them() -> None:
     world = fleet()
     world.blind = {canary()}
     world.run(3)
-    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "NoSamples")
-    assert canary() in world.status.message
+    assert (world.state.phase, world.state.reason) == (Phase.PENDING, "NoSamples")
+    assert canary() in world.state.message
     world.blind = {name for name in world.workloads if name != canary()}
-    assert world.step().status.phase is Phase.PROGRESSING
+    assert world.step().state.phase is Phase.PROGRESSING
 
 
 def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
@@ -100,18 +100,18 @@ def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
     for index in range(5):
         world.add(f"hot-{index}")
     world.run(30)
-    assert (world.status.step_index, world.status.evidence_since is not None) == (0, True)
+    assert (world.state.step_index, world.state.evidence_since is not None) == (0, True)
     spec = world.policy.spec
     for target in (Mode.BF16, Mode.FP16):
         world.policy = replace(world.policy, spec=replace(spec, target=target))
-        assert world.step().status.phase is Phase.PENDING
-        assert world.step().status.reason == "RolloutStarted"
-        assert world.status.evidence_since is None
-        assert world.status.step_since == world.now - 15.0
+        assert world.step().state.phase is Phase.PENDING
+        assert world.step().state.reason == "RolloutStarted"
+        assert world.state.evidence_since is None
+        assert world.state.step_since == world.now - 15.0
     world.run(30)
-    assert world.status.step_index == 0
+    assert world.state.step_index == 0
     world.run(20)
-    assert world.status.step_index == 1
+    assert world.state.step_index == 1
 
 
 @pytest.mark.parametrize("command", ["abort", "rollback"])
@@ -122,10 +122,10 @@ def test_a_person_can_roll_back_before_anything_was_moved(command: str) -> None:
     world.run(2)
     answer(world, command)
     world.step(1.0)
-    assert (world.status.phase, world.status.gate_closed) == (Phase.ROLLING_BACK, True)
+    assert (world.state.phase, world.state.gate_closed) == (Phase.ROLLING_BACK, True)
     world.blind = set()
     world.run(3, 1.0)
-    assert (world.status.phase, world.status.gate_closed) == (Phase.HELD, True)
+    assert (world.state.phase, world.state.gate_closed) == (Phase.HELD, True)
 
 
 def made_again() -> World:
@@ -136,7 +136,7 @@ def made_again() -> World:
     world.step(1.0)
     world.step(1.0)
     assert "hot-4" in world.really_in(Mode.FP16)
-    world.status, world.bad = Status(), {}
+    world.state, world.bad = State(), {}
     return world
 
 
@@ -144,12 +144,12 @@ def test_a_rollback_that_a_deleted_policy_left_half_done_is_finished_first() -> 
     world = made_again()
     world.add("own", mode=Mode.FP16)
     world.step(1.0)
-    found = world.status.incident
+    found = world.state.incident
     assert found is not None
-    assert (world.status.phase, found.reason, found.workloads) == (Phase.ROLLING_BACK, "LatchedWorkloads", ("hot-4",))
+    assert (world.state.phase, found.reason, found.workloads) == (Phase.ROLLING_BACK, "LatchedWorkloads", ("hot-4",))
     world.deaf = set()
     world.run(10, 1.0)
-    assert (world.status.phase, world.really_in(Mode.FP32)) == (Phase.HELD, set(world.workloads))
+    assert (world.state.phase, world.really_in(Mode.FP32)) == (Phase.HELD, set(world.workloads))
 
 
 def test_a_rollback_that_was_finished_before_its_policy_was_made_again_is_kept_and_moves_nobody() -> None:
@@ -159,17 +159,17 @@ def test_a_rollback_that_was_finished_before_its_policy_was_made_again_is_kept_a
     world.train()
     world.add("own", mode=Mode.FP16)
     world.step(1.0)
-    assert (world.status.phase, world.status.incident, world.status.gate_closed) == (Phase.HELD, None, True)
-    assert world.status.reason == "LatchedWorkloads"
-    assert "hot-4" in world.status.message
+    assert (world.state.phase, world.state.incident, world.state.gate_closed) == (Phase.HELD, None, True)
+    assert world.state.reason == "LatchedWorkloads"
+    assert "hot-4" in world.state.message
 
 
 def test_a_rollout_that_begins_tells_the_gate_what_new_pods_may_start_in() -> None:
     world = fleet(fallback="bf16")
-    world.status = replace(world.status, gate_closed=True, fallback=Mode.FP32, step_index=2, transition_id=7)
-    status = world.step().status
-    assert (status.phase, status.step_index) == (Phase.PROGRESSING, 0)
-    assert (status.gate_closed, status.precision, status.fallback) == (False, Mode.FP16, Mode.BF16)
+    world.state = replace(world.state, gate_closed=True, fallback=Mode.FP32, step_index=2, transition_id=7)
+    state = world.step().state
+    assert (state.phase, state.step_index) == (Phase.PROGRESSING, 0)
+    assert (state.gate_closed, state.precision, state.fallback) == (False, Mode.FP16, Mode.BF16)
 
 
 def test_nothing_is_begun_on_a_fleet_of_which_every_workload_was_latched_by_another() -> None:
@@ -177,5 +177,5 @@ def test_nothing_is_begun_on_a_fleet_of_which_every_workload_was_latched_by_anot
     for name in world.workloads:
         change(world, name, latch=Mode.FP32, has_original=True)
     world.run(3)
-    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "LatchedWorkloads")
-    assert (world.status.generation, world.log) == (3, [])
+    assert (world.state.phase, world.state.reason) == (Phase.PENDING, "LatchedWorkloads")
+    assert (world.state.generation, world.log) == (3, [])

@@ -8,7 +8,7 @@ from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Failing
+from precision_operator.api.state import Failing
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.windows import promotion_waits, rungs_left, spared
 from tests.property.test_story import promoted
@@ -27,8 +27,8 @@ def breached(*, window: str = "10m", left: float = 300.0, **spec: object) -> Fac
 def with_window(world: World, left: float) -> Facts:
     began, until = world.now - 60.0, world.now + left
     opened = Mitigation("hot-1", uid("hot-1"), Signal.OVERFLOW, began, until, Rung.HALVE_SCALE, 7, rung_since=began)
-    world.status = replace(world.status, mitigations=(opened,))
-    return look(world.policy, world.status, world.observe(), world.now)
+    world.state = replace(world.state, mitigations=(opened,))
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def uid(name: str) -> str:

@@ -28,8 +28,8 @@ def lagging(**spec: object) -> World:
 
 def left(world: World, *, gate_closed: bool = False) -> tuple[Facts, list[Desired]]:
     """What is left to be done where the phase itself wants nothing."""
-    facts = look(world.policy, world.status, world.observe(), world.now)
-    return facts, list(unfinished(facts, Outcome(replace(world.status, gate_closed=gate_closed))))
+    facts = look(world.policy, world.state, world.observe(), world.now)
+    return facts, list(unfinished(facts, Outcome(replace(world.state, gate_closed=gate_closed))))
 
 
 @pytest.mark.parametrize("fallback", [Mode.FP32, Mode.BF16])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from precision_operator.api.mitigation import Rung
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.fake import FakeKube, Key
