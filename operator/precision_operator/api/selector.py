@@ -14,6 +14,18 @@ class Requirement:
     operator: str
     values: tuple[str, ...] = ()
 
+    @property
+    def query(self) -> str:
+        """As a part of a ``labelSelector``."""
+        match self.operator:
+            case "In":
+                return f"{self.key} in ({','.join(self.values)})"
+            case "NotIn":
+                return f"{self.key} notin ({','.join(self.values)})"
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return self.key
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As the API server evaluates it; an unknown operator matches nothing."""
         match self.operator:
@@ -39,6 +51,12 @@ class Selector:
     def empty(self) -> bool:
         """It asks for nothing."""
         return not self.match_labels and not self.match_expressions
+
+    @property
+    def query(self) -> str:
+        """As a ``labelSelector`` of a list."""
+        equal = [f"{key}={value}" for key, value in self.match_labels]
+        return ",".join([*equal, *(requirement.query for requirement in self.match_expressions)])
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels meet every requirement."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.state import Phase, State
+from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
@@ -83,7 +84,7 @@ def _accepted(facts: Facts) -> Condition:
         )
         return _is("Accepted", True, "SelectorPending", text)
     if facts.stuck:
-        text = f"cannot be moved by delivery {facts.spec.delivery}: {names(list(facts.stuck))}"
+        text = f"cannot be moved by delivery {facts.spec.delivery}: {names([name_of(key) for key in facts.stuck])}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:

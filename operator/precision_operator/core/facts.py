@@ -39,7 +39,7 @@ class Facts:
     movable: tuple[tuple[WorkloadView, Delivery], ...]
     """Selected workloads with the way in which each can be moved, by name."""
     stuck: tuple[str, ...]
-    """Selected workloads that no delivery can move."""
+    """Keys of selected workloads that no delivery can move."""
     verdicts: tuple[Verdict, ...]
     """Members that train in the target precision (or crash in it), judged."""
     failing: tuple[Failing, ...]
@@ -99,17 +99,7 @@ class Facts:
 
         Of several modes the least safe; one in which nothing runs is in the fallback.
         """
-        seen = self.evaluation.pods if self.evaluation is not None else {}
-        modes = set[Mode | None]()
-        for pod in live_pods(workload):
-            signals = seen.get(pod.name)
-            said = signals.mode if signals is not None else None
-            if said is None and (pod.pending or pod.crashing):
-                continue
-            modes.add(said or pod.effective_mode)
-        if None in modes:
-            return None
-        return next((mode for mode in (Mode.FP16, Mode.BF16, Mode.FP32) if mode in modes), self.spec.fallback)
+        return observed_mode(workload, self.evaluation, idle=self.spec.fallback)
 
     @property
     def admission_waits(self) -> Closed | None:
@@ -154,12 +144,12 @@ class Facts:
         return {verdict.workload.key: verdict for verdict in self.verdicts}
 
     def reduced(self, workload: WorkloadView) -> bool:
-        """A pod of it is told to train in less than the fallback, or says that it does."""
+        """A pod of it is asked to train in less than the fallback, or reports that it does."""
         safe = accepted_modes(self.spec.fallback, rollback=True)
         seen = self.evaluation.pods if self.evaluation is not None else {}
-        said = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
-        told = {pod.effective_mode for pod in workload.pods}
-        return bool((told | said) - safe - {None})
+        reported = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
+        requested = {pod.effective_mode for pod in workload.pods}
+        return bool((requested | reported) - safe - {None})
 
     @property
     def moved_count(self) -> int:
@@ -171,7 +161,7 @@ class Facts:
     def rescuable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """Stuck workloads whose running pods can still be asked: a template without the contract must not save them."""
         return tuple(
-            (w, Delivery.HOT) for w in self.workloads if w.name in self.stuck and any(pod.hot for pod in live_pods(w))
+            (w, Delivery.HOT) for w in self.workloads if w.key in self.stuck and any(pod.hot for pod in live_pods(w))
         )
 
     @property
@@ -191,7 +181,7 @@ class Facts:
             w for w, _ in self.movable if w.key in kept or (w.key not in held if joining is None else w.key in joining)
         ]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
-        candidates += [w for w in self.workloads if w.name in self.stuck and w.key in kept]
+        candidates += [w for w in self.workloads if w.key in self.stuck and w.key in kept]
         # What trains in the target already is a canary already.
         moved = {w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target}
         return extend_cohort(self.policy.uid, members, candidates, size=self.cohort_size(step_index), first=moved)
@@ -244,7 +234,7 @@ def look(policy: Policy, state: State, observation: Observation, now: float) -> 
     for workload in sorted(workloads, key=lambda w: w.key):
         delivery = resolve_delivery(policy.spec.delivery, workload)
         if delivery is None:
-            stuck.append(workload.name)
+            stuck.append(workload.key)
         else:
             movable.append((workload, delivery))
     facts = Facts(policy, state, observation, now, workloads, selector, tuple(movable), tuple(stuck), (), state.failing)
@@ -258,13 +248,32 @@ def look(policy: Policy, state: State, observation: Observation, now: float) -> 
 def _selected(policy: Policy, state: State, observation: Observation) -> tuple[tuple[WorkloadView, ...], Selector]:
     """The workloads that the policy is about, and the selector that says so.
 
-    An edited selector takes effect once nothing is held under the old one: what a rollback holds stays in our hands.
+    An edited selector takes effect once nothing is held under the old one: what a rollback holds stays in our hands. Nor
+    before it is known what the newly selected train in: they are not moved by an edit.
     """
     if observation.matching is None:
         return observation.workloads, policy.spec.selector
     before, after = observation.matching
-    keys, selector = (before, state.selector) if state.holds else (after, policy.spec.selector)
+    joining = [w for w in observation.workloads if w.key in after - before] if state.enforce else []
+    idle = policy.spec.fallback
+    waits = state.holds or any(observed_mode(w, observation.evaluation, idle=idle) is None for w in joining)
+    keys, selector = (before, state.selector) if waits else (after, policy.spec.selector)
     return tuple(w for w in observation.workloads if w.key in keys), selector
+
+
+def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle: Mode) -> Mode | None:
+    """What a workload trains in: of several modes the least safe; ``idle`` where nothing runs; None: not known."""
+    seen = evaluation.pods if evaluation is not None else {}
+    modes = set[Mode | None]()
+    for pod in live_pods(workload):
+        signals = seen.get(pod.name)
+        reported = signals.mode if signals is not None else None
+        if reported is None and (pod.pending or pod.crashing):
+            continue
+        modes.add(reported or pod.effective_mode)
+    if None in modes:
+        return None
+    return next((mode for mode in (Mode.FP16, Mode.BF16, Mode.FP32) if mode in modes), idle)
 
 
 def _resolved(observation: Observation) -> Observation:
@@ -276,11 +285,11 @@ def _resolved(observation: Observation) -> Observation:
     if all(pod.started_mode is not None for workload in observation.workloads for pod in workload.pods):
         return observation
 
-    def said(pod: PodView) -> PodView:
+    def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
         return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
 
-    workloads = tuple(replace(w, pods=tuple(map(said, w.pods))) for w in observation.workloads)
+    workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)
     return replace(observation, workloads=workloads)
 
 
@@ -301,11 +310,11 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         pods = live_pods(workload)
         # On its way to BF16 it is judged in what it still trains in; with BF16 as fallback, in what the others have left.
         for mode in dict.fromkeys((facts.wanted(workload), facts.target, facts.spec.target)):
-            told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
-            crashing = told and any(pod.crashing for pod in pods)
+            asked = bool(pods) and all(pod.effective_mode is mode for pod in pods)
+            crashing = asked and any(pod.crashing for pod in pods)
             # What was promoted, or breaches, stays judged even when its metrics are lost: that is Unknown, not gone.
             unseen = any(pod.name not in evaluation.pods for pod in pods)
-            watched = told and (guarding or unseen or workload.key in standing)
+            watched = asked and (guarding or unseen or workload.key in standing)
             if watched or crashing or trains_in(workload, evaluation.pods, mode):
                 known = frozenset(failing.get(workload.key, ()))
                 verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))

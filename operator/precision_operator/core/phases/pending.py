@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.assess import assess, trains_in
@@ -121,7 +122,7 @@ def _missing(facts: Facts) -> Closed | None:
     if not facts.movable:
         return Closed(
             "Undeliverable",
-            f"{names(list(facts.stuck))}: cannot be moved by delivery {facts.spec.delivery}; "
+            f"{names([name_of(key) for key in facts.stuck])}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
     if facts.admission_waits is not None:
