@@ -212,7 +212,7 @@ class App:
 
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
-        for key in self._inventory.keys():
+        for key in self._inventory.policy_keys():
             self._queue.add(key)
 
 

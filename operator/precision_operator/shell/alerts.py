@@ -26,7 +26,7 @@ class Alerts:
 
     def concerned(self, alert: Alert) -> frozenset[PolicyKey]:
         """The named policy; else those of the named workload or pod; else all of the namespace."""
-        known = self._inventory.keys_in(alert.namespace)
+        known = self._inventory.policy_keys_in(alert.namespace)
         if alert.policy:
             return frozenset({PolicyKey(alert.namespace, alert.policy)} & known)
         if alert.deployment:

@@ -134,7 +134,7 @@ class Inventory:
         metadata = mapping((self.policy(key) or {}).get("metadata"))
         return text(metadata.get("creationTimestamp")), text(metadata.get("uid"))
 
-    def keys(self) -> tuple[PolicyKey, ...]:
+    def policy_keys(self) -> tuple[PolicyKey, ...]:
         """All policies, and the assignments whose policy is gone, sorted."""
         return tuple(
             sorted(
@@ -144,7 +144,7 @@ class Inventory:
             )
         )
 
-    def keys_in(self, namespace: str) -> Keys:
+    def policy_keys_in(self, namespace: str) -> Keys:
         """The same, of one namespace."""
         space = self._namespaces.get(namespace, _Namespace())
         return frozenset(PolicyKey(namespace, name) for name in {*space.policies, *space.assignments})

@@ -197,7 +197,7 @@ def _value(entry: Mapping[str, object], annotations: Mapping[str, str]) -> str:
 
 
 def parse_admitted(raw: str | None) -> tuple[tuple[str, int], ...]:
-    """The record of admission: ``<assignment>/<generation>/<mode>``, several separated by a space; odd parts are left out."""
+    """The record of admission: ``<assignment>/<generation>/<mode>``, several separated by a space."""
     if raw is None or len(raw) > ADMITTED_CHARACTERS:
         return ()
     found = []
