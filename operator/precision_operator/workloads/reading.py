@@ -9,16 +9,15 @@ from sys import intern
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import generation as believed
 from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text
-from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST
+from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST, TRUE_SPELLINGS
 from precision_operator.core.model import PodView, Request, WorkloadView
+from precision_operator.workloads.identity import workload_key
 
 REQUEST_CHARACTERS = 1024
 """A longer request was not written by us: it is not parsed, however deep it goes."""
 
 ADMITTED_CHARACTERS = 2048
 """A longer record was not written by admission."""
-
-_TRUE = {"1", "true", "yes", "on", "y", "t", "enabled"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +176,14 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
             continue
         source = source_of(enable)
         movable = movable or source is not Source.ANNOTATION or not hot
+<<<<<<< HEAD:operator/precision_operator/workloads/reading.py
         expanded = source is Source.LITERAL and "$(" in text(enable.get("value"))
         unknown = unknown or ((source is Source.REFERENCE or expanded) and slot.field == "containers")
-        if slot.field == "containers" and _value(enable, annotations).strip().lower() in _TRUE:
+        if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
+=======
+        unknown = unknown or (source is Source.REFERENCE and slot.field == "containers")
+        if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
+>>>>>>> wip/admission:operator/precision_operator/kube/workloads/reading.py
             meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
     # Nothing is less safe than FP16: with one container in it, what the others are does not matter.
@@ -215,9 +219,11 @@ def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
     template = mapping(spec.get("template"))
     template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
     hot = is_hot(pod_spec)
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": text(metadata.get("name")), "controller": True}
+    pod = {"metadata": {"labels": template_metadata.get("labels"), "ownerReferences": [owner]}}
     view = WorkloadView(
         namespace=text(metadata.get("namespace")),
-        key=f"apps/Deployment/{text(metadata.get('name'))}",
+        key=workload_key(pod),
         uid=text(metadata.get("uid")),
         hot=hot,
         literal=environment(slots_of(pod_spec), {}, hot=hot).movable,
