@@ -160,7 +160,7 @@ class Inventory:
             if selector.matches(workload.record.template_labels)
             for view in [self._view(space, workload)]
         ]
-        return tuple(sorted(found, key=lambda view: view.key))
+        return _merged(found)
 
     def concerned(self, namespace: str, workload: WorkloadRecord) -> Keys:
         """The policies whose selector, or whose assignment's, matches the template of a workload."""
@@ -333,3 +333,22 @@ class Inventory:
                 return self._unlink(namespace, uid)
             case Kind.PODS:
                 return self._keep_pod(namespace, self._owners.pop(uid, ""), name, uid, None)
+
+
+def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
+    """One view for each key, sorted: objects whose pods carry one workload label are one workload."""
+    found: dict[str, WorkloadView] = {}
+    for view in sorted(views, key=lambda view: (view.key, view.uid)):
+        first = found.get(view.key)
+        if first is None:
+            found[view.key] = view
+            continue
+        found[view.key] = replace(
+            first,
+            hot=first.hot and view.hot,
+            literal=first.literal or view.literal,
+            replicas=first.replicas + view.replicas,
+            labels_disagree=first.labels_disagree or view.labels_disagree,
+            pods=(*first.pods, *view.pods),
+        )
+    return tuple(found.values())

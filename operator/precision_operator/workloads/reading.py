@@ -176,14 +176,9 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
             continue
         source = source_of(enable)
         movable = movable or source is not Source.ANNOTATION or not hot
-<<<<<<< HEAD:operator/precision_operator/workloads/reading.py
         expanded = source is Source.LITERAL and "$(" in text(enable.get("value"))
         unknown = unknown or ((source is Source.REFERENCE or expanded) and slot.field == "containers")
         if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
-=======
-        unknown = unknown or (source is Source.REFERENCE and slot.field == "containers")
-        if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
->>>>>>> wip/admission:operator/precision_operator/kube/workloads/reading.py
             meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
     # Nothing is less safe than FP16: with one container in it, what the others are does not matter.
