@@ -16,7 +16,17 @@ from precision_operator.api.selector import parse_selector, selector_to_wire
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State
-from precision_operator.api.wire import boolean, choice, format_time, integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import (
+    boolean,
+    choice,
+    format_time,
+    integer,
+    mapping,
+    parse_time,
+    sequence,
+    text,
+    texts,
+)
 from precision_operator.api.workload import kind_of, name_of
 
 VERSION = 1
@@ -34,7 +44,6 @@ _FIELDS = {
     "evidenceSince": "evidence_since",
     "noDataSince": "no_data_since",
 }
-_ROLES = ("members", "canary", "breached", "poisoned")
 _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "poisoned": "poisoned"}
 
 
@@ -79,6 +88,7 @@ def _state_to_wire(state: State) -> dict[str, object]:
         "comparison": comparison_to_wire(state.comparison),
         "conditions": [c.to_wire() for c in state.conditions],
         "writer": {"holder": state.writer, "epoch": state.epoch},
+        "holds": _holds(state),
         "workloads": _workloads_to_wire(state),
         "failing": [_failing_to_wire(f) for f in state.failing],
         "mitigations": mitigations_to_wire(state.mitigations),
@@ -104,13 +114,23 @@ def failing_bytes(failing: Failing) -> int:
     return len(json.dumps(_failing_to_wire(failing), separators=(",", ":"))) + 1
 
 
+def _hold(held: HeldWorkload) -> str:
+    return f"{held.reason}@{format_time(held.since)}"
+
+
+def _holds(state: State) -> list[str]:
+    """Why and since when: one entry for all that a rollback took back at the same time."""
+    return sorted({_hold(held) for held in state.held})
+
+
 def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     lines: dict[str, list[str]] = {key: [str(generation)] for key, generation in state.changed.items()}
-    for role in _ROLES:
+    for role, word in _WORDS.items():
         for key in getattr(state, role):
-            lines.setdefault(key, ["0"]).append(_WORDS[role])
+            lines.setdefault(key, ["0"]).append(word)
+    holds = {hold: index for index, hold in enumerate(_holds(state))}
     for held in state.held:
-        lines.setdefault(held.key, ["0"]).append(f"held={held.reason}@{format_time(held.since)}")
+        lines.setdefault(held.key, ["0"]).append(f"held={holds[_hold(held)]}")
     for key, restart in state.restarts.items():
         stamp = f"{format_time(restart.since)},{format_time(restart.newest)}"
         lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{stamp}")
@@ -156,7 +176,7 @@ def parse_assignment(body: Mapping[str, object]) -> State:
         failing=_failing(raw.get("failing")),
         mitigations=parse_mitigations(raw.get("mitigations")),
     )
-    return _with_workloads(state, mapping(raw.get("workloads")))
+    return _with_workloads(state, mapping(raw.get("workloads")), texts(raw.get("holds")))
 
 
 def state_version(body: Mapping[str, object]) -> int:
@@ -186,40 +206,47 @@ def _failing(raw: object) -> tuple[Failing, ...]:
     )
 
 
-def _with_workloads(state: State, raw: Mapping[str, object]) -> State:
-    roles: dict[str, list[str]] = {role: [] for role in _ROLES}
-    by_word = {word: roles[role] for role, word in _WORDS.items()}
+def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, ...]) -> State:
+    roles: dict[str, list[str]] = {word: [] for word in _WORDS.values()}
     changed: dict[str, int] = {}
     held: list[HeldWorkload] = []
     restarts: dict[str, Restart] = {}
-    for kind, group in sorted(raw.items()):
-        for name, line in sorted(mapping(group).items()):
-            key = f"{kind}/{name}"
-            number, *words = text(line).split(" ")
-            if number.isdecimal() and int(number):
-                changed[key] = int(number)
-            for word in words:
-                head, _, rest = word.partition("=")
-                if head in by_word:
-                    by_word[head].append(key)
-                elif head == "held":
-                    reason, _, since = rest.partition("@")
-                    held.append(HeldWorkload(key, reason, parse_time(since) or 0.0))
-                elif head == "restart":
-                    restarts[key] = _restart(rest)
+    lines = {f"{kind}/{name}": line for kind, group in raw.items() for name, line in mapping(group).items()}
+    for key, line in sorted(lines.items()):
+        number, *words = text(line).split(" ")
+        changed[key] = _number(number) or 0
+        for word in words:
+            head, _, rest = word.partition("=")
+            if head in roles:
+                roles[head].append(key)
+            elif head == "held":
+                held.append(_held(key, rest, holds))
+            elif head == "restart":
+                restarts[key] = _restart(rest)
     return replace(
         state,
-        changed=changed,
+        changed={key: number for key, number in changed.items() if number},
         held=tuple(held),
         restarts=restarts,
-        members=tuple(roles["members"]),
+        members=tuple(roles["member"]),
         canary=tuple(roles["canary"]),
         breached=tuple(roles["breached"]),
         poisoned=tuple(roles["poisoned"]),
     )
 
 
+def _held(key: str, raw: str, holds: tuple[str, ...]) -> HeldWorkload:
+    """A workload that was rolled back by itself stays so, whatever is written of why."""
+    index = _number(raw)
+    reason, _, since = holds[index].rpartition("@") if index is not None and index < len(holds) else ("", "", "")
+    return HeldWorkload(key, reason, parse_time(since) or 0.0)
+
+
 def _restart(raw: str) -> Restart:
     rounds, _, stamps = raw.partition("@")
     since, _, newest = stamps.partition(",")
-    return Restart(int(rounds) if rounds.isdecimal() else 1, parse_time(since) or 0.0, parse_time(newest) or 0.0)
+    return Restart(_number(rounds) or 1, parse_time(since) or 0.0, parse_time(newest) or 0.0)
+
+
+def _number(raw: str) -> int | None:
+    return int(raw) if raw.isascii() and raw.isdecimal() and len(raw) <= 18 else None

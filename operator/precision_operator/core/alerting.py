@@ -35,7 +35,7 @@ def alerting(facts: Facts) -> Condition:
     texts = []
     for signal in dict.fromkeys(f.signal for f in found):
         level, seconds = _level(facts.spec, signal), facts.spec.criterion(signal).alert_after_seconds
-        who = names([f.name for f in found if f.signal is signal])
+        who = names([f.name for f in found if f.signal is signal and f.key]) or "workloads without data"
         texts.append(f"{signal} beyond {level:g} for {seconds:g} s or longer in {who}")
     text = f"{'; '.join(texts)}: nothing is promoted, nothing rolled back"
     return Condition(ALERTING, "True", _reason(found[0].signal), text)

@@ -122,7 +122,8 @@ def update_failing(
     are not judged any more (rolled back, gone) end.
     """
     before = {(f.key, f.signal, f.severity): f for f in old}
-    unanswered = {(f.key, f.signal): f for f in old}
+    known_of = {(f.key, f.signal): f for f in old if f.key}
+    rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
     enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     apart = TURN_SHARE * spec.evaluation.interval_seconds
@@ -130,7 +131,7 @@ def update_failing(
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
             key = verdict.workload.key
-            known = unanswered.get((key, signal))
+            known = known_of.get((key, signal))
             if isinstance(reading, Breach):
                 # Another severity is another breach: five mild evaluations are not one severe one.
                 found = before.get((key, signal, reading.severity))
@@ -139,17 +140,18 @@ def update_failing(
                 if found.count < enough and not 0 <= at - found.evaluated_at < apart:
                     found = replace(found, count=found.count + 1, evaluated_at=at, measured=f"{reading.value:.3g}")
                 standing.append(found)
-            elif isinstance(reading, Unknown) and known:
-                standing.append(known)
-    return tuple(sorted(standing, key=lambda f: (f.key, f.signal, f.severity)))
+            elif isinstance(reading, Unknown):
+                # Where too many were in breach to list them all, it may be one of the rest.
+                standing += [known] if known else rest[signal]
+    return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
 
 
 def _unlisted(
     before: Mapping[tuple[str, Signal, Severity], Failing], key: str, signal: Signal, severity: Severity
 ) -> Failing | None:
     """The entry of a workload that was in breach with more others than are listed."""
-    rest = before.get(("", signal, severity))
-    return replace(rest, key=key) if rest is not None else None
+    others = before.get(("", signal, severity))
+    return replace(others, key=key) if others is not None else None
 
 
 def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
@@ -162,7 +164,7 @@ def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
     room = FAILING_BYTES
     for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
         size = failing_bytes(found)
-        if size <= room:
+        if found.key and size <= room:
             kept.append(found)
             room -= size
             continue

@@ -12,8 +12,8 @@ _ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
 def assign(facts: Facts, before: State, state: State) -> State:
     """The state with the modes that its phase means. Where admission must do something else, the generation grows."""
-    if facts.policy.deleted and state.fallback is None:
-        assigned = state
+    if state.fallback is None:
+        assigned = state  # what a deleted policy left, until it is gone or another rollout begins
     else:
         assigned = replace(
             state, selector=facts.selector, fallback=facts.spec.fallback, modes=_modes(facts, before, state)
@@ -57,13 +57,15 @@ def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:
 
 def _changed(facts: Facts, before: State, after: State) -> list[str]:
     """Workloads whose mode is another one from now on."""
-    ours = before.enforce
+    if not after.enforce:
+        return []
     inside = facts.observation.matching[0] if facts.observation.matching is not None else None
     changed = []
     for workload in facts.workloads:
-        governed = ours and (inside is None or workload.key in inside)
-        was = before.assigned(workload.key) if governed else facts.observed(workload)
-        if after.enforce and was is not after.assigned(workload.key):
+        governed = before.enforce and (inside is None or workload.key in inside)
+        was = before.assigned(workload.key) if governed else None
+        mode = after.assigned(workload.key)
+        if mode is not None and mode is not (was or facts.observed(workload)):
             changed.append(workload.key)
     return changed
 

@@ -63,15 +63,15 @@ def difference(facts: Facts) -> float | Closed:
     rest = [w for w, _ in fleet if w.key in known and w.key not in inside and facts.reduced(w)]
     if not rest:
         return Closed("NothingToCompare", "none of the breached workloads is left in reduced precision")
-    first = {w.name: trouble(facts, w) for w, _ in canary}
-    others = {w.name: trouble(facts, w) for w in rest}
-    unknown = [name for name, found in first.items() if found is None]
-    heard = [found for found in others.values() if found is not None]
-    if len(heard) < KNOWN_SHARE * len(others):
-        unknown += [name for name, found in others.items() if found is None]
+    first = [(w.name, trouble(facts, w)) for w, _ in canary]
+    others = [(w.name, trouble(facts, w)) for w in rest]
+    unknown = [name for name, found in first if found is None]
+    known_rest = [found for _, found in others if found is not None]
+    if len(known_rest) < KNOWN_SHARE * len(others):
+        unknown += [name for name, found in others if found is None]
     if unknown:
         return Closed("CanaryUnknown", f"no believable data for {names(unknown)}: this look is not counted")
-    return fmean(heard) - fmean(found for found in first.values() if found is not None)
+    return fmean(known_rest) - fmean(found for _, found in first if found is not None)
 
 
 def trouble(facts: Facts, workload: WorkloadView) -> float | None:

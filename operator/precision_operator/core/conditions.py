@@ -5,6 +5,7 @@ from dataclasses import replace
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.state import Phase, State
+from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
@@ -32,6 +33,7 @@ def conditions(
         _stuck(stuck),
         alerting(facts),
     ]
+    found = [replace(condition, message=bounded(condition.message)) for condition in found]
     return merge_conditions(facts.state.conditions, found, observed_generation=facts.policy.generation, now=facts.now)
 
 
@@ -39,9 +41,9 @@ def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
     return Condition(kind, "True" if true else "False", reason or "Pending", message)
 
 
-def without_messages(told: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """As the state keeps them: what an alert said decides whether it is said again, nothing else does."""
-    return tuple(c if c.type == ALERTING else replace(c, message="") for c in told)
+def without_messages(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """As the state keeps them: an alert's message decides whether its Event is sent again, no other's does."""
+    return tuple(c if c.type == ALERTING else replace(c, message="") for c in found)
 
 
 def _admission(facts: Facts, state: State) -> Condition:
@@ -80,7 +82,8 @@ def _accepted(facts: Facts) -> Condition:
         return _is("Accepted", False, facts.too_large.reason, facts.too_large.message)
     if facts.selector != facts.spec.selector:
         text = (
-            "spec.selector was edited; the one before stays in force until what a rollback holds under it is released"
+            "spec.selector was edited; the one before stays in force while a rollback holds workloads under it, and until "
+            "admission is enforced and it is known what the newly selected workloads train in"
         )
         return _is("Accepted", True, "SelectorPending", text)
     if facts.stuck:

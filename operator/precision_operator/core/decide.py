@@ -7,10 +7,12 @@ checker and in a replay.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.api.summary import Summary
+from precision_operator.api.text import bounded
 from precision_operator.core.actions import Action, DeleteAssignment, RequestPod
 from precision_operator.core.alerting import alert_events
 from precision_operator.core.assess import listed
@@ -25,7 +27,8 @@ from precision_operator.core.phases.guard import guard
 from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
-from precision_operator.core.plan import Plan, Planner
+from precision_operator.core.plan import RESTARTING_SECONDS, Plan, Planner
+from precision_operator.core.progress import complete
 from precision_operator.core.recovery import looked_after
 from precision_operator.core.summary import summarize
 
@@ -80,7 +83,8 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     outcome, plan = _write(facts, before, outcome)
     after = _finished(facts, before, outcome, plan)
     summary = summarize(replace(facts, state=before), replace(outcome, state=after), plan)
-    events = (*outcome.notices, *alert_events(before, after)) if after != before else ()
+    notices = (*outcome.notices, *alert_events(before, after)) if after != before else ()
+    events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
     wake_at = now + (0.0 if edge else _wake_in(facts, after))
     return Decision(after, summary, (*plan.actions, *events), wake_at, promotes=_promotes(before, after))
@@ -94,8 +98,8 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
     for _ in range(2):
         state = outcome.state
         planner = Planner(facts.evaluation, state.generation, state.changed, facts.now)
-        slots = None if _is_urgent(facts, state) else facts.observation.restart_slots
-        plan = planner.plan(outcome.desired, _going_on(facts, outcome), slots=slots)
+        slots, urgent = facts.observation.restart_slots, _is_urgent(facts, state)
+        plan = planner.plan(outcome.desired, _going_on(facts, outcome), slots=slots, urgent=urgent)
         if not any(_outranked(action, state.generation) for action in plan.actions):
             break
         outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
@@ -113,17 +117,22 @@ def _is_urgent(facts: Facts, state: State) -> bool:
 
 
 def _going_on(facts: Facts, outcome: Outcome) -> dict[str, Restart]:
-    """The restarts that have not come to their end: an acknowledged one has, and one of a mode that was changed since."""
+    """The restarts that have not come to their end: one whose pods are back and acknowledged has.
+
+    So has one of a mode that was changed since. A replacement that cannot start is waited for as long as it holds a slot:
+    it must not be taken away again for that nothing is known of it.
+    """
     state = outcome.state
     at = replace(facts, state=state)
     found = {}
     for desired in outcome.desired:
-        key = desired.workload.key
-        restart = state.restarts.get(key)
-        if restart is None or state.changed.get(key) != facts.state.changed.get(key):
+        workload = desired.workload
+        restart = state.restarts.get(workload.key)
+        if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
-        if not at.progress(desired.workload, desired.accepted, desired.delivery).acknowledged:
-            found[key] = restart
+        back = complete(workload) or facts.now - restart.since >= RESTARTING_SECONDS
+        if not (back and at.progress(workload, desired.accepted, desired.delivery).acknowledged):
+            found[workload.key] = restart
     return found
 
 
@@ -143,8 +152,10 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> Stat
     moved_on = state.phase is not before.phase or before.phase_since is None
     state = replace(
         state,
+        message=bounded(state.message),
         failing=listed(state.failing),
-        policy_uid=policy.uid,
+        # What a policy of another uid takes over, it takes over when it is not suspended any more.
+        policy_uid=before.policy_uid if policy.spec.suspend and before.policy_uid else policy.uid,
         observed_generation=policy.generation,
         settings=policy.settings,
         hold_on_delete=policy.spec.hold_on_delete,
@@ -153,8 +164,8 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> Stat
         no_data_since=(before.no_data_since or facts.now) if no_data else None,
         incident=looked_after(facts, state),
     )
-    told = conditions(replace(facts, state=before), state, outcome.waiting, stuck=plan.stuck)
-    state = replace(state, conditions=without_messages(told))
+    found = conditions(replace(facts, state=before), state, outcome.waiting, stuck=plan.stuck)
+    state = replace(state, conditions=without_messages(found))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state
@@ -170,10 +181,14 @@ def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:
 
 
 def _promotes(before: State, after: State) -> bool:
-    """Something less safe is assigned than before."""
-    if not after.enforce:
+    """Something less safe is assigned than before. A rollback never is that, whatever else was edited."""
+    if not after.enforce or after.fallback is None or after.phase in (Phase.ROLLING_BACK, Phase.HELD):
         return False
-    return any(before.modes.get(key) is not mode for key, mode in after.modes.items())
+    if is_safer(before.fallback or after.fallback, than=after.fallback):
+        return True
+    return after.modes != before.modes and any(
+        is_safer(before.assigned(key) or Mode.FP32, than=mode) for key, mode in after.modes.items()
+    )
 
 
 def _wake_in(facts: Facts, state: State) -> float:

@@ -62,6 +62,11 @@ class Facts:
         return tuple((w, d) for w, d in self.movable if w.key in inside)
 
     @cached_property
+    def hot_members(self) -> frozenset[str]:
+        """Keys of those of the cohort that a request reaches."""
+        return frozenset(w.key for w, delivery in self.members if delivery is Delivery.HOT)
+
+    @cached_property
     def residual(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """Workloads outside of the cohort that are assigned reduced precision: found in it, or moved for another target.
 
@@ -248,17 +253,26 @@ def look(policy: Policy, state: State, observation: Observation, now: float) -> 
 def _selected(policy: Policy, state: State, observation: Observation) -> tuple[tuple[WorkloadView, ...], Selector]:
     """The workloads that the policy is about, and the selector that says so.
 
-    An edited selector takes effect once nothing is held under the old one: what a rollback holds stays in our hands. Nor
-    before it is known what the newly selected train in: they are not moved by an edit.
+    An edited selector takes effect once nothing is held under the old one: what a rollback holds stays in our hands.
     """
     if observation.matching is None:
         return observation.workloads, policy.spec.selector
     before, after = observation.matching
-    joining = [w for w in observation.workloads if w.key in after - before] if state.enforce else []
-    idle = policy.spec.fallback
-    waits = state.holds or any(observed_mode(w, observation.evaluation, idle=idle) is None for w in joining)
+    waits = state.holds or _edit_waits(policy, state, observation, after - before)
     keys, selector = (before, state.selector) if waits else (after, policy.spec.selector)
     return tuple(w for w in observation.workloads if w.key in keys), selector
+
+
+def _edit_waits(policy: Policy, state: State, observation: Observation, joining: frozenset[str]) -> bool:
+    """No edit moves a workload: it waits until it is known what the newly selected ones train in.
+
+    They are listed in that by the commit that selects them, which assigns less than the fallback: admission must work.
+    """
+    if not state.enforce:
+        return False
+    idle, joined = policy.spec.fallback, [w for w in observation.workloads if w.key in joining]
+    unknown = any(observed_mode(w, observation.evaluation, idle=idle) is None for w in joined)
+    return unknown or not observation.admission.enforced
 
 
 def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle: Mode) -> Mode | None:

@@ -62,13 +62,15 @@ class Plan:
 
 @dataclass(slots=True)
 class Budget:
-    """How many workloads may still begin to restart in this pass; None: all of them, for it is an emergency."""
+    """How many workloads may still begin to restart in this pass."""
 
-    restarts: int | None
+    restarts: int
+    urgent: bool
+    """What is rolled back waits for no turn."""
 
-    def spend(self) -> bool:
+    def spend(self, desired: Desired) -> bool:
         """Take one, where there is one."""
-        if self.restarts is None:
+        if self.urgent and desired.rollback:
             return True
         self.restarts -= 1
         return self.restarts >= 0
@@ -85,10 +87,19 @@ class Planner:
     """Workload → the generation of its last change of mode."""
     now: float
 
-    def plan(self, wanted: Iterable[Desired], restarts: Mapping[str, Restart], *, slots: int | None) -> Plan:
-        """The missing writes. ``slots``: workloads that may be restarting at once; None: any number."""
+    def plan(
+        self, wanted: Iterable[Desired], restarts: Mapping[str, Restart], *, slots: int, urgent: bool = False
+    ) -> Plan:
+        """The missing writes.
+
+        Args:
+            wanted: what every workload should be in.
+            restarts: those that are restarting.
+            slots: how many may be at once.
+            urgent: of what is rolled back, any number.
+        """
         under_way = sum(self.now - r.since < RESTARTING_SECONDS for r in restarts.values())
-        budget = Budget(None if slots is None else max(0, slots - under_way))
+        budget = Budget(max(0, slots - under_way), urgent)
         known, stuck = dict(restarts), list[str]()
         requests: list[Action] = []
         deletions: list[Action] = []
@@ -132,10 +143,10 @@ class Planner:
         return []
 
     def _unresponsive(self, desired: Desired, pods: tuple[PodView, ...]) -> list[PodView]:
-        """Asked, running, and not heard to have done it. Missing metrics do not count as that before the deadline."""
+        """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline."""
         seen = self.evaluation.pods if self.evaluation is not None else {}
-        heard = desired.force or any(pod.name in seen for pod in pods)
-        if not heard or any(pod.crashing for pod in pods):
+        observable = desired.force or any(pod.name in seen for pod in pods)
+        if not observable or any(pod.crashing for pod in pods):
             return []
         return [
             pod
@@ -151,7 +162,7 @@ class Planner:
         """The round that these pods belong to, and which of them go now. None: it must wait for its turn."""
         newest = max(pod.created_at for pod in pods)
         if known is None:
-            return (Restart(1, self.now, newest), pods) if budget.spend() else (None, [])
+            return (Restart(1, self.now, newest), pods) if budget.spend(desired) else (None, [])
         replacements = [pod for pod in pods if pod.created_at > known.newest]
         if not replacements:
             return known, pods
@@ -164,7 +175,13 @@ class Planner:
     def _checkpoint_first(self, desired: Desired, pod: PodView, restart: Restart) -> list[Action] | None:
         """What a pod that can save a checkpoint is asked before it goes; None: it goes now."""
         can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.crashing
-        if not can or pod.effective_mode is None or not 0 <= self.now - restart.since < CHECKPOINT_SECONDS:
+        # Of poisoned weights another checkpoint is no help.
+        if (
+            not can
+            or desired.rewind
+            or pod.effective_mode is None
+            or not 0 <= self.now - restart.since < CHECKPOINT_SECONDS
+        ):
             return None
         asked = pod.request is not None and pod.request.generation >= max(1, self.changed.get(desired.workload.key, 0))
         if not asked:

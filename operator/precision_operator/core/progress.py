@@ -20,7 +20,7 @@ class Progress:
 
 def resolve_delivery(wanted: Delivery, workload: WorkloadView) -> Delivery | None:
     """How this workload can be moved; None where there is no way (neither contract nor a switch that admission can set)."""
-    hot = workload.hot and all(pod.hot for pod in workload.pods)
+    hot = workload.hot and all(pod.hot for pod in live_pods(workload))
     match wanted:
         case Delivery.HOT:
             return Delivery.HOT if hot else None
@@ -56,6 +56,12 @@ def live_pods(workload: WorkloadView) -> tuple[PodView, ...]:
 def running_pods(workload: WorkloadView, signals: Mapping[str, PodSignals]) -> tuple[PodView, ...]:
     """The live pods in which something trains, as far as is known: started, or with metrics of their own."""
     return tuple(pod for pod in live_pods(workload) if not pod.pending or pod.name in signals)
+
+
+def complete(workload: WorkloadView) -> bool:
+    """As many pods as it should have are there, and all have started."""
+    pods = live_pods(workload)
+    return len(pods) >= workload.replicas and not any(pod.pending for pod in pods)
 
 
 def right(pod: PodView, accepted: frozenset[Mode], *, since: int) -> bool:

@@ -66,7 +66,9 @@ def find_trigger(facts: Facts) -> Trigger | None:
 
 def standing(facts: Facts) -> list[Failing]:
     """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
-    return [f for f in _confirmed(facts) if cause_elsewhere(facts, f.signal) is None]
+    found = _confirmed(facts)
+    elsewhere = {signal for signal in {f.signal for f in found} if cause_elsewhere(facts, signal) is not None}
+    return [f for f in found if f.signal not in elsewhere]
 
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
@@ -134,7 +136,9 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
         severity=severity,
         scope=scope,
         reason=REASONS[worst.signal],
-        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}",
+        message=bounded(
+            f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}"
+        ),
         workloads=tuple(sorted(breached)),
         detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],

@@ -3,7 +3,7 @@
 from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Severity, Strategy
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.api.wire import format_time
 from precision_operator.core.actions import Tuning
@@ -58,8 +58,7 @@ def length_seconds(facts: Facts, signal: Signal) -> float:
 
 def rungs_left(facts: Facts, key: str, after: Rung | None) -> tuple[Rung, ...]:
     """What may still be tried on a workload: nothing where a request does not reach it, or no loss scale runs."""
-    hot = any(w.key == key and delivery is Delivery.HOT for w, delivery in facts.members)
-    if not hot or facts.spec.target is not Mode.FP16:
+    if key not in facts.hot_members or facts.spec.target is not Mode.FP16:
         return ()
     # To the fallback goes a rollback, never a mitigation.
     ladder = [

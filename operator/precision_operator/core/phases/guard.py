@@ -99,7 +99,7 @@ def _hold_workloads(facts: Facts, trigger: Trigger) -> Outcome:
         held=tuple(sorted(held.values(), key=lambda h: h.key)),
         mitigations=ended(state, frozenset(held)),
         breached=trigger.workloads,
-        poisoned=trigger.poisoned,
+        poisoned=tuple(sorted({*trigger.poisoned, *(frozenset(state.poisoned) & state.held_keys)})),
         incident=new_incident(facts, trigger),
     )
     desired = assigned(replace(facts, state=state))

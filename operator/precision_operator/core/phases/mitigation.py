@@ -5,7 +5,6 @@ more severe, another workload's breach and a person's command go past it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 
 from precision_operator.api.mitigation import Mitigation, Result, Rung, mitigation_bytes, news
@@ -31,26 +30,24 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts, ()
-    members = {w.key: w for w, _ in facts.members}
+    members, selected = {w.key: w for w, _ in facts.members}, {w.key for w in facts.workloads}
     windows = dict(facts.windows)
     for key, window in list(windows.items()):
-        after = _followed(facts, window, members.get(window.key), evaluation)
+        after = _followed(facts, window, members.get(window.key), evaluation) if window.key in selected else None
         if after is None:
             del windows[key]
         else:
             windows[key] = after
+    room = MITIGATIONS_BYTES - sum(map(mitigation_bytes, windows.values()))
     for failing in standing(facts):
         before = windows.get((failing.key, failing.signal))
         begun = _begun(facts, failing, before) if before is None or not before.open else None
+        size = mitigation_bytes(begun) if begun is not None else 0
         # What there is no room to remember is rolled back without a window.
-        if begun is not None and _room(windows.values()) >= mitigation_bytes(begun):
+        if begun is not None and size <= room:
             windows[failing.key, failing.signal] = begun
+            room -= size
     return _with(facts, tuple(sorted(windows.values(), key=lambda m: (m.key, m.signal))))
-
-
-def _room(windows: Iterable[Mitigation]) -> int:
-    """Bytes that are left for another window in the assignment."""
-    return MITIGATIONS_BYTES - sum(map(mitigation_bytes, windows))
 
 
 def ended(state: State, keys: frozenset[str] | None = None) -> tuple[Mitigation, ...]:
@@ -64,12 +61,12 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     before = facts.state.mitigations
     if windows == before:
         return facts, ()
-    said: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
+    events: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
     for window, reason in news(before, windows):
-        said[reason, window.rung or window.signal].append(window)
+        events[reason, window.rung or window.signal].append(window)
     generation = max([facts.state.generation, *(m.generation for m in windows)])
     state = replace(facts.state, mitigations=windows, generation=generation)
-    notices = tuple(_notice(reason, what, found) for (reason, what), found in sorted(said.items()))
+    notices = tuple(_notice(reason, what, found) for (reason, what), found in sorted(events.items()))
     return replace(facts, state=state), notices
 
 
@@ -91,7 +88,7 @@ def _followed(
         return None
     # An edit may shorten a window that is open, never lengthen what was promised.
     limit = round(window.since + length_seconds(facts, window.signal), 3)
-    window = _heard(replace(window, until=min(window.until, limit)), workload, evaluation)
+    window = _applied(replace(window, until=min(window.until, limit)), workload, evaluation)
     reading, at = reading_of(facts, window.key, window.signal), round(evaluation.at, 3)
     if isinstance(reading, Ok):
         since = at if window.good_since is None else window.good_since
@@ -100,8 +97,8 @@ def _followed(
         return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):
-        said = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
-        return _climbed(facts, window, said)
+        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
+        return _climbed(facts, window, found)
     return window
 
 
@@ -112,7 +109,7 @@ def _remembered(facts: Facts, window: Mitigation) -> Mitigation | None:
     return window if facts.now - window.good_since < facts.spec.reenable.stable_seconds else None
 
 
-def _heard(window: Mitigation, workload: WorkloadView, evaluation: Evaluation) -> Mitigation:
+def _applied(window: Mitigation, workload: WorkloadView, evaluation: Evaluation) -> Mitigation:
     """Applied: every pod's own process says so. An investigation asks for nothing."""
     if window.rung is None or window.acknowledged_at is not None:
         return window
@@ -145,9 +142,9 @@ def _tried(facts: Facts, window: Mitigation, workload: WorkloadView, evaluation:
     return seen and facts.now - window.rung_since > facts.spec.rollback.ack_timeout_seconds
 
 
-def _climbed(facts: Facts, window: Mitigation, said: str) -> Mitigation:
+def _climbed(facts: Facts, window: Mitigation, found: str) -> Mitigation:
     """The next rung; where there is none the window ends, and the rollback is the last one."""
-    window = replace(window, found=(*window.found, f"{window.rung}: {said}"))
+    window = replace(window, found=(*window.found, f"{window.rung}: {found}"))
     left = rungs_left(facts, window.key, window.rung)
     return _on_rung(facts, window, left[0]) if left else replace(window, until=facts.now)
 

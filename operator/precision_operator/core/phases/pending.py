@@ -13,7 +13,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.phases.rollback import begin_rollback
+from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
 from precision_operator.core.plan import Desired
 from precision_operator.core.progress import live_pods
@@ -37,9 +37,8 @@ def pending(facts: Facts) -> Outcome:
     modes = found_modes(facts)
     if isinstance(modes, Closed):
         return Outcome(state, _swept(facts), waiting=modes)
-    adopted = _adopted(facts, modes)
-    # Those in breach are not adopted: they are assigned the fallback by the commit that begins to enforce.
-    breached = {key for key, mode in modes.items() if mode is facts.spec.target and key not in adopted}
+    adopted, breached = _adopted(facts, modes)
+    # Those in breach are assigned the fallback by the commit that begins to enforce.
     kept = {key: mode for key, mode in modes.items() if key not in breached}
     facts = replace(facts, state=replace(state, modes=kept))
     members = facts.in_cohort(0, tuple(sorted(adopted)))
@@ -57,6 +56,7 @@ def pending(facts: Facts) -> Outcome:
         reason="RolloutStarted",
         message=f"{first} to {facts.spec.target}",
         enforce=True,
+        fallback=facts.spec.fallback,
         precision=facts.spec.target,
         members=members,
         step_index=0,
@@ -71,33 +71,39 @@ def pending(facts: Facts) -> Outcome:
 
 def found_modes(facts: Facts) -> Mapping[str, Mode] | Closed:
     """The workloads that are not in the fallback, and what they are in; or whose mode is not known."""
-    state = facts.state
-    if state.enforce:
-        return {key: mode for key, mode in state.modes.items() if key not in state.held_keys}
-    found = {w: facts.observed(w) for w, _ in facts.movable}
+    state, held = facts.state, facts.state.held_keys
+    if state.enforce and state.fallback is not None:
+        return {key: mode for key, mode in state.modes.items() if key not in held}
+    found = {w: facts.observed(w) for w, _ in facts.movable if w.key not in held}
     unknown = [w.name for w, mode in found.items() if mode is None]
     if unknown:
         text = (
             f"what {names(unknown)} train in is not known: their environment does not say, and Prometheus has no sample"
         )
         return Closed("NoSamples", text)
-    modes = {w.key: mode for w, mode in found.items() if mode is not None and mode is not facts.spec.fallback}
-    return {key: mode for key, mode in modes.items() if key not in state.held_keys}
+    return {w.key: mode for w, mode in found.items() if mode is not None and mode is not facts.spec.fallback}
 
 
-def _adopted(facts: Facts, modes: Mapping[str, Mode]) -> frozenset[str]:
-    """Workloads that train in the target already, and fare well: they are kept, and watched, as members."""
+def _adopted(facts: Facts, modes: Mapping[str, Mode]) -> tuple[frozenset[str], frozenset[str]]:
+    """Of the workloads that were found in the target: those that are kept as members, and those that are in breach.
+
+    Those of which not enough is known are neither: they stay as they were found, and are watched.
+    """
     evaluation, target = facts.evaluation, facts.spec.target
     if evaluation is None:
-        return frozenset()
-    candidates = [w for w, _ in facts.movable if modes.get(w.key) is target and trains_in(w, evaluation.pods, target)]
-    verdicts = [assess(w, facts.spec, evaluation, mode=target, failing=frozenset()) for w in candidates]
-    return frozenset(v.workload.key for v in verdicts if not v.breaches)
+        return frozenset(), frozenset()
+    found = [w for w, _ in facts.movable if modes.get(w.key) is target]
+    verdicts = [assess(w, facts.spec, evaluation, mode=target, failing=frozenset()) for w in found]
+    breached = frozenset(v.workload.key for v in verdicts if v.breaches)
+    trained = frozenset(w.key for w in found if trains_in(w, evaluation.pods, target))
+    return trained - breached, breached
 
 
 def _swept(facts: Facts) -> tuple[Desired, ...]:
-    """What is enforced already is kept up; before that, pods stay as their templates have them."""
-    return assigned(facts) if facts.state.enforce else ()
+    """What is enforced already is kept up; of what it says nothing, pods stay as their templates have them."""
+    if not facts.state.enforce:
+        return ()
+    return assigned(facts) if facts.state.fallback is not None else held_alone(facts, facts.state.held_keys)
 
 
 def _unseen(facts: Facts, members: set[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """RollingBack and Held: everything to the fallback, proven by the processes; then kept there until a person retries."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 from precision_operator.api.canary import Comparison, Verdict
@@ -56,6 +57,7 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         reason=trigger.reason,
         message=trigger.message,
         precision=facts.spec.fallback,
+        fallback=facts.spec.fallback,
         enforce=True,
         breached=trigger.workloads,
         poisoned=trigger.poisoned,
@@ -64,7 +66,8 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         comparison=Comparison() if canary else None,
         evidence_since=None,
         step_since=facts.now,
-        held=(),
+        # A canary says nothing of those that were rolled back by themselves before.
+        held=facts.state.held if canary else (),
         mitigations=ended(facts.state),
         attempts=_attempts(facts) + 1,
     )
@@ -134,6 +137,18 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
         escalate=escalate,
         force=force,
     )
+
+
+def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
+    """Those of these workloads whose pods can be moved."""
+    return [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in keys]
+
+
+def held_alone(
+    facts: Facts, keys: Container[str], *, escalate: bool = False, force: bool = False
+) -> tuple[Desired, ...]:
+    """These in the fallback, and nothing of all others."""
+    return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in in_our_hands(facts, keys))
 
 
 def rolling_back(facts: Facts) -> Outcome:

@@ -85,8 +85,8 @@ def _waiting(facts: Facts) -> Closed | None:
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
         return Closed("Undeliverable", text)
-    for failing in facts.failing:
-        elsewhere = cause_elsewhere(facts, failing.signal)
+    for signal in dict.fromkeys(f.signal for f in facts.failing):
+        elsewhere = cause_elsewhere(facts, signal)
         if elsewhere is not None:
             return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
