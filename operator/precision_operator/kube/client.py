@@ -135,12 +135,10 @@ class KubeClient:
         options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if uid:
             options["preconditions"] = {"uid": uid}
-        if dry_run:
-            options["dryRun"] = ["All"]
         if grace >= 0:
             options["gracePeriodSeconds"] = grace
-        verb = "delete" if not dry_run else "dry-run"
-        await self._call(verb, "DELETE", resource, _path(resource, namespace, name), options, read=_unread)
+        verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
+        await self._call(verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=_unread)
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
