@@ -5,6 +5,16 @@ PREFIX = "precision.genesis.ai"
 REQUEST = f"{PREFIX}/request"
 ENABLE = f"{PREFIX}/enable-fp16"
 MODE = f"{PREFIX}/mode"
+ADMITTED = f"{PREFIX}/admitted"
+"""Which assignments a new pod was admitted under: ``name/generation/mode``, separated by one space."""
+
+WORKLOAD = f"{PREFIX}/workload"
+"""Pod label that names the workload where no controller's own label does."""
+
+ECHO_NONCE = f"{PREFIX}/echo-nonce"
+"""On a policy, in a dry run only: the question which generation admission knows."""
+ECHO = f"{PREFIX}/echo"
+"""Admission's answer: ``nonce/name/generation``."""
 
 LOSS_SCALE_FACTOR = "lossScaleFactor"
 """Key of a request: the loss scale is multiplied by this once; [2^-16, 2^16]."""
@@ -34,3 +44,6 @@ MAX_GENERATION = 2**49
 
 ENABLE_ENV = "ENABLE_FP16_TRAINING"
 MODE_ENV = "PRECISION_MODE"
+
+TRUE_SPELLINGS = frozenset({"true", "1", "yes", "on", "y", "t"})
+"""What turns ENABLE_FP16_TRAINING on, in any case and with spaces around it. The trainer refuses anything else."""

@@ -19,6 +19,7 @@ from precision_operator.contract import (
     ORIGINAL,
     REQUEST,
     SETTLE,
+    TRUE_SPELLINGS,
 )
 from precision_operator.core.model import PodView, Request, SettleIntent
 from precision_operator.kube.workloads.port import (
@@ -31,7 +32,6 @@ from precision_operator.kube.workloads.port import (
 )
 
 HASH_LABEL = "pod-template-hash"
-_TRUE = {"1", "true", "yes", "on", "y", "t", "enabled"}
 
 
 class Source(StrEnum):
@@ -157,7 +157,7 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
         source = source_of(enable)
         movable = movable or source is not Source.ANNOTATION or not hot
         unknown = unknown or (source is Source.REFERENCE and slot.field == "containers")
-        if slot.field == "containers" and _value(enable, annotations).strip().lower() in _TRUE:
+        if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
             meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
     # Nothing is less safe than FP16: with one container in it, what the others are does not matter.

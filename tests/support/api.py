@@ -1,0 +1,86 @@
+"""The API server over one kept-alive connection: a pod is tried in milliseconds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import requests
+
+from lab.waiting import wait_for
+from tests.support.bodies import Json
+
+
+class Api:
+    """A client with the credentials of a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path, directory: Path) -> None:
+        config = json.loads(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server = cluster["server"]
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._session.verify = self._file(directory / "ca.crt", cluster["certificate-authority-data"])
+        self._session.cert = (
+            self._file(directory / "user.crt", user["client-certificate-data"]),
+            self._file(directory / "user.key", user["client-key-data"]),
+        )
+
+    @staticmethod
+    def _file(path: Path, encoded: str) -> str:
+        path.touch(mode=0o600)
+        path.write_bytes(base64.b64decode(encoded))
+        return str(path)
+
+    def __call__(self, method: str, path: str, body: object = None, *, patch: str = "merge-patch") -> requests.Response:
+        kind = f"application/{patch}+json" if method == "PATCH" else "application/json"
+        return self._session.request(
+            method, self.server + path, data=json.dumps(body), headers={"Content-Type": kind}, timeout=30
+        )
+
+    def made(self, method: str, path: str, body: object = None) -> Json:
+        """The object of an answer that must be a good one."""
+        answer = self(method, path, body)
+        assert answer.ok, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
+        made: Json = answer.json()
+        return made
+
+    def close(self) -> None:
+        """End the connection."""
+        self._session.close()
+
+
+class Place:
+    """A namespace of its own, in which assignments stand and pods are tried."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.namespace = f"admission-{uuid.uuid4().hex[:8]}"
+        self._assignments = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
+        api.made("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"
+        wait_for(lambda: api("GET", account).ok, what="the default ServiceAccount", seconds=30, every=0.02)
+
+    def assign(self, *assignments: Json) -> None:
+        """Make these assignments."""
+        for body in assignments:
+            self.api.made("POST", self._assignments, body)
+
+    def post(self, pod: Json) -> requests.Response:
+        """The answer to a dry run."""
+        return self.api("POST", f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All", pod)
+
+    def tried(self, pod: Json) -> Json:
+        """What the pod would become; fails where it is refused."""
+        return self.api.made("POST", f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All", pod)
+
+    def wait(self, pod: Json, seen: Callable[[Json], bool], what: str) -> None:
+        """Until admission does what was written: it follows by milliseconds."""
+        wait_for(lambda: seen(self.tried(pod)), what=what, seconds=60, every=0.02)
+
+    def leave(self) -> None:
+        """Delete the namespace."""
+        self.api.made("DELETE", f"/api/v1/namespaces/{self.namespace}")
