@@ -20,6 +20,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "precision-operator"
+SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
 CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
 GENERATED = "by `python manifests/generate.py`; do not edit."
 
@@ -37,12 +38,9 @@ def helm() -> Path:
 
 def copies() -> dict[Path, str]:
     """Helm reads only files inside the chart, so it holds copies of what other tools read where it stands."""
-    admission = sorted((ROOT / "manifests" / "admission").glob("*.yaml"))
-    found = {
-        CHART / "files" / "admission" / path.name: path.read_text()
-        for path in admission
-        if path.stem != "kustomization"
-    }
+    admission = {path.name: path.read_text() for path in sorted((ROOT / "manifests" / "admission").glob("*.yaml"))}
+    # the operator compares the installed admission policies with its own
+    found = {folder / name: text for folder in (CHART / "files" / "admission", SHIPPED) for name, text in admission.items()}
     # `kubectl precision lint` checks a file without a cluster and without this checkout
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
@@ -194,7 +192,7 @@ def main() -> int:
     expected = copies()
     for path, content in expected.items():
         settle(path, content)
-    for path in (CHART / "files").rglob("*.yaml"):
+    for path in (*(CHART / "files").rglob("*.yaml"), *SHIPPED.glob("*.yaml")):
         if path not in expected:
             wrong.append(str(path.relative_to(ROOT)))
             if not check:

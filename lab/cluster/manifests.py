@@ -14,14 +14,38 @@ from lab.waiting import wait_for
 
 CRDS = paths.ROOT / "crds"
 ADMISSION = paths.ROOT / "manifests" / "admission"
-OPERATOR = paths.ROOT / "manifests" / "base" / "operator.yaml"
+MANIFEST = paths.ROOT / "manifests" / "base" / "operator.yaml"
 _RBAC = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-_COMMAND = "precision.genesis.ai/promote"
-_PROBE = {
-    "apiVersion": "precision.genesis.ai/v1alpha1",
+OPERATOR = "system:serviceaccount:precision-system:precision-operator"
+"""The account that the plain admission policies name."""
+
+_PREFIX = "precision.genesis.ai"
+_AS_OPERATOR = ("--as", OPERATOR, "--as-group", "system:masters")
+"""The operator's name with an administrator's rights: RBAC allows everything, admission sees the operator."""
+
+_META = {"name": "admission-probe", "namespace": "default"}
+_SELECTED = {f"{_PREFIX}/probe": "admission"}
+_SELECTOR = {"matchLabels": _SELECTED}
+_POLICY: Json = {
+    "apiVersion": f"{_PREFIX}/v1alpha1",
     "kind": "PrecisionPolicy",
-    "metadata": {"name": "probe", "namespace": "default", "annotations": {_COMMAND: "1"}},
-    "spec": {"selector": {"matchLabels": {"probe": "admission"}}},
+    "metadata": _META,
+    "spec": {"selector": _SELECTOR, "suspend": True},
+}
+_ASSIGNMENT: Json = {
+    "apiVersion": f"{_PREFIX}/v1alpha1",
+    "kind": "PrecisionAssignment",
+    "metadata": _META,
+    "selector": _SELECTOR,
+    "generation": 7,
+    "default": "fp32",
+    "enforce": True,
+}
+_POD: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {**_META, "labels": _SELECTED},
+    "spec": {"containers": [{"name": "probe", "image": "probe"}]},
 }
 
 
@@ -42,7 +66,7 @@ def operator_access(plane: ControlPlane) -> Path:
     kubectl = plane.kubectl
     lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-    objects = [o for o in yaml.safe_load_all(OPERATOR.read_text()) if o and o["kind"] in kinds]
+    objects = [o for o in yaml.safe_load_all(MANIFEST.read_text()) if o and o["kind"] in kinds]
     account = next(o["metadata"] for o in objects if o["kind"] == "ServiceAccount")
     subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account["namespace"]}})
@@ -61,17 +85,60 @@ def operator_access(plane: ControlPlane) -> Path:
 
 
 def until_admitted(kubectl: Kubectl) -> None:
-    """Until a command on a policy is stamped: admission begins some time after it was written, and answers 503 for a kind
-    until it knows that kind's schema, some time after the kind is served.
+    """Until every kind of the product's admission is in force: new pods get their assigned mode, the echo answers,
+    commands are stamped, and the operator is fenced in.
+
+    Admission begins some time after it was written or its API server was started, and answers 503 for a kind until it
+    knows that kind's schema. Assignments are known only once they are stored, so a policy and an assignment stand in
+    the cluster meanwhile.
     """
+    missing: list[str] = []
 
-    def answer() -> bool:
-        created = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(_PROBE), check=False)
-        said.append(created.stderr.strip() or "no stamp yet")
-        return created.returncode == 0 and f"{_COMMAND}-by" in json.loads(created.stdout)["metadata"]["annotations"]
+    def admitted() -> bool:
+        missing[:] = _stored(kubectl) or _missing(kubectl)
+        return not missing
 
-    said: list[str] = []
-    wait_for(answer, what="admission of PrecisionPolicies", seconds=60, found=lambda: said[-1])
+    try:
+        wait_for(admitted, what="the product's admission", seconds=90, found=lambda: "; ".join(missing))
+    finally:
+        for kind in ("precisionpolicy", "precisionassignment"):
+            who = _AS_OPERATOR if kind == "precisionassignment" else ()
+            kubectl("delete", kind, _META["name"], "-n", _META["namespace"], "--ignore-not-found", *who)
+
+
+def _stored(kubectl: Kubectl) -> list[str]:
+    """Store the probe's policy and assignment; what the API server says against it."""
+    wrong: list[str] = []
+    for body, who in ((_POLICY, ()), (_ASSIGNMENT, _AS_OPERATOR)):
+        if kubectl("get", body["kind"], _META["name"], "-n", _META["namespace"], check=False).returncode == 0:
+            continue
+        done = kubectl("create", "-f", "-", *who, input=json.dumps(body), check=False)
+        wrong += [] if done.returncode == 0 else [done.stderr.strip()]
+    return wrong
+
+
+def _missing(kubectl: Kubectl) -> list[str]:
+    """What admission does not do yet."""
+    command = f"{_PREFIX}/promote"
+    asked = {"metadata": {"annotations": {f"{_PREFIX}/echo-nonce": "probe", command: "1"}}}
+    patch = ("patch", "precisionpolicy", _META["name"], "-n", _META["namespace"], "--dry-run=server", "--type=merge")
+    pod = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(_POD), check=False)
+    policy = kubectl(*patch, "-o", "json", "-p", json.dumps(asked), check=False)
+    fenced = kubectl(*patch, *_AS_OPERATOR, "-p", '{"spec":{"suspend":false}}', check=False)
+    wanted = {
+        "new pods are not given their mode": f"{_PREFIX}/admitted" in _annotations(pod.stdout),
+        "the echo does not answer": _annotations(policy.stdout).get(f"{_PREFIX}/echo")
+        == f"probe/{_META['name']}/{_ASSIGNMENT['generation']}",
+        "commands are not stamped": f"{command}-by" in _annotations(policy.stdout),
+        "the operator is not fenced in": "the operator may" in fenced.stderr,
+    }
+    said = [done.stderr.strip() for done in (pod, policy) if done.returncode]
+    return [what for what, so in wanted.items() if not so] + said
+
+
+def _annotations(output: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(output)["metadata"].get("annotations", {}) if output else {}
+    return found
 
 
 def _objects(kubectl: Kubectl, folder: Path) -> list[Json]:

@@ -43,10 +43,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The operator's configuration file; settings.py says what each key means. */}}
 {{- define "precision-operator.config" -}}
-{{- merge (dict "watchNamespaces" .Values.watchNamespaces) .Values.config | toYaml }}
+{{- merge (dict "watchNamespaces" .Values.namespaces) .Values.config | toYaml }}
 {{- end }}
 
-{{/* Rules for the namespaces whose policies are watched: what the operator uses, and no more (tests/chart holds the table). */}}
+{{/* Rights on namespaced objects: what the operator uses, and no more (tests/chart holds the table). Of `patch precisionpolicies` the fence
+leaves a dry run, which asks admission what it knows. */}}
 {{- define "precision-operator.rules" -}}
 - apiGroups: [precision.genesis.ai]
   resources: [precisionpolicies]
@@ -55,35 +56,56 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [precisionpolicies/status]
   verbs: [patch]
 - apiGroups: [precision.genesis.ai]
+  resources: [precisionassignments]
+  verbs: [get, list, watch, create, update, delete]
+- apiGroups: [precision.genesis.ai]
   resources: [precisionincidents]
   verbs: [get, list, create, update, delete]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch]
 - apiGroups: [apps]
   resources: [replicasets]
-  verbs: [list, patch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, patch]
+  verbs: [get, list, watch, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
 {{- end }}
 
-{{/* A manifest of files/ with the chart's labels: these files are copies of crds/ and manifests/admission, which are the source. */}}
+{{/* The version in which the cluster serves MutatingAdmissionPolicy; empty where it serves none. */}}
+{{- define "precision-operator.mutatingVersion" -}}
+{{- $versions := .Capabilities.APIVersions }}
+{{- if $versions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" -}}
+v1
+{{- else if $versions.Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy" -}}
+v1beta1
+{{- end }}
+{{- end }}
+
+{{/* A manifest of files/ with the chart's labels: these files are copies of crds/ and manifests/admission, which are the source. The operator's
+account and namespace become the release's own. What mutates takes the version that the cluster serves, or is left out. */}}
 {{- define "precision-operator.manifest" -}}
 {{- $root := .root }}
 {{- $annotations := .annotations }}
 {{- $account := printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "precision-operator.serviceAccountName" $root) }}
+{{- $excluded := printf "[kube-system, %s]" $root.Release.Namespace }}
+{{- $version := include "precision-operator.mutatingVersion" $root }}
 {{- $text := $root.Files.Get .file | replace "system:serviceaccount:precision-system:precision-operator" $account }}
+{{- $text = $text | replace "[kube-system, precision-system]" $excluded }}
 {{- range $text := splitList "\n---\n" $text }}
 {{- $object := fromYaml $text }}
 {{- if hasKey $object "Error" }}{{ fail (printf "%s: %s" $.file $object.Error) }}{{ end }}
+{{- $mutates := hasPrefix "Mutating" $object.kind }}
+{{- if or (not $mutates) $version }}
+{{- if $mutates }}{{ $_ := set $object "apiVersion" (printf "admissionregistration.k8s.io/%s" $version) }}{{ end }}
 {{- $metadata := dict "name" $object.metadata.name "labels" (include "precision-operator.labels" $root | fromYaml) }}
 {{- if $annotations }}{{ $_ := set $metadata "annotations" $annotations }}{{ end }}
 {{- $_ := set $object "metadata" $metadata }}
 ---
 {{ toYaml $object }}
+{{- end }}
 {{- end }}
 {{- end }}
