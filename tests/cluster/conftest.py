@@ -13,9 +13,9 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import apply_product, operator_access
 from lab.waiting import wait_for
-from tests.cluster.fleet import deployment
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import deployment
+from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Scene, staged
+from tests.support.shadow_trainers import ShadowTrainers
 
 _HERE = Path(__file__).parent
 

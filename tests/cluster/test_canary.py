@@ -14,10 +14,10 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.signals.queries import BUILT_IN, render
-from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import bind, side_by_side
-from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
-from tests.cluster.shadow import Fault
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
+from tests.support.shadow_trainers import Fault
+from tests.support.side_by_side import bind, side_by_side
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)

@@ -11,10 +11,18 @@ import pytest
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, deployment
-from tests.cluster.fleets import REQUEST, pods
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, assert_all_in_fallback, break_two, promoted, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment
+from tests.support.cluster_scene import (
+    HOT,
+    PATIENCE_SECONDS,
+    Scene,
+    assert_all_in_fallback,
+    break_two,
+    promoted,
+    staged,
+)
+from tests.support.shadow_trainers import ShadowTrainers
+from tests.support.side_by_side import REQUEST, pods
 
 DEAF = HOT[0]
 

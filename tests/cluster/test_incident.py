@@ -14,9 +14,9 @@ from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import main
-from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, staged
+from tests.support.shadow_trainers import ShadowTrainers
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
 

@@ -12,8 +12,8 @@ from lab.cluster.manifests import until_admitted
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
-from tests.cluster.fleet import Json, policy
-from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, promoted
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, promoted
 
 
 def test_rolls_out_by_evidence_and_rolls_back_on_a_fleet_breach(scene: Scene) -> None:

@@ -20,8 +20,8 @@ from prometheus_client.samples import Sample
 from lab.cluster import Kubectl
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, policy
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, policy
+from tests.support.shadow_trainers import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
 HOT = [f"hot-{i}" for i in range(4)]
