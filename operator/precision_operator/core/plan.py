@@ -16,6 +16,9 @@ CHECKPOINT_SECONDS = 30.0
 ROUNDS = 2
 """How often a workload's pods are taken away for one change of its mode."""
 
+YOUNG_SECONDS = 2.0
+"""A pod that is younger is not taken away yet: creation times have whole seconds, its replacement's must be a later one."""
+
 ROUND_SECONDS = 10.0
 """Replacements that came back in the wrong mode are collected this long, and taken away together."""
 
@@ -161,11 +164,12 @@ class Planner:
     ) -> tuple[Restart | None, list[PodView]]:
         """The round that these pods belong to, and which of them go now. None: it must wait for its turn."""
         newest = max(pod.created_at for pod in pods)
+        old_enough = [] if 0 <= self.now - newest < YOUNG_SECONDS else pods
         if known is None:
-            return (Restart(1, self.now, newest), pods) if budget.spend(desired) else (None, [])
+            return (Restart(1, self.now, newest), old_enough) if budget.spend(desired) else (None, [])
         replacements = [pod for pod in pods if pod.created_at > known.newest]
         if not replacements:
-            return known, pods
+            return known, old_enough
         # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
         again = desired.delivery is Delivery.RESTART and known.rounds < ROUNDS
         if again and self.now - known.since >= ROUND_SECONDS:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, Result
 from precision_operator.api.signals import Signal
@@ -13,9 +14,8 @@ from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
 from precision_operator.core.facts import look
 from precision_operator.core.triggers import Trigger, find_trigger
-from tests.property.test_awkward_histories import NAN, answer
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import NAN, answer, promoted
+from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}
 AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "0s"}}}
@@ -51,7 +51,7 @@ def silent_for(seconds: float) -> World:
     """A promoted fleet without believable metrics for so long, whose policy rolls back after 60 s of that."""
     rules = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
     world = promoted(evaluation=rules)
-    world.down = True
+    world.metrics_away = True
     world.state = replace(world.state, no_data_since=world.now - seconds)
     return world
 
@@ -83,8 +83,8 @@ def test_only_a_window_that_is_open_moves_the_deadline_and_never_to_before_the_b
     """Seconds: the breach stands since 500, now is 1000."""
     world = promoted(rollback=AT_ONCE)
     world.bad = {"hot-1": MILD}
-    began, uid = world.now - 1000.0, world.workloads["hot-1"].uid
-    breach = Failing("hot-1", uid, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
-    window = Mitigation("hot-1", uid, Signal.OVERFLOW, since=began, until=began + until, result=result)
+    began, hot_1 = world.now - 1000.0, key("hot-1")
+    breach = Failing(hot_1, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
+    window = Mitigation(hot_1, Signal.OVERFLOW, since=began, until=began + until, result=result)
     world.state = replace(world.state, failing=(breach,), mitigations=(window,))
     assert trigger(world).detected_at == began + counts_from

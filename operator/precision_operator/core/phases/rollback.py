@@ -202,7 +202,9 @@ def held(facts: Facts) -> Outcome:
     closed = reenabled(facts)
     if asked is not None and closed is None:
         return _start_again(state, asked)
-    return Outcome(state, everything(facts), waiting=closed)
+    # Not enforced yet: this stands in the place of a record that was lost.
+    found = () if facts.state.enforce else (Notify(state.reason, state.message, warning=True),)
+    return Outcome(state, everything(facts), waiting=closed, notices=found)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:

@@ -56,9 +56,9 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
 
     Those that were rolled back by themselves are restarted where they do not answer.
     """
-    members = {w.key for w, _ in facts.members}
-    found = {w.key for w, _ in facts.residual}
     held = facts.state.held_keys
+    members = frozenset(facts.state.members) - held
+    found = {w.key for w, _ in facts.residual}
     desired = []
     for workload, delivery in (*facts.movable, *facts.rescuable):
         key = workload.key
