@@ -15,8 +15,7 @@ from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy, deleted_policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Strategy
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary, summary_to_wire
 from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.decide import Decision, decide
@@ -34,7 +33,7 @@ GOOD = {
 }
 
 ECHO_SECONDS = 30.0
-"""So long an emergency waits for admission before it takes pods away: a new API server may be without it for that time."""
+"""So long a rollback waits for admission before it takes pods away: a new API server may be without it for that time."""
 
 _SUMMARY_BYTES = 16 * 1024
 
@@ -196,12 +195,12 @@ class World(Cluster):
 
     @property
     def may_take_away(self) -> bool:
-        """The controller's rule: replacements must get the new mode. An emergency waits for that 30 s, and no longer.
+        """The controller's rule: replacements must get the new mode. A rollback waits for that 30 s, and no longer.
 
         Without its policy there is no echo to ask for; what comes back wrong is taken away once more.
         """
-        incident = self.state.incident
-        emergency = incident is not None and incident.strategy is Strategy.EMERGENCY
+        state = self.state
+        emergency = state.phase is Phase.ROLLING_BACK or (state.phase is Phase.DEGRADED and bool(state.restarts))
         waited = emergency and self.now - self.committed_at >= ECHO_SECONDS
         return self.echoed or waited or self.policy.deleted
 
