@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
 from precision_operator.core.cohorts import canary_order, cohort_size, extend_cohort
 from precision_operator.core.model import PodView, WorkloadView
-from tests.property.policies import FAST, policy
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import promoted
+from tests.support.views import key
 
 
 def one_step(*, soak: str = "30s", samples: int = 1, pods: int = 1, **spec: object) -> World:
@@ -23,22 +25,22 @@ def one_step(*, soak: str = "30s", samples: int = 1, pods: int = 1, **spec: obje
     world = World(policy(annotations={}, uid="policy", **{"strategy": steps, "evaluation": rules, **spec}))
     for index in range(4):
         world.add(f"w-{index}", pods=pods)
-    world.run(2, 10.0)
+    world.step(10.0)
     assert len(world.state.members) == 1
     return world
 
 
 def canary(world: World) -> str:
-    return world.state.members[0].name
+    return name_of(world.state.members[0])
 
 
 @pytest.mark.parametrize(("soak", "samples", "needed"), [("30s", 1, 30.0), ("0s", 4, 30.0), ("30s", 2, 30.0)])
 def test_the_evidence_must_be_as_old_as_the_pause_and_the_samples(soak: str, samples: int, needed: float) -> None:
     world = one_step(soak=soak, samples=samples)
     world.step(needed - 0.5)
-    assert world.step(0.5).state.reason == "Soaking"
+    assert world.step(0.5).summary.reason == "Soaking"
     assert world.state.step_index == 0
-    assert world.step(1.0).state.reason == "StepPromoted"
+    assert world.step(1.0).summary.reason == "StepPromoted"
     assert (world.state.step_index, len(world.state.members), world.state.evidence_since) == (1, 4, None)
 
 
@@ -57,10 +59,10 @@ def test_evidence_begins_again_where_it_was_interrupted() -> None:
     world.step(20.0)
     began = world.state.evidence_since
     assert began is not None
-    world.blind.add(canary(world))
-    assert world.step(1.0).state.reason == "AwaitingAcknowledgement"
+    world.unobservable.add(canary(world))
+    assert world.step(1.0).summary.reason == "AwaitingAcknowledgement"
     assert world.state.evidence_since is None
-    world.blind.clear()
+    world.unobservable.clear()
     world.step(29.0)
     assert world.step(1.0).state.step_index == 0
     assert world.step(1.0).state.step_index == 1
@@ -72,20 +74,20 @@ def test_a_value_must_be_below_its_promotion_level(value: float, promotes: bool)
     world.bad[canary(world)] = {Signal.OVERFLOW: value}
     world.run(5, 10.0)
     assert (world.state.step_index == 1) is promotes
-    assert promotes or world.state.reason == "EvidenceInsufficient"
+    assert promotes or world.summary.reason == "EvidenceInsufficient"
 
 
 def test_a_canary_that_does_not_acknowledge_is_waited_for_and_then_named() -> None:
     world = one_step(progressDeadlineSeconds=60)
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     began = world.state.step_since
     world.modes = dict.fromkeys(world.modes, (Mode.FP32, 0))
-    world.step(40.0)
-    assert world.step(0.5).state.reason == "AwaitingAcknowledgement"
-    late = world.step(1.0).state
+    world.step(50.0)
+    assert world.step(0.5).summary.reason == "AwaitingAcknowledgement"
+    late = world.step(1.0).summary
     assert began is not None
     assert (late.reason, canary(world) in late.message) == ("ProgressDeadlineExceeded", True)
-    assert late.step_index == 0
+    assert world.state.step_index == 0
 
 
 def test_one_pod_without_samples_holds_the_whole_canary() -> None:
@@ -106,7 +108,7 @@ def test_one_pod_without_samples_holds_the_whole_canary() -> None:
 def test_an_approval_answers_one_transition_and_no_other() -> None:
     world = one_step(strategy={"steps": [{"setWeight": 25}, {"pause": {}}, {"setWeight": 100}]})
     world.step(10.0)
-    assert (world.state.phase, world.state.reason) == (Phase.PAUSED, "AwaitingApproval")
+    assert (world.summary.phase, world.summary.reason) == (Phase.PAUSED, "AwaitingApproval")
     for answer in (world.state.transition_id - 1, world.state.transition_id + 1):
         world.policy = replace(world.policy, annotations={PROMOTE: str(answer)})
         assert world.step(10.0).state.phase is Phase.PAUSED
@@ -132,7 +134,8 @@ def test_a_share_of_the_moved_fleet_makes_a_breach_the_fleets(
     world.step(1.0)
     assert world.state.incident is not None
     assert world.state.incident.scope is scope
-    assert world.state.gate_closed is (scope is Scope.FLEET)
+    assert (world.state.phase is Phase.ROLLING_BACK) is (scope is Scope.FLEET)
+    assert (world.state.modes == {}) is (scope is Scope.FLEET)
 
 
 def test_the_gravest_breach_names_the_rollback() -> None:
@@ -140,7 +143,7 @@ def test_the_gravest_breach_names_the_rollback() -> None:
     world.bad = {"hot-0": {Signal.OVERFLOW: 0.6}, "hot-3": {Signal.NON_FINITE: 2.0}}
     world.step(1.0)
     assert world.state.incident is not None
-    assert (world.state.reason, world.state.incident.severity) == ("LossNotFinite", "P0")
+    assert (world.summary.reason, world.state.incident.severity) == ("LossNotFinite", "P0")
     assert world.state.incident.workloads == ("hot-0", "hot-3")
 
 
@@ -150,7 +153,7 @@ def test_the_same_fault_on_two_fp32_workloads_is_not_the_precisions(fp32_broken:
     outside = [name for name in world.workloads if name != canary(world)]
     world.poisoned = {canary(world), *outside[:fp32_broken]}
     world.step(10.0)
-    assert (world.state.reason == "CauseNotPrecision") is held_back
+    assert (world.summary.reason == "CauseNotPrecision") is held_back
     assert (world.state.phase is Phase.ROLLING_BACK) is not held_back
 
 
@@ -173,7 +176,7 @@ def test_a_weight_is_rounded_down_but_never_to_nobody(weight: int, total: int, s
 def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     def on(name: str, *nodes: str) -> WorkloadView:
         pods = tuple(PodView(f"{name}-{node}", f"{name}-{node}", node=node) for node in nodes)
-        return WorkloadView("ns", name, f"uid-{name}", pods=pods)
+        return WorkloadView("ns", key(name), f"uid-{name}", pods=pods)
 
     fleet = [*(on(f"a{i}", "node-a") for i in range(6)), *(on(f"b{i}", "node-b") for i in range(2))]
     first = canary_order("policy", fleet)
@@ -184,7 +187,7 @@ def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     assert set(small) < set(large)
     assert len(large) == 5
     assert extend_cohort("policy", large, fleet, size=2) == large
-    gone = [w for w in fleet if w.key != large[0].uid]
+    gone = [w for w in fleet if w.key != large[0]]
     assert large[0] not in extend_cohort("policy", large, gone, size=5)
 
 
@@ -193,4 +196,4 @@ def test_a_canary_whose_sentinel_has_left_the_target_has_not_acknowledged_it() -
     (pod,) = world.workloads[canary(world)].pods
     world.modes[pod.name] = (Mode.FP32, world.modes[pod.name][1])
     world.run(2, 15.0)
-    assert (world.state.phase, world.state.reason) == (Phase.PROGRESSING, "AwaitingAcknowledgement")
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "AwaitingAcknowledgement")
