@@ -1,7 +1,6 @@
 """Frozen values ↔ JSON, by their declared types: lossless, without what equals its default, strict about the unknown.
 
-Non-finite floats are strings, for JSON has none. Fields are camelCase, as everywhere in the API. A value is written as its
-*declared* type: what the controller added in a subclass is left out.
+Non-finite floats are strings, for JSON has none. Fields are camelCase, as everywhere in the API.
 """
 
 import math

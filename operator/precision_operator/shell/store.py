@@ -17,10 +17,10 @@ from precision_operator.shell.track import Case
 
 SAVE_SECONDS = 10.0
 """How long what has changed waits to be written. Twice as long after each write, until the incident's phase changes."""
-SAVE_LIMIT_SECONDS = 300.0
-"""The longest such wait: what a new leader cannot go on from, where this one is lost."""
-FLUSH_SECONDS = 60.0
-"""New recordings alone wait for at least this long: a gradual rollback is hundreds of passes."""
+SAVE_LIMIT_SECONDS = 60.0
+"""The longest such wait for what people read."""
+FLUSH_SECONDS = (60.0, 300.0)
+"""The shortest and the longest wait for recordings alone: a gradual rollback is hundreds of passes."""
 
 
 class IncidentStore:
@@ -70,12 +70,10 @@ class IncidentStore:
         same = _same(case)
         if same and not case.unsaved:
             return None
-        new_phase = case.report.phase is not case.written.phase
-        wait = SAVE_SECONDS if new_phase else min(SAVE_LIMIT_SECONDS, SAVE_SECONDS * 2**case.updates)
-        if case.report.phase is IncidentPhase.CLOSED:
-            wait = 0.0
-        elif same:
-            wait = max(wait, FLUSH_SECONDS)
+        least, most = FLUSH_SECONDS if same else (SAVE_SECONDS, SAVE_LIMIT_SECONDS)
+        wait = max(least, min(most, SAVE_SECONDS * 2**case.updates))
+        if case.report.phase is not case.written.phase:
+            wait = 0.0 if case.report.phase is IncidentPhase.CLOSED else SAVE_SECONDS
         return max(0.0, wait - (self._clock.monotonic() - case.saved_at))
 
     async def save(self, namespace: str, case: Case, *, urgent: bool = False) -> None:
