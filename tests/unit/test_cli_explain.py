@@ -13,7 +13,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import guidance
 from precision_operator.cli.guidance import BY_CANARY as WORDS
-from precision_operator.cli.guidance import PHASES
+from precision_operator.cli.guidance import LEFT_BEHIND, PHASES
 from precision_operator.core.triggers import REASONS
 from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 
@@ -148,7 +148,7 @@ def test_a_lost_record_is_explained_with_the_way_to_start_again(cli: Cli) -> Non
 def test_what_a_deleted_policy_holds_is_explained_with_the_way_to_end_it(cli: Cli) -> None:
     cli.assignment(stands(Phase.HELD, HELD, reason="PolicyDeleted", message="2 workloads stay", fallback=None))
     text = " ".join(cli("explain").split())
-    assert "the policy was deleted" in text
+    assert LEFT_BEHIND in text
     assert "`kubectl -n default delete precisionassignment fleet`" in text
     assert "precision retry" not in text
 

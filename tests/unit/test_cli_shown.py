@@ -124,11 +124,12 @@ def test_what_a_deleted_policy_left_behind_is_shown(cli: Cli) -> None:
     cli.trainer("b", "fp16")
     (fleet,) = cli.json("get")
     assert (fleet["deleted"], fleet["name"], fleet["held"][0]["workload"]) == (True, "fleet", A)
-    assert {w["name"]: w["assigned"] for c in fleet["cohorts"] for w in c["workloads"]} == {"a": "fp32", "b": None}
+    lines = {w["name"]: (w["assigned"], w["acknowledged"]) for c in fleet["cohorts"] for w in c["workloads"]}
+    assert lines == {"a": ("fp32", None), "b": (None, None)}, "nobody says any more who has acknowledged"
     assert "the policy was deleted: this is what its assignment holds" in cli("get")
     text = cli("status", code=3)
     assert "the policy was deleted" in text
-    assert "as their templates have it, but for 1 workloads" in text
+    assert "as their templates have it, except for those of 1 workloads" in text
 
 
 def test_of_a_list_that_was_cut_off_nothing_is_claimed_of_the_rest(cli: Cli) -> None:

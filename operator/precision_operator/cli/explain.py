@@ -11,7 +11,7 @@ from rich.text import Text
 
 from precision_operator.api.commands import answers
 from precision_operator.api.state import Phase
-from precision_operator.cli.guidance import BY_CANARY, PHASES, guidance
+from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES, guidance
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting
 from precision_operator.contract import SUSPEND_BY
@@ -96,8 +96,13 @@ def explain(session: "Session", target: "Target") -> Explanation:
             steps[_filled(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
         steps[_filled("start again: `!retry {name}`", session, target)] = None
-    meaning = BY_CANARY if target.state.by_canary else PHASES[status.phase]
-    return Explanation(meaning, reasons, tuple(_people(target)), tuple(steps))
+    return Explanation(_meaning(target), reasons, tuple(_people(target)), tuple(steps))
+
+
+def _meaning(target: "Target") -> str:
+    if target.policy.deleted and target.state.fallback is None:
+        return LEFT_BEHIND
+    return BY_CANARY if target.state.by_canary else PHASES[target.status.phase]
 
 
 def _filled(step: str, session: "Session", target: "Target") -> str:

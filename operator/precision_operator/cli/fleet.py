@@ -157,7 +157,7 @@ def _acknowledged(target: Target, view: WorkloadView, assigned: Mode | None) -> 
     """As the status has it: it names who is missing, up to a limit."""
     state, missing = target.state, target.status.unacknowledged
     judged = state.phase in _ROLLED or (view.key in state.members and view.key not in state.held_keys)
-    if assigned is None or not judged or state.phase is Phase.PENDING:
+    if assigned is None or not judged or state.phase is Phase.PENDING or target.policy.deleted:
         return None
     if view.name in missing:
         return False

@@ -101,12 +101,12 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
 
 def _tree(fleet: "Fleet") -> Tree:
     policy, status = fleet.target.policy, fleet.target.status
+    stands = "" if policy.deleted else f"step {status.step or 'none'}, moved {status.moved}/{status.total}, "
     head = Text.assemble(
         (fleet.target.where, "bold"),
         "  ",
         phase_text(status.phase, suspended=policy.spec.suspend),
-        f"  {policy.spec.target}, step {status.step or 'none'}, moved {status.moved}/{status.total}, "
-        f"generation {status.generation}, for {age(status.phase_since)}",
+        f"  {policy.spec.target}, {stands}generation {status.generation}, for {age(status.phase_since)}",
     )
     tree = Tree(head)
     if policy.deleted:

@@ -18,6 +18,9 @@ PHASES: Mapping[Phase, str] = {
 BY_CANARY = "a few breached workloads are in the fallback; the rest follows only if that helps"
 """Of RollingBack, as long as it has come no further than its canary."""
 
+LEFT_BEHIND = "its policy was deleted; what a rollback put into the fallback stays there, new pods included"
+"""Of Held, after the policy's deletion."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guidance:

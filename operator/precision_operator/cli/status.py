@@ -121,8 +121,9 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
     if status.step:
         rows.add_row("step", Text(f"{status.step}, for {age(state.step_since)}"))
-    rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
-    rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
+    if not policy.deleted:
+        rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
+        rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
     if state.evidence_since is not None:
         rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))
     rows.add_row("new pods", _new_pods(target))
@@ -150,7 +151,7 @@ def _new_pods(target: "Target") -> Text:
     if not state.enforce:
         return Text("start as their templates have them: nothing is enforced yet")
     known = state.fallback or "as their templates have it"
-    text = Text(f"{known}, but for {len(state.modes)} workloads" if state.modes else str(known))
+    text = Text(f"{known}, except for those of {len(state.modes)} workloads" if state.modes else str(known))
     for condition in target.status.conditions:
         if condition.type == "AdmissionEnforced" and condition.status != "True" and not target.policy.deleted:
             text.append("  not certain: ", style="yellow").append_text(said(condition.message, "yellow"))

@@ -71,7 +71,7 @@ class IncidentStore:
         if same and not case.unsaved:
             return None
         least, most = FLUSH_SECONDS if same else (SAVE_SECONDS, SAVE_LIMIT_SECONDS)
-        wait = max(least, min(most, SAVE_SECONDS * 2**case.updates))
+        wait = max(least, min(most, SAVE_SECONDS * 2.0**case.updates))
         if case.report.phase is not case.written.phase:
             wait = 0.0 if case.report.phase is IncidentPhase.CLOSED else SAVE_SECONDS
         return max(0.0, wait - (self._clock.monotonic() - case.saved_at))
