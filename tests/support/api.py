@@ -59,7 +59,7 @@ class Place:
     def __init__(self, api: Api, namespace: str | None = None) -> None:
         self.api = api
         self.namespace = namespace or f"admission-{uuid.uuid4().hex[:8]}"
-        self._assignments = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
+        self.assignments = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
         if namespace is None:
             api.made("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"
@@ -68,15 +68,15 @@ class Place:
     def assign(self, *assignments: Json) -> None:
         """Make these assignments."""
         for body in assignments:
-            self.api.made("POST", self._assignments, body)
+            self.api.made("POST", self.assignments, body)
 
     def edit(self, name: str, **fields: object) -> None:
         """Change these fields of an assignment; None removes one."""
-        self.api.made("PATCH", f"{self._assignments}/{name}", fields)
+        self.api.made("PATCH", f"{self.assignments}/{name}", fields)
 
     def release(self, name: str) -> None:
         """Delete an assignment."""
-        self.api.made("DELETE", f"{self._assignments}/{name}")
+        self.api.made("DELETE", f"{self.assignments}/{name}")
 
     def post(self, pod: Json) -> requests.Response:
         """The answer to a dry run."""
