@@ -43,13 +43,17 @@ class ControlPlane:
 
     Use it as a context manager; it is ready when `with` is entered, and its data is gone with its folder. `address` is
     where pods reach it: the loopback address will do where there are none. A detached one outlives the program that
-    started it, and another program takes it up again by giving the same folder.
+    started it, and another program takes it up again by giving the same folder. `api_flags` are added to the API
+    server's own, for example to make it behave as an older version.
     """
 
-    def __init__(self, directory: Path, *, address: str = "127.0.0.1", detached: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, address: str = "127.0.0.1", detached: bool = False, api_flags: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
         self.address = address
         self._detached = detached
+        self._more_api_flags = api_flags
         self._bin = paths.BIN
         self.authority = Authority(directory / "pki")
         self._ports = self._settle_ports()
@@ -220,6 +224,7 @@ class ControlPlane:
             "--audit-log-mode=blocking",
             "--audit-log-maxsize=2000",
             "--profiling=false",
+            *self._more_api_flags,
         ]
 
     def _controller_flags(self) -> list[str]:
