@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import yaml
+
 from lab import paths
+from lab.cluster.control_plane import ControlPlane
 from lab.cluster.kubectl import Json, Kubectl
 from lab.waiting import wait_for
 
 CRDS = paths.ROOT / "crds"
 ADMISSION = paths.ROOT / "manifests" / "admission"
+MANIFEST = paths.ROOT / "manifests" / "base" / "operator.yaml"
+_RBAC = {"apiVersion": "rbac.authorization.k8s.io/v1"}
 OPERATOR = "system:serviceaccount:precision-system:precision-operator"
 """The account that the plain admission policies name."""
 
@@ -51,6 +56,32 @@ def apply_product(kubectl: Kubectl) -> None:
         kubectl.wait_until("condition=Established", f"crd/{crd['metadata']['name']}", seconds=30)
     kubectl.apply(ADMISSION)
     until_admitted(kubectl)
+
+
+def operator_access(plane: ControlPlane) -> Path:
+    """A kubeconfig with the rights of the installed operator, no more: its ServiceAccount, roles and bindings are made.
+
+    Its Lease may stand in any namespace, so that operators of several tests do not meet.
+    """
+    kubectl = plane.kubectl
+    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    objects = [o for o in yaml.safe_load_all(MANIFEST.read_text()) if o and o["kind"] in kinds]
+    account = next(o["metadata"] for o in objects if o["kind"] == "ServiceAccount")
+    subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account["namespace"]}})
+    kubectl.apply(
+        *objects,
+        {**_RBAC, "kind": "ClusterRole", "metadata": {"name": "lab-lease"}, "rules": [lease]},
+        {
+            **_RBAC,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "lab-lease"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lab-lease"},
+            "subjects": [subject],
+        },
+    )
+    return plane.service_account_kubeconfig(account["namespace"], account["name"])
 
 
 def until_admitted(kubectl: Kubectl) -> None:

@@ -15,10 +15,10 @@ from lab import paths
 from lab.cluster import Cluster, Kubectl
 from lab.cluster.kubectl import Json
 from lab.cluster.monitoring import apply_prometheus
-from lab.demo.fleet import NAMESPACE, VOLUME_PATH
+from lab.demo.fleet import ACCELERATOR, NAMESPACE, VOLUME_PATH
 from lab.demo.metrics import SERVICE, Metrics
 from lab.demo.report import build
-from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage
+from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage, advertise
 from lab.demo.story import Story
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
@@ -101,6 +101,7 @@ def _clean(stage: Stage) -> None:
     if stage.audit_log is not None:  # our own cluster: tests may have applied these without Helm
         for folder in ("manifests/admission", "crds"):
             stage.kubectl("delete", "-f", paths.ROOT / folder, "--ignore-not-found")
+    advertise(stage, ACCELERATOR, None)
     stage.kubectl("delete", "pv", "trainer-literal", "--ignore-not-found", "--timeout=60s")
 
 
@@ -120,7 +121,7 @@ def play(stage: Stage, *, keep: bool) -> Json:
         metrics = Metrics(api_server=proxy.url, prometheus=reachable, record=stage.evidence / "prometheus.jsonl")
         stage.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         logs = stack.enter_context(LogFollower(stage))
-        story = Story(stage, metrics, Timeline())
+        story = Story(stage, metrics, Timeline(), api_server=proxy.url)
         facts = story.play()
         version = stage.kubectl.json("version")["serverVersion"]["gitVersion"]
         if stage.audit_log is not None:

@@ -35,13 +35,15 @@ def _seconds(stamp: str) -> float:
 
 
 def operator_writes(audit_log: Path, user: str) -> list[Write]:
-    """All writes of the operator's ServiceAccount, in the order in which they completed; Leases apart."""
+    """All writes of the operator's ServiceAccount, in the order in which they completed; Leases and dry runs apart."""
     writes = []
     for event in _lines(audit_log):
         reference = event.get("objectRef", {})
         if event.get("stage") != "ResponseComplete" or event.get("verb") not in WRITE_VERBS:
             continue
         if event.get("user", {}).get("username") != user or reference.get("resource") == "leases":
+            continue
+        if "dryRun=" in event.get("requestURI", ""):
             continue
         writes.append(
             Write(
@@ -59,12 +61,23 @@ def operator_writes(audit_log: Path, user: str) -> list[Write]:
     return sorted(writes, key=lambda w: w.completed_at)
 
 
+def manager_writes(audit_log: Path, manager: str) -> int:
+    """How many writes a field manager made by server-side apply."""
+    wanted = f"fieldManager={manager}"
+    return sum(
+        event.get("stage") == "ResponseComplete"
+        and wanted in event.get("requestURI", "")
+        and 200 <= event.get("responseStatus", {}).get("code", 0) < 300
+        for event in _lines(audit_log)
+    )
+
+
 def decided_at(writes: Iterable[Write], *, since: float) -> float | None:
-    """When the status that says RollingBack was committed."""
+    """When the assignment that says RollingBack was committed."""
     for write in writes:
-        if write.subresource == "status" and write.succeeded and write.completed_at >= since:
-            status = write.body.get("status", {}) if isinstance(write.body, dict) else {}
-            if status.get("phase") == "RollingBack":
+        if write.resource == "precisionassignments" and write.succeeded and write.completed_at >= since:
+            state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
+            if state.get("phase") == "RollingBack":
                 return write.completed_at
     return None
 

@@ -10,7 +10,11 @@ METRICS_PORT = 9400
 STEP_SECONDS = 0.25
 """Least time between two steps: seven ranks share two cores with a whole control plane."""
 
+ACCELERATOR = "demo.precision.genesis.ai/accelerator"
+"""An extended resource of which the node has exactly one: what holds it must be gone before a replacement starts."""
+
 LITERAL = "trainer-literal"
+"""Restart-only, with the default strategy, on a node that has no room for a second pod of it."""
 VOLUME_PATH = "checkpoints/trainer-literal"
 
 Json = dict[str, Any]
@@ -27,7 +31,7 @@ class Trainer:
 
     @property
     def command(self) -> list[str]:
-        """torchrun for a gang, plain Python else."""
+        """torchrun for a process group, plain Python else."""
         launcher = ["python3", "-m"]
         if self.ranks > 1:
             launcher += ["precision_trainer.torchrun", "--standalone", f"--nproc-per-node={self.ranks}", "-m"]
@@ -50,11 +54,12 @@ FLEET = (
     Trainer("trainer-1"),
     Trainer("trainer-2"),
     Trainer("trainer-3"),
-    Trainer("trainer-gang", ranks=2),
+    Trainer("trainer-ddp", ranks=2),
     Trainer(LITERAL, hot=False),
 )
-FAULTY = ("trainer-1", "trainer-gang")
-NEWCOMERS = (Trainer("newcomer-hot", asks_fp16=True), Trainer("newcomer-literal", hot=False, asks_fp16=True))
+FAULTY = ("trainer-1", "trainer-ddp")
+LATE = (Trainer("late-hot", asks_fp16=True), Trainer("late-literal", hot=False, asks_fp16=True))
+"""New workloads whose templates ask for FP16, made while nobody watches."""
 
 
 def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
@@ -72,7 +77,10 @@ def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
         "command": trainer.command,
         "env": _environment(trainer),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
-        "resources": {"requests": {"cpu": "50m", "memory": "300Mi"}, "limits": {"cpu": str(trainer.ranks)}},
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "300Mi"},
+            "limits": {"cpu": str(trainer.ranks), **({ACCELERATOR: "1"} if durable else {})},
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -84,6 +92,8 @@ def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
             {"name": "precision", "mountPath": "/etc/precision", "readOnly": True},
         ],
     }
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    strategy: Json = rolling if durable else {"type": "Recreate"}
     checkpoints: Json = {"persistentVolumeClaim": {"claimName": LITERAL}} if durable else {"emptyDir": {}}
     return {
         "apiVersion": "apps/v1",
@@ -91,7 +101,7 @@ def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
         "metadata": {"name": trainer.name, "namespace": NAMESPACE, "labels": {**FLEET_LABELS, "app": trainer.name}},
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},
+            "strategy": strategy,
             "selector": {"matchLabels": {"app": trainer.name}},
             "template": {
                 "metadata": {"labels": {**FLEET_LABELS, "app": trainer.name}, "annotations": annotations},

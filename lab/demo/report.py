@@ -5,13 +5,30 @@ from pathlib import Path
 import yaml
 
 from lab.cluster.kubectl import Json
-from lab.demo.evidence import TrainerEvent, Write, decided_at, flips, operator_writes, trainer_events
+from lab.demo.evidence import (
+    TrainerEvent,
+    Write,
+    decided_at,
+    flips,
+    manager_writes,
+    operator_writes,
+    trainer_events,
+)
 from lab.demo.fleet import FLEET, LITERAL
-from lab.demo.stage import OPERATOR_USER, Stage, workload_of
+from lab.demo.stage import OPERATOR_USER, Reapplier, Stage, workload_of
 from lab.demo.story import POLICY, Facts
 
 ALLOWANCE_SECONDS = 3.0
 """Bar: breach visible → last hot rank in FP32 within one evaluation interval plus this."""
+
+
+FULL_NODE_SECONDS = 120.0
+"""Bar: breach visible → the restart-only trainer in FP32, on a node that has no room for a second pod of it."""
+
+REAPPLIER_WRITES = 10
+"""Bar: the re-applier must have been at work."""
+
+_TEMPLATED = frozenset({"deployments", "replicasets", "statefulsets", "daemonsets", "jobs", "cronjobs"})
 
 
 def interval_seconds() -> float:
@@ -29,8 +46,10 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     decided = decided_at(writes, since=facts.fault_at) if writes is not None else None
     hot, restart = _hot(facts, events, visible), _restart(facts, events, visible)
     all_fp32 = bool(facts.modes_after) and set(facts.modes_after.values()) == {"fp32"}
-    settled = _settled_without_rollout(facts)
-    newcomers = sorted(set(facts.newcomer_modes.values()))
+    new_pods = sorted(set(facts.new_pod_modes.values()))
+    template_writes = None if writes is None else sum(w.resource in _TEMPLATED for w in writes)
+    reapplied = manager_writes(stage.audit_log, Reapplier.MANAGER) if stage.audit_log else None
+    rollouts = _rollouts(facts)
     checks = {
         "breach was seen by the poll": visible is not None,
         "poll exact to 0.25 s": poll is not None and poll.gap_seconds is not None and poll.gap_seconds <= 0.25,
@@ -40,28 +59,36 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "no hot step lost": hot["steps_lost"] == 0,
         "the literal trainer resumed": restart["breach_to_last_ack_seconds"] is not None,
         "all train in fp32": all_fp32,
-        "settled without a rollout": settled,
-        "newcomers start in fp32 without the operator": newcomers == ["fp32"] and facts.operator_replicas == 0,
+        "the operator wrote no template": not template_writes,
+        "no template was rolled out": rollouts == 0,
+        "templates are byte-equal": facts.templates_before == facts.templates_after,
+        "the full node restarted in time": _below(restart["breach_to_last_ack_seconds"], FULL_NODE_SECONDS),
+        "the re-applier was at work": reapplied is None or reapplied > REAPPLIER_WRITES,
+        "new pods start in fp32 without the operator": new_pods == ["fp32"] and facts.operator_replicas == 0,
     }
     return {
         "ok": all(checks.values()),
         "checks": checks,
         "kubernetes": version,
         "workloads": len(FLEET),
+        "kinds": sorted({"Deployment" for _ in FLEET}),
         "phases": facts.phases,
         "evaluation_interval_seconds": interval_seconds(),
         "first_workload_breach_visible_at": poll.first_at if poll else None,
         "breach_visible_at": visible,
         "breach_poll_gap_seconds": round(poll.gap_seconds, 3) if poll and poll.gap_seconds is not None else None,
         "decided_at": decided,
-        "last_patch_at": _last_patch(writes, decided, facts.settled_at),
+        "last_patch_at": _last_patch(writes, decided, facts.finished_at),
         "breach_to_decided_seconds": _difference(decided, visible),
         "hot": hot,
         "restart": restart,
         "all_fp32": all_fp32,
-        "settled_without_rollout": settled,
-        "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": newcomers},
-        "api_writes": _count(writes, facts.fault_at, facts.settled_at),
+        "template_writes": template_writes,
+        "template_rollouts": rollouts,
+        "full_node_restart": {key: restart[key] for key in ("pods", "breach_to_last_ack_seconds")},
+        "reapplier_writes": reapplied,
+        "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": new_pods},
+        "api_writes": _count(writes, facts.fault_at, facts.finished_at),
         "prometheus_queries": facts.prometheus_queries,
     }
 
@@ -102,22 +129,16 @@ def _restart(facts: Facts, events: list[TrainerEvent], visible: float | None) ->
     }
 
 
-def _settled_without_rollout(facts: Facts) -> bool:
-    hot = [t.name for t in FLEET if t.hot]
-    same = all(facts.rollout_before.get(n) == facts.rollout_after.get(n) is not None for n in hot)
-    return same and all(facts.templates_after.get(n) == "false" for n in hot)
+def _rollouts(facts: Facts) -> int:
+    """Deployments with another revision, or other ReplicaSets, than before the policy was applied."""
+    before, after = facts.rollout_start, facts.rollout_after
+    return sum(before.get(t.name, ())[:2] != after.get(t.name, ("", "", ""))[:2] for t in FLEET)
 
 
 def _last_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:
     if writes is None or decided is None:
         return None
-    urgent = [
-        w
-        for w in writes
-        if w.succeeded
-        and decided <= w.completed_at <= until
-        and (w.resource == "pods" or (w.resource == "deployments" and w.name == LITERAL))
-    ]
+    urgent = [w for w in writes if w.succeeded and decided <= w.completed_at <= until and w.resource == "pods"]
     return max((w.completed_at for w in urgent), default=None)
 
 
@@ -127,6 +148,10 @@ def _count(writes: list[Write] | None, since: float, until: float) -> int | None
 
 def _difference(later: float | None, earlier: float | None) -> float | None:
     return None if later is None or earlier is None else round(later - earlier, 3)
+
+
+def _below(seconds: float | None, limit: float) -> bool:
+    return seconds is not None and seconds < limit
 
 
 def _within(seconds: float | None) -> bool:

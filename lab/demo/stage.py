@@ -1,9 +1,11 @@
 """What the story plays on: a cluster, ours or the user's, with Prometheus, images and somewhere to keep evidence."""
 
+import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +85,42 @@ class ApiProxy:
             self._process.stdout.close()
 
 
+class Reapplier:
+    """What GitOps does: applies the original manifests by server-side apply, with force, once a second."""
+
+    MANAGER = "gitops"
+
+    def __init__(self, api_server: str, manifests: Sequence[Json]) -> None:
+        """``api_server``: a plain HTTP address of it. ``manifests``: Deployments."""
+        self._urls = [
+            f"{api_server}/apis/apps/v1/namespaces/{m['metadata']['namespace']}/deployments/{m['metadata']['name']}"
+            f"?fieldManager={self.MANAGER}&force=true"
+            for m in manifests
+        ]
+        self._bodies = [json.dumps(m).encode() for m in manifests]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="re-applier", daemon=True)
+        self.errors: list[str] = []
+
+    def __enter__(self) -> "Reapplier":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        while not self._stop.wait(1.0):
+            for url, body in zip(self._urls, self._bodies, strict=True):
+                headers = {"Content-Type": "application/apply-patch+yaml"}
+                request = urllib.request.Request(url, data=body, method="PATCH", headers=headers)
+                try:
+                    urllib.request.urlopen(request, timeout=10).close()
+                except OSError as error:
+                    self.errors.append(str(error))
+
+
 class LogFollower:
     """Follows the logs of every pod of the fleet from its first line, into files, so that nothing goes with a pod."""
 
@@ -125,6 +163,25 @@ class LogFollower:
         out = files.enter_context((self._folder / f"{workload_of(name)}@{name}.log").open("wb"))
         command = [*self._stage.kubectl.command, "logs", "-f", name, "-n", NAMESPACE]
         self._followed[name] = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+
+
+def advertise(stage: Stage, resource: str, count: int | None) -> None:
+    """Give one node an extended resource; None takes it away."""
+    node = stage.kubectl.json("get", "nodes")["items"][0]
+    path = f"/status/capacity/{resource.replace('/', '~1')}"
+    if count is None and resource not in node["status"]["capacity"]:
+        return
+    operation: Json = (
+        {"op": "remove", "path": path} if count is None else {"op": "add", "path": path, "value": str(count)}
+    )
+    name = node["metadata"]["name"]
+    stage.kubectl("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps([operation]))
+
+
+def templates(stage: Stage) -> dict[str, str]:
+    """Deployment → its pod template, as it stands."""
+    items = stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]
+    return {item["metadata"]["name"]: json.dumps(item["spec"]["template"], sort_keys=True) for item in items}
 
 
 def rollout_state(stage: Stage) -> dict[str, tuple[str, str, str]]:

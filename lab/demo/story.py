@@ -2,15 +2,36 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from lab.cluster.kubectl import Json
-from lab.demo.fleet import FAULT, FAULTY, FLEET, NAMESPACE, NEWCOMERS, Trainer, deployment, volume
+from lab.demo.fleet import (
+    ACCELERATOR,
+    FAULT,
+    FAULTY,
+    FLEET,
+    LATE,
+    NAMESPACE,
+    Trainer,
+    deployment,
+    volume,
+)
 from lab.demo.metrics import BreachPoll, Metrics
-from lab.demo.stage import RELEASE, SYSTEM, Stage, rollout_state, settle_metrics, workload_of
+from lab.demo.stage import (
+    RELEASE,
+    SYSTEM,
+    Reapplier,
+    Stage,
+    advertise,
+    rollout_state,
+    settle_metrics,
+    templates,
+    workload_of,
+)
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
 from lab.paths import ROOT
@@ -42,11 +63,13 @@ class Facts:
     rollout_before: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     rollout_after: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     status_after: Json = field(default_factory=dict)
-    settled_at: float = 0.0
+    finished_at: float = 0.0
     modes_after: dict[str, str] = field(default_factory=dict)
     operator_replicas: int = -1
-    newcomer_modes: dict[str, str] = field(default_factory=dict)
+    new_pod_modes: dict[str, str] = field(default_factory=dict)
+    templates_before: dict[str, str] = field(default_factory=dict)
     templates_after: dict[str, str] = field(default_factory=dict)
+    rollout_start: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     prometheus_queries: int | None = None
     """Queries that the operator sent from the fault until all trained in FP32, by its own counter."""
 
@@ -54,7 +77,9 @@ class Facts:
 class Story:
     """Plays the phases on a stage."""
 
-    def __init__(self, stage: Stage, metrics: Metrics, timeline: Timeline) -> None:
+    def __init__(self, stage: Stage, metrics: Metrics, timeline: Timeline, *, api_server: str) -> None:
+        """``api_server``: a plain HTTP address of it, for the re-applier."""
+        self._api_server = api_server
         self._stage = stage
         self._metrics = metrics
         self._timeline = timeline
@@ -67,14 +92,18 @@ class Story:
             ("start six trainers in FP32", self.start_fleet),
             ("roll out FP16 by evidence", self.roll_out),
             ("break two trainers, roll the fleet back", self.break_and_roll_back),
-            ("settle without a rollout", self.settle),
-            ("gate: FP16 newcomers with the operator away", self.gate),
+            ("look at what it left", self.look),
+            ("new pods with the operator away", self.gate),
         ]
-        for title, phase in phases:
-            begun = time.time()
-            with self._timeline.phase(title):
-                phase()
-            self.facts.phases.append({"name": title, "started_at": begun, "seconds": round(time.time() - begun, 3)})
+        with ExitStack() as stack:
+            for title, phase in phases:
+                begun = time.time()
+                with self._timeline.phase(title):
+                    phase()
+                self.facts.phases.append({"name": title, "started_at": begun, "seconds": round(time.time() - begun, 3)})
+                if phase == self.start_fleet:
+                    manifests = [self._deployment(trainer) for trainer in FLEET]
+                    stack.enter_context(Reapplier(self._api_server, manifests))
         return self.facts
 
     def install(self) -> None:
@@ -93,22 +122,23 @@ class Story:
         )  # fmt: skip
 
     def start_fleet(self) -> None:
-        """Five with the contract (one a gang of two ranks), one with a literal value; all in FP32."""
+        """Five with the contract (one a process group of two ranks), one restart-only on a full node; all in FP32."""
         kubectl = self._stage.kubectl
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         kubectl.wait_for_namespace(NAMESPACE)
+        advertise(self._stage, ACCELERATOR, 1)
         path = str(self._stage.volume_path) if self._stage.volume_path else None
         kubectl.apply(*volume(path), *(self._deployment(trainer) for trainer in FLEET))
         names = {trainer.name for trainer in FLEET}
         self._wait_modes(names, "fp32", seconds=300)
         self._wait_steps(names, at_least=20, seconds=180)
+        self.facts.templates_before, self.facts.rollout_start = templates(self._stage), rollout_state(self._stage)
 
     def roll_out(self) -> None:
         """``kubectl apply`` of the 15-line policy; canary first, then the rest in steps."""
         self._stage.kubectl("apply", "-f", POLICY)
         self._follow_policy(until="Healthy", seconds=420)
         self._wait_modes({trainer.name for trainer in FLEET}, "fp16", seconds=60)
-        self._wait_settled("fp16")
 
     def break_and_roll_back(self) -> None:
         """The real fault, in two of them; until every trainer says that it trains in FP32."""
@@ -136,30 +166,32 @@ class Story:
         if queries_before is not None and queries_after is not None:
             facts.prometheus_queries = queries_after - queries_before
 
-    def settle(self) -> None:
-        """New pods of every template will start in FP32, and no pod was replaced to achieve it."""
-        self._wait_settled("fp32")
-        self.facts.settled_at = time.time()
+    def look(self) -> None:
+        """No template was touched, and no hot pod replaced."""
+        self.facts.finished_at = time.time()
         self.facts.rollout_after = rollout_state(self._stage)
         self.facts.status_after = self._stage.policy_status()
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
 
     def gate(self) -> None:
-        """The operator is scaled to 0; Deployments of the fleet that ask for FP16 are made; they start in FP32."""
+        """The operator is scaled to 0; Deployments whose templates ask for FP16 are made; their pods start in FP32."""
         kubectl = self._stage.kubectl
         kubectl("scale", "deployment", RELEASE, "-n", SYSTEM, "--replicas=0")
         wait_for(lambda: not self._stage.pods(SYSTEM), what="the operator's pods to be gone", seconds=60)
         found = kubectl.json("get", "deployment", RELEASE, "-n", SYSTEM)
         self.facts.operator_replicas = int(found["status"].get("replicas", 0))
-        kubectl.apply(*(self._deployment(trainer) for trainer in NEWCOMERS))
-        names = {trainer.name for trainer in NEWCOMERS}
+        kubectl.apply(*(self._deployment(trainer) for trainer in LATE))
+        names = {trainer.name for trainer in LATE}
 
         def answered() -> bool:
             modes = self._metrics.modes(NAMESPACE)
-            self.facts.newcomer_modes = {p: mode for p, (mode, _) in modes.items() if workload_of(p) in names}
-            return {workload_of(pod) for pod in self.facts.newcomer_modes} == names
+            self.facts.new_pod_modes = {p: mode for p, (mode, _) in modes.items() if workload_of(p) in names}
+            return {workload_of(pod) for pod in self.facts.new_pod_modes} == names
 
-        settle_metrics(answered, what="the newcomers to say what they train in", seconds=180)
+        settle_metrics(answered, what="the new pods to report what they train in", seconds=180)
+        late = {trainer.name for trainer in LATE}
+        after = templates(self._stage)
+        self.facts.templates_after = {name: template for name, template in after.items() if name not in late}
 
     def _deployment(self, trainer: Trainer) -> Json:
         return deployment(trainer, image=self._stage.images.trainer, pull_policy=self._stage.images.pull_policy)
@@ -209,25 +241,3 @@ class Story:
             every=0.5,
             found=lambda: str(self._stage.policy_status()),
         )
-
-    def _wait_settled(self, mode: str) -> None:
-        """Every Deployment's template asks for the mode, and none is paused."""
-        enabled = "false" if mode == "fp32" else "true"
-
-        def settled() -> bool:
-            items = self._stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]
-            for item in items:
-                template = item["spec"]["template"]
-                annotations = template["metadata"].get("annotations", {})
-                literal = [
-                    e.get("value")
-                    for e in template["spec"]["containers"][0]["env"]
-                    if e["name"] == "ENABLE_FP16_TRAINING" and "value" in e
-                ]
-                value = literal[0] if literal else annotations.get("precision.genesis.ai/enable-fp16")
-                self.facts.templates_after[item["metadata"]["name"]] = str(value)
-                if value != enabled or item["spec"].get("paused"):
-                    return False
-            return True
-
-        settle_metrics(settled, what=f"every template to ask for {mode}", seconds=120)

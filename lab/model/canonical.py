@@ -9,30 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
+from enum import Enum
 
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet
-from precision_operator.contract import ABORT, FINALIZER, PROMOTE, RETRY
-from precision_operator.core.model import WorkloadView
+from precision_operator.api.state import State
+from precision_operator.contract import ABORT, PROMOTE, RETRY
+from precision_operator.core.model import PodView, WorkloadView
 
 _IGNORED = frozenset(
-    {
-        "message",
-        "conditions",
-        "id",
-        "observed_generation",
-        "writer",
-        "epoch",
-        "step",
-        "namespace",
-        "kind",
-        "name",
-        "uid",
-    }
-    | {"measured", "unacknowledged", "checks"}
-    | {"total", "moved", "breached", "unknown", "weight", "request_raw", "transition_id", "workloads"}
+    {"message", "conditions", "id", "observed_generation", "writer", "epoch", "key", "workloads"}
+    | {"measured", "checks", "transition_id", "policy_uid", "commands", "settings", "selector"}
 )
-"""Fields that only describe or name: ``decide`` draws no conclusion from what they say."""
+"""Fields that only describe or name: ``decide`` draws no conclusion from what they say, or they are told otherwise below."""
 
+_ROLES = ("members", "canary", "breached", "poisoned")
 _TIMES = ("_at", "since", "until")
 _LIMIT = int(AWAY_SECONDS / TICK_SECONDS) + 1
 _ATTEMPTS = 3
@@ -61,67 +51,109 @@ class _Encoder:
         self._fleet = fleet
         self._ranks = {number: rank for rank, number in enumerate(sorted(set(_generations(fleet))))}
         self._entries: dict[str, list[object]] = defaultdict(list)
-        self._status = self._encode_status()
+        self._state = self._encode_state()
 
     def key(self) -> object:
         fleet = self._fleet
-        policy, number = fleet.policy, str(fleet.status.transition_id)
-        alive = {workload.uid for workload in fleet.workloads.values()}
+        policy, state = fleet.policy, fleet.state
+        number = str(state.transition_id)
+        alive = {workload.key for workload in fleet.workloads.values()}
         return (
-            self._status,
+            self._state,
             tuple(sorted(self.local(name) for name in fleet.workloads)),
-            tuple(sorted(hash(tuple(said)) for uid, said in self._entries.items() if uid not in alive)),
+            tuple(sorted(hash(tuple(told)) for key, told in self._entries.items() if key not in alive)),
             number == "0",
             tuple(policy.annotations.get(command) == number for command in (PROMOTE, RETRY, ABORT)),
-            FINALIZER in policy.finalizers,
-            None if policy.deleted_at is None else self._ago(policy.deleted_at),
+            tuple(state.commands.get(command) == state.transition_id for command in (PROMOTE, RETRY, ABORT)),
+            (policy.deleted, state.policy_uid == policy.uid, state.policy_uid == "", hash(state.settings)),
+            (state.selector.empty, state.selector == policy.spec.selector, bool(fleet.summary.assignment)),
             fleet.edits,
-            fleet.down,
+            (fleet.metrics_away, bool(fleet.strangers)),
+            self._admission(),
             self._ago(fleet.continuous_since),
-            self._ago(fleet.now - (fleet.status.step_since or fleet.stage_since) + fleet.stage_since),
+            self._ago(fleet.now - (state.step_since or fleet.stage_since) + fleet.stage_since),
             fleet.stage_total,
             fleet.unstaged,
         )
 
+    def _admission(self) -> object:
+        """What admission knows, where that is not what is committed."""
+        fleet = self._fleet
+        known = fleet.known
+        behind = None if fleet.echoed else self._ago(fleet.committed_at)
+        if known is None or behind is None:
+            return fleet.lagging, behind, known is None, fleet.assignment is None
+        selects = known.selector == fleet.state.selector
+        return fleet.lagging, behind, known.enforce, known.fallback, selects, self._ranks[known.generation]
+
     def local(self, name: str) -> int:
         fleet = self._fleet
         workload = fleet.workloads[name]
-        said, generations = _shape(workload)
+        told, generations = _shape(workload)
+        times = {pod.created_at for pod in workload.pods}
+        restart = fleet.state.restarts.get(workload.key)
+        order = sorted(times | ({restart.newest} if restart is not None else set()))
+        behind = fleet.known is not None and not fleet.echoed
         return hash(
             (
-                said,
+                told,
                 tuple(self._ranks[number] for number in generations),
-                tuple(
-                    sorted((mode, self._ranks[number]) for mode, number in (fleet.modes[p.name] for p in workload.pods))
-                ),
+                tuple(self._pod(name, pod) for pod in workload.pods),
+                tuple(order.index(pod.created_at) for pod in workload.pods),
+                order.index(restart.newest) if restart is not None else -1,
                 tuple(fleet.bad.get(name, {}).items()),
-                tuple(name in known for known in (fleet.blind, fleet.deaf, fleet.crashing, fleet.poisoned)),
-                name in fleet.lowered,
-                name in fleet.left_over,
-                fleet.originals.get(name),
-                tuple(self._entries.get(workload.uid, ())),
+                tuple(
+                    name in known
+                    for known in (
+                        fleet.unobservable,
+                        fleet.unresponsive,
+                        fleet.crashing,
+                        fleet.poisoned,
+                        fleet.unreachable,
+                        fleet.lowered,
+                        fleet.left_over,
+                    )
+                ),
+                (fleet.room.get(name), fleet.templates[name], len(fleet.labels[name])),
+                fleet.known.assigned(workload.key) if behind and fleet.known is not None else None,
+                tuple(self._entries.get(workload.key, ())),
             )
         )
 
-    def _encode_status(self) -> object:
-        """The status without what it says of single workloads: that goes to the workloads."""
-        status, said = self._fleet.status, []
-        for name in _names_of(type(status)):
-            value = getattr(status, name)
-            if isinstance(value, tuple) and value and hasattr(value[0], "uid"):
-                for entry in value:
-                    self._entries[entry.uid].append((name, self.encode(entry)))
-            else:
-                said.append(self._field(name, value))
-        if status.canary and status.incident is not None:
+    def _pod(self, name: str, pod: PodView) -> object:
+        fleet = self._fleet
+        process = fleet.modes.get(pod.name)
+        runs = (process[0], self._ranks[process[1]]) if process is not None else None
+        return runs, pod.name in fleet.leaving, fleet.times_taken(name, pod.name)
+
+    def _encode_state(self) -> object:
+        """The state without what it says of single workloads: that goes to the workloads."""
+        state, told = self._fleet.state, list[object]()
+        for role in _ROLES:
+            for key in getattr(state, role):
+                self._entries[key].append(role)
+        for key, mode in state.modes.items():
+            self._entries[key].append(("modes", mode))
+        for key, generation in state.changed.items():
+            self._entries[key].append(("changed", self._ranks[generation]))
+        for key, restart in state.restarts.items():
+            self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
+        for name in ("held", "failing", "mitigations"):
+            for entry in getattr(state, name):
+                self._entries[entry.key].append((name, self.encode(entry)))
+        apart = {*_ROLES, "modes", "changed", "restarts", "held", "failing", "mitigations"}
+        for name in _names_of(State):
+            if name not in apart:
+                told.append(self._field(name, getattr(state, name)))
+        if state.canary and state.incident is not None:
             for workload in self._fleet.workloads.values():  # whom the canary is compared with
-                self._entries[workload.uid].append(workload.name in status.incident.workloads)
-        return tuple(said)
+                self._entries[workload.key].append(workload.name in state.incident.workloads)
+        return tuple(told)
 
     def encode(self, value: object) -> object:
         if isinstance(value, tuple):
             return tuple(self.encode(item) for item in value)
-        if isinstance(value, str | int | float | None):
+        if isinstance(value, str | int | float | Enum | None):
             return value
         return tuple(self._field(name, getattr(value, name)) for name in _names_of(type(value)))
 
@@ -152,29 +184,28 @@ def _shape(workload: WorkloadView) -> tuple[int, tuple[int, ...]]:
         if len(_shapes) > _SHAPES_KEPT:
             _shapes.clear()
         generations: list[int] = []
-        known = (workload, hash(_flat(workload, generations)), tuple(generations))
+        said = [(workload.hot, workload.literal, workload.replicas)]
+        said += [_flat(pod, generations) for pod in workload.pods]  # type: ignore[misc]
+        known = (workload, hash(tuple(said)), tuple(generations))
         _shapes[id(workload)] = known
     return known[1:]
 
 
-def _flat(value: object, generations: list[int]) -> object:
-    if isinstance(value, tuple):
-        return tuple(_flat(item, generations) for item in value)
-    if isinstance(value, str | int | float | None):
-        return value
-    said: list[object] = []
-    for name in _names_of(type(value)):
-        item = getattr(value, name)
-        if name in ("generation", "generation_raw") and item is not None:
-            generations.append(int(item))
-            item = True
-        said.append(_flat(item, generations))
-    return tuple(said)
+def _flat(pod: PodView, generations: list[int]) -> tuple[object, ...]:
+    if pod.request is not None:
+        generations.append(pod.request.generation)
+    generations += [generation for _, generation in pod.admitted]
+    asked = pod.request.mode if pod.request is not None else None
+    phase = (pod.ready, pod.pending, pod.terminating, pod.crashing)
+    return pod.hot, asked, len(pod.admitted), pod.started_mode, phase
 
 
 def _generations(fleet: Fleet) -> Iterator[int]:
-    yield from (0, fleet.status.generation)
+    yield from (0, fleet.state.generation)
+    if fleet.known is not None:
+        yield fleet.known.generation
     yield from (applied for _, applied in fleet.modes.values())
-    yield from (window.generation for window in fleet.status.mitigations)
+    yield from (window.generation for window in fleet.state.mitigations)
+    yield from fleet.state.changed.values()
     for workload in fleet.workloads.values():
         yield from _shape(workload)[1]

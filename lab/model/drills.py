@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lab.model.canonical import fingerprint
+from lab.model.cluster import Room
 from lab.model.events import Event, apply
 from lab.model.fleet import TICK_SECONDS, Fleet
-from lab.model.invariants import Checker
+from lab.model.invariants import GUARDED, MOVING, Checker
 from precision_operator.api.canary import Verdict
-from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
-from precision_operator.api.status import Phase
-from precision_operator.contract import FINALIZER, RETRY
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.api.state import Phase
+from precision_operator.contract import RETRY
+from precision_operator.core.plan import ROUNDS
 
-CONVERGE_PASSES = 40
+CONVERGE_PASSES = 45
 """L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""
 
-RELEASE_SECONDS = 30.0
-"""S10: a deletion is done within this, with Prometheus down."""
+DELETED_SECONDS = 30.0
+"""S10: a deletion is done within this, with Prometheus away."""
 
-CORRECTIONS = 3
-"""S9: so often a value is corrected that somebody else writes back, within ten minutes."""
+RESTART_PASSES = 6
+"""A pod that is taken away asks first, terminates, and its replacement reports."""
 
-_EXPLAINED = {"ConflictedWriter", "LatchedWorkloads", "Undeliverable", "CohortInBF16"}
+_EXPLAINED = {"Undeliverable", "CohortInBF16", "AwaitingRetry", "AwaitingPrerequisites"}
+"""What only a person can resolve, and is shown."""
+
 _VERDICTS = {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
-"""What only a person can resolve, and is told."""
 _RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
-_ACTIVE = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
 PASS = Event("pass")
 
 
@@ -41,34 +42,38 @@ class Drills:
     _passed: dict[str, set[int]] = field(default_factory=dict)
 
     def run(self, fleet: Fleet, checker: Checker, kinds: frozenset[str]) -> None:
-        """Every drill that applies to this state; deletion and fight where the scenario knows them."""
+        """Every drill that applies to this state, and to what the scenario knows."""
+        if fleet.gone:
+            return
         self._once(converge, fleet, checker)
         self._once(answer, fleet, checker)
-        if kinds & {"deaf", "scale"}:
+        if kinds & {"unresponsive", "scale"}:
             self._once(escalate, fleet, checker)
+        if kinds & {"room", "delete-policy"}:
+            self._once(crowd_out, fleet, checker)
         if "delete-policy" in kinds:
-            self._once(release, fleet, checker)
-        if "reapply" in kinds:
-            self._once(fight, fleet, checker)
+            self._once(delete, fleet, checker)
 
     def _once(self, drill: Callable[[Fleet, Checker, set[int]], None], fleet: Fleet, checker: Checker) -> None:
         drill(fleet, checker, self._passed.setdefault(drill.__name__, set()))
 
 
 def _pass(fleet: Fleet, checker: Checker) -> Fleet:
-    return apply(fleet, PASS, checker, {})
+    return fleet if fleet.gone else apply(fleet, PASS, checker, {})
+
+
+def _written(fleet: Fleet) -> tuple[int, int, int]:
+    return fleet.writes, fleet.commits, fleet.summaries
 
 
 def converge(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """L1, L4: once the faults stop, the fleet comes to rest where it should be, and nothing more is written."""
-    if fleet.policy.deleted_at is not None:
-        return
     now = fleet.clone()
     now.heal_all()
     path: list[int] = []
     for _ in range(CONVERGE_PASSES):
         key = fingerprint(now)
-        if key in known:
+        if key in known or now.gone:
             break
         if path and key == path[-1]:
             _rest(now, checker)
@@ -78,107 +83,119 @@ def converge(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         now = _pass(now, checker)
     else:
         what = "keeps writing" if now.writes > writes else "never rests"
-        checker.report("L1", f"{what} in {now.status.phase}: {now.status.reason}", fleet.status)
+        checker.report("L1", f"{what} in {now.state.phase}: {now.summary.reason or now.state.reason}", fleet.state)
     known.update(path)
 
 
 def _rest(fleet: Fleet, checker: Checker) -> None:
     """What a state may look like that no pass changes any more."""
-    status, spec = fleet.status, fleet.policy.spec
-    before = fleet.writes
+    state, spec = fleet.state, fleet.policy.spec
+    before = _written(fleet)
     fleet = _pass(fleet, checker)
-    if fleet.writes > before:
-        checker.report("L4", f"a steady fleet is written to in {status.phase}", status)
+    if _written(fleet) != before:
+        checker.report("L4", f"a steady fleet is written to in {state.phase}", state)
     if spec.suspend:
         return
-    absent = not _running(fleet) & {m.name for m in status.members}
+    if fleet.policy.deleted:
+        _rest_without_policy(fleet, checker)
+        return
+    if _stuck(fleet):
+        return  # taken away twice, and back in the wrong mode twice: a condition names it, and a person looks
+    reason = fleet.summary.reason
+    absent = not _running(fleet) & fleet.names_of(state.members)
     # Where no process trains there is nothing to watch: a rollout waits, and says so.
-    waits = status.phase in (Phase.PENDING, Phase.PROGRESSING) and (absent or status.reason in _EXPLAINED)
-    explained = status.phase in _RESTING or waits or (status.by_canary and status.reason in _VERDICTS)
+    waits = state.phase in (Phase.PENDING, *MOVING) and (absent or reason in _EXPLAINED)
+    explained = state.phase in _RESTING or waits or (state.by_canary and state.reason in _VERDICTS)
     if not explained:
-        checker.report("L1", f"stays in {status.phase} without a fault: {status.reason}", status)
+        checker.report("L1", f"stays in {state.phase} without a fault: {reason}", state)
         return
     _counted(fleet, checker)
-    stuck = [w.name for w in fleet.workloads.values() if w.settle is not None or w.paused]
-    if stuck:
-        checker.report("L1", f"at rest in {status.phase} with a Deployment left paused", status)
-    down = fleet.really_in(spec.fallback)
-    held = {h.name for h in status.held}
-    if status.phase is Phase.DEGRADED and not held & set(fleet.workloads):
-        checker.report("L1", "at rest in Degraded though nothing is held", status)
-    if status.phase is Phase.HELD and any(
-        fleet.workloads[name].latch is None for name in fleet.lowered & _movable(fleet)
-    ):
-        checker.report("S1", "at rest in Held without the latch that outlives the policy", status)
-    if status.phase is Phase.HELD and _running(fleet) - down:
-        checker.report("L1", "at rest in Held with a process that is not in the fallback", status)
-    if status.phase in (Phase.HEALTHY, Phase.DEGRADED):
-        guarded = ({m.name for m in status.members} - held) & _movable(fleet) - _fought(fleet)
-        if any(name not in fleet.really_in(fleet.due(name)) for name in guarded):
-            checker.report("L1", f"at rest in {status.phase} with a member that is not in the target", status)
-        if any(fleet.workloads[name].template_mode is not fleet.due(name) for name in guarded):
-            checker.report(
-                "L1", f"at rest in {status.phase} with a template that does not say its member's mode", status
-            )
-        if any(window.open for window in status.mitigations):
-            checker.report("L1", f"at rest in {status.phase} with a window that nothing ends", status)
-        if held & _running(fleet) - down:
-            checker.report("L1", f"at rest in {status.phase} with a held workload that is not in the fallback", status)
+    _trained(fleet, checker)
+
+
+def _trained(fleet: Fleet, checker: Checker) -> None:
+    """Every process trains in what its workload is assigned, and that is what the phase means."""
+    state = fleet.state
+    held = fleet.names_of(state.held_keys)
+    for name in _running(fleet) & fleet.movable():
+        assigned = state.assigned(fleet.workloads[name].key) if state.enforce else None
+        if assigned is None:
+            continue
+        rolled = state.phase is Phase.HELD or name in held
+        modes = {mode for mode, _ in fleet.processes(name)}
+        if any(mode is not assigned and not (rolled and at_least_as_safe(mode, assigned)) for mode in modes):
+            checker.report("L1", f"at rest in {state.phase} with a process that is not in its assigned mode", state)
+    if state.phase is Phase.DEGRADED and not state.held:
+        checker.report("L1", "at rest in Degraded though nothing is held", state)
+    if state.phase in GUARDED:
+        guarded = (fleet.names_of(state.members) - held) & fleet.movable()
+        if any(state.assigned(fleet.workloads[name].key) is not fleet.due(name) for name in guarded):
+            checker.report("L1", f"at rest in {state.phase} with a member that is not assigned the target", state)
+        if any(window.open for window in state.mitigations):
+            checker.report("L1", f"at rest in {state.phase} with a window that nothing ends", state)
+
+
+def _rest_without_policy(fleet: Fleet, checker: Checker) -> None:
+    """S10: only what a rollback holds is assigned anything, and a person may release it."""
+    state = fleet.state
+    if not state.deletable or state.fallback is not None or set(state.modes) != state.held_keys:
+        checker.report("S10", f"a policy is gone, and its assignment is not reduced to what is held: {state.reason}", state)
+    wrong = fleet.names_of(state.held_keys) & fleet.movable() & _running(fleet)
+    if any(is_safer(fleet.policy.spec.fallback, mode) for name in wrong for mode, _ in fleet.processes(name)):
+        checker.report("S10", "without its policy a held workload trains in reduced precision", state)
 
 
 def _counted(fleet: Fleet, checker: Checker) -> None:
-    """S3: what the status counts, and the stages of its incident, are what happened."""
-    status, incident = fleet.status, fleet.status.incident
-    held = {h.name for h in status.held} & set(fleet.workloads)
-    inside = {m.name for m in status.members} & _movable(fleet) - held - _fought(fleet)
-    if status.total != len(fleet.workloads):
-        checker.report("S3", "total does not count the fleet", status)
-    if status.phase in (Phase.HEALTHY, Phase.DEGRADED) and not 0 <= status.moved - len(inside) <= len(fleet.workloads):
-        checker.report("S3", "moved does not count the members in the target", status)
-    if status.unknown or status.no_data_since is not None or status.failing:
-        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", status)
-    if status.phase is Phase.HELD and incident is not None:
-        stages = (incident.detected_at, incident.decided_at, incident.last_ack_at, incident.settled_at)
-        known = [at for at in stages if at is not None]
-        if len(known) < len(stages) and _movable(fleet):
-            checker.report("S3", "an incident is over whose stages were not measured", status)
-    if status.phase is Phase.HELD and any(w.template_mode is not fleet.policy.spec.fallback for w in _templates(fleet)):
-        checker.report("S1", "at rest in Held with a template that is not in the fallback", status)
+    """S3: what the summary counts, and the stages of its incident, are what happened."""
+    state, incident, summary = fleet.state, fleet.state.incident, fleet.summary
+    held = fleet.names_of(state.held_keys) & set(fleet.workloads)
+    inside = (fleet.names_of(state.members) & fleet.movable()) - held
+    if state.selector == fleet.policy.spec.selector and summary.total != len(fleet.selected()):
+        checker.report("S3", "total does not count the fleet", state)
+    if state.phase in GUARDED and not 0 <= summary.moved - len(inside) <= len(fleet.workloads):
+        checker.report("S3", "moved does not count the members in the target", state)
+    if summary.unknown or state.no_data_since is not None or state.failing:
+        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", state)
+    if state.phase is Phase.HELD and incident is not None and state.reason != "StateLost":
+        stages = (incident.detected_at, incident.decided_at, incident.last_ack_at)
+        if any(at is None for at in stages) and _running(fleet) & fleet.movable():
+            checker.report("S3", "an incident is over whose stages were not measured", state)
 
 
-def _templates(fleet: Fleet) -> list[WorkloadView]:
-    return [workload for workload in fleet.workloads.values() if workload.name in _movable(fleet)]
-
-
-def _fought(fleet: Fleet) -> set[str]:
-    """Workloads that somebody else wrote to after us: left alone, and named in a condition."""
-    accepted = next((c for c in fleet.status.conditions if c.type == "Accepted"), None)
-    named = accepted.message if accepted is not None and accepted.reason == "ConflictedWriter" else ""
-    return {name for name in fleet.workloads if f" {name}:" in named or f" {name}," in named}
+def _stuck(fleet: Fleet) -> bool:
+    """A workload came back in the wrong mode as often as is tried, and the status says so."""
+    rounds = any(restart.rounds >= ROUNDS for restart in fleet.state.restarts.values())
+    told = any(c.type == "Stuck" and c.status == "True" for c in fleet.summary.conditions)
+    return rounds and told
 
 
 def _running(fleet: Fleet) -> set[str]:
-    return {workload.name for workload in fleet.workloads.values() if workload.pods}
+    """Workloads in which something trains."""
+    return {name for name in fleet.workloads if fleet.processes(name)}
 
 
-def _movable(fleet: Fleet) -> set[str]:
-    return {
-        workload.name for workload in fleet.workloads.values() if workload.pods and (workload.hot or workload.literal)
-    }
+def _rollback_reaches(fleet: Fleet) -> set[str]:
+    state = fleet.state
+    if state.by_canary:
+        return fleet.names_of(state.canary)
+    if state.phase is Phase.ROLLING_BACK:
+        return fleet.selected()
+    return fleet.names_of(state.held_keys)
 
 
 def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
-    """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all are told to go back."""
-    active = fleet.status.phase in _ACTIVE or fleet.status.by_canary
-    if not active or fleet.policy.spec.suspend or fleet.policy.deleted_at is not None:
+    """L2: a breach of everything that moved is answered within failureLimit + 1 evaluations: all go to the fallback."""
+    active = fleet.state.phase in (*MOVING, *GUARDED) or fleet.state.by_canary
+    if not active or fleet.policy.spec.suspend or fleet.policy.deleted or fleet.state.policy_uid != fleet.policy.uid:
         return
     now = fleet.clone()
-    held = {h.name for h in now.status.held}
+    held = fleet.names_of(now.state.held_keys)
     poisoned = now.poisoned & held  # what was rolled back by itself may go on failing; that excuses nobody else
     now.heal_all()
     now.poisoned = poisoned
     fallback = now.policy.spec.fallback
-    moved = {name for name in _movable(now) - held if name in now.really_in(now.due(name)) & now.told(now.due(name))}
+    moved = {n for n in now.movable() - held if n in now.really_in(now.due(n)) & now.assigned(now.due(n))}
+    moved &= {n for n in moved if all(not pod.pending and not pod.terminating for pod in now.workloads[n].pods)}
     if not moved:
         return
     now.bad = {name: {Signal.NON_FINITE: 2.0} for name in moved}
@@ -188,82 +205,86 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     known.add(key)
     for _ in range(now.policy.spec.evaluation.failure_limit + 1):
         now = _pass(now, checker)
-    late = {w.name for w in now.workloads.values() if any(_below(pod, fallback) for pod in w.pods)} & moved
+    late = {n for n in moved & set(now.workloads) if _above(now, n, fallback)}
     if late:
-        checker.report("L2", f"a breach is not answered: {now.status.phase}, {now.status.reason}", fleet.status)
+        checker.report("L2", f"a breach is not answered: {now.state.phase}, {now.summary.reason}", fleet.state)
 
 
-def _below(pod: PodView, fallback: Mode) -> bool:
-    return pod.effective_mode is None or is_safer(fallback, pod.effective_mode)
+def _above(fleet: Fleet, name: str, fallback: Mode) -> bool:
+    """Not assigned the fallback, or a hot pod of it not asked for that."""
+    workload = fleet.workloads[name]
+    hot = [pod for pod in workload.pods if pod.hot and not pod.terminating] if workload.hot else []
+    asked = all(p.effective_mode is not None and at_least_as_safe(p.effective_mode, fallback) for p in hot)
+    return not asked or is_safer(fallback, fleet.state.assigned(workload.key) or Mode.FP16)
+
+
+def _patience(fleet: Fleet) -> int:
+    """Passes until whoever does not answer is restarted, and back."""
+    state, rules = fleet.state, fleet.policy.spec.rollback
+    seconds = rules.ack_timeout_seconds
+    if state.incident is not None and state.incident.strategy is not Strategy.EMERGENCY:
+        seconds += max(rules.gradual.in_flight_seconds, state.incident.deadline_at - 3 * seconds - fleet.now)
+    return min(int(seconds / TICK_SECONDS) + RESTART_PASSES, CONVERGE_PASSES)
 
 
 def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
-    """Trainers that take no request are restarted: all processes are down in time, whatever the rollback reaches."""
-    status, spec = fleet.status, fleet.policy.spec
-    reached = set(fleet.workloads) if status.phase is Phase.ROLLING_BACK else {h.name for h in status.held}
-    wanted = ({m.name for m in status.canary} if status.by_canary else reached) & _movable(fleet)
-    if not wanted or spec.suspend or fleet.policy.deleted_at is not None:
-        return
-    if fleet.policy.annotations.get(RETRY) == str(status.transition_id):
+    """L2: trainers that take no request are restarted: all that a rollback reaches is in the fallback in time."""
+    if fleet.policy.spec.suspend or fleet.policy.annotations.get(RETRY) == str(fleet.state.transition_id):
         return  # a person has them join again
+    if fleet.policy.deleted and fleet.state.deletable:
+        return
+    now = fleet.clone()
+    wanted = _rollback_reaches(now) & now.movable()
+    now.heal_all()
+    now.unresponsive = set(now.workloads)
+    key = fingerprint(now)
+    if not wanted or key in known:
+        return
+    known.add(key)
+    for _ in range(_patience(fleet)):
+        now = _pass(now, checker)
+    if (wanted & _running(now)) - now.really_in(fleet.policy.spec.fallback) and not _stuck(now):
+        checker.report("L2", f"trainers that take no request are not restarted: {now.state.phase}", fleet.state)
+
+
+def crowd_out(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """L3: a rollback comes to its end though no pod of those that are restarted ever starts again."""
+    state = fleet.state
+    if state.phase is not Phase.ROLLING_BACK or state.by_canary or fleet.policy.spec.suspend:
+        return
     now = fleet.clone()
     now.heal_all()
-    now.deaf = set(now.workloads)
+    now.room = dict.fromkeys(now.workloads, Room.NONE)
     key = fingerprint(now)
     if key in known:
         return
     known.add(key)
-    patience = spec.rollback.ack_timeout_seconds
-    if status.incident is not None and status.incident.strategy is not Strategy.EMERGENCY:
-        patience += max(spec.rollback.gradual.in_flight_seconds, status.incident.deadline_at - 3 * patience - fleet.now)
-    for _ in range(min(int(patience / TICK_SECONDS) + 4, CONVERGE_PASSES)):
+    for _ in range(CONVERGE_PASSES):
+        if now.state.phase is not Phase.ROLLING_BACK or now.gone:
+            return
         now = _pass(now, checker)
-    if wanted - now.really_in(spec.fallback):
-        checker.report("L2", f"trainers that take no request are not restarted: {now.status.phase}", status)
+    if not _stuck(now):
+        checker.report("L3", f"a rollback waits for pods that cannot start: {now.summary.message}", state)
 
 
-def release(fleet: Fleet, checker: Checker, known: set[int]) -> None:
-    """S10: a policy deleted while Prometheus is down is gone in time, with what it changed restored where it says so."""
-    policy = fleet.policy
-    if policy.deleted_at is not None or FINALIZER not in policy.finalizers:
+def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """S10: a policy that is deleted while Prometheus is away leaves in time what a rollback holds, and nothing else.
+
+    A rollback that is in flight is finished first; for its end the metrics are needed.
+    """
+    if fleet.policy.deleted or fleet.assignment is None or fleet.state.policy_uid != fleet.policy.uid:
         return
     now = fleet.clone()
-    now.down = True
-    now.policy = replace(policy, deleted_at=now.now)
-    originals = dict(now.originals)
+    rolling = now.state.phase is Phase.ROLLING_BACK and not now.state.by_canary
+    if rolling:
+        now.heal_all()
+    now.metrics_away = not rolling
+    now.delete_policy()
     key = fingerprint(now)
     if key in known:
         return
     known.add(key)
-    for _ in range(int(RELEASE_SECONDS / TICK_SECONDS)):
+    for _ in range(CONVERGE_PASSES if rolling else int(DELETED_SECONDS / TICK_SECONDS)):
         now = _pass(now, checker)
-    if now.policy.finalizers:
-        checker.report("S10", f"a deletion is not done within {RELEASE_SECONDS:g} s", fleet.status)
-    elif policy.spec.restore_on_delete:
-        wrong = [name for name, mode in originals.items() if now.workloads[name].template_mode is not mode]
-        if wrong:
-            checker.report("S10", "a deletion let go before the originals were back", fleet.status)
-
-
-def fight(fleet: Fleet, checker: Checker, known: set[int]) -> None:
-    """S9: what somebody else writes back again and again is corrected a few times, then left and reported."""
-    if fleet.status.gate_closed or fleet.policy.deleted_at is not None:
-        return
-    for name in fleet.originals:
-        now = fleet.clone()
-        now.heal_all()
-        key = hash((fingerprint(now), now.originals[name]))
-        if key in known:
-            continue
-        known.add(key)
-        corrected = 0
-        for _ in range(4 * CORRECTIONS):
-            workload = now.workloads.get(name)
-            if workload is None or workload.settle is not None or now.status.gate_closed:
-                break
-            if workload.template_mode is not now.originals[name]:
-                corrected += 1
-                now.reapply(name)
-            now = _pass(now, checker)
-        if corrected > CORRECTIONS + 1:
-            checker.report("S9", "what somebody else writes back is corrected without end", fleet.status)
+    if not now.gone and not now.state.deletable and not _stuck(now):
+        checker.report("S10", f"a deletion is not done in time: {now.state.reason}", fleet.state)

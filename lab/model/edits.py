@@ -15,7 +15,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity, Strategy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import FINALIZER
 from precision_operator.core.actions import GuardPolicy, ReleasePolicy
@@ -76,10 +76,10 @@ def in_phase(phase: Phase) -> Edited:
 
 def _until(world: Edited, phase: Phase) -> None:
     for _ in range(60):
-        if world.status.phase is phase:
+        if world.state.phase is phase:
             return
         world.step()
-    raise AssertionError(f"expected {phase}, found {world.status.phase}: {world.status.message}")
+    raise AssertionError(f"expected {phase}, found {world.state.phase}: {world.state.message}")
 
 
 def _spec(change: Callable[[PolicySpec], PolicySpec]) -> Callable[[Edited], None]:
@@ -134,7 +134,7 @@ def _again(world: Edited) -> None:
     _delete(world)
     world.step(1.0)
     world.policy = replace(world.policy, deleted_at=None, finalizers=(), uid="another")
-    world.status = Status()
+    world.state = State()
 
 
 EDITS: Mapping[str, Callable[[Edited], None]] = {
@@ -166,7 +166,7 @@ def outcome(phase: Phase, edit: str) -> str:
     counts = ", ".join(f"{count} {mode}" for mode, count in modes.items() if count)
     paused = [w.name for w in world.workloads.values() if w.paused]
     assert not paused, (phase, edit, paused)
-    return f"gone; {counts}" if world.gone else f"{world.status.phase} ({world.status.reason}); {counts}"
+    return f"gone; {counts}" if world.gone else f"{world.state.phase} ({world.state.reason}); {counts}"
 
 
 def table() -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from lab.model.canonical import local_keys
+from lab.model.cluster import Room
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet, policy_uids
 from lab.model.invariants import Checker
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import ABORT, PROMOTE, RETRY
 from precision_operator.core.actions import Action, Notify
 from precision_operator.core.decide import Decision, decide
@@ -26,6 +27,8 @@ _BAD = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
 
 _MILD = {Signal.OVERFLOW: 0.25}
 """One that is mitigated first."""
+
+_COMMANDS = {"promote": PROMOTE, "retry": RETRY, "abort": ABORT}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,32 +53,43 @@ def apply(fleet: Fleet, event: Event, checker: Checker, edits: Mapping[str, Edit
     match event.kind:
         case "pass" | "late" | "clock" | "crash" | "stale" | "zombie":
             _operator(after, event, checker)
-        case "edit":
-            _edit(after, event.choice, edits)
-        case "delete-policy":
-            after.policy = replace(after.policy, deleted_at=after.now)
-        case "recreate-policy":
-            after.left_over |= after.told(after.policy.spec.target)
-            after.status = Status()
-            after.policy = replace(after.policy, annotations={}, finalizers=())
-        case "promote" | "retry" | "abort":
-            command = {"promote": PROMOTE, "retry": RETRY, "abort": ABORT}[event.kind]
-            after.policy = replace(after.policy, annotations={command: str(after.status.transition_id)})
-            after.lowered = frozenset() if event.kind == "retry" else after.lowered
+        case "edit" | "delete-policy" | "recreate-policy" | "lose" | "release" | "promote" | "retry" | "abort":
+            _person(after, event, edits)
         case _:
             _environment(after, event)
+    checker.pods(fleet, after, bypassed=event.kind == "bypass")
     return after
+
+
+def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
+    match event.kind:
+        case "edit":
+            _edit(fleet, event.choice, edits)
+        case "delete-policy":
+            fleet.delete_policy()
+        case "recreate-policy":
+            again = replace(fleet.policy, uid=f"{fleet.policy.uid}'", spec=fleet.base, annotations={}, deleted=False)
+            fleet.begin_again(again)
+        case "lose":
+            fleet.lose_assignment()
+        case "release":
+            fleet.release()
+        case _:
+            number = str(fleet.state.transition_id)
+            fleet.policy = replace(fleet.policy, annotations={_COMMANDS[event.kind]: number})
+            fleet.lowered = frozenset() if event.kind == "retry" else fleet.lowered
 
 
 def _edit(fleet: Fleet, name: str, edits: Mapping[str, Edit]) -> None:
     """A person makes an edit of the policy, or takes it back."""
-    target, spec = fleet.policy.spec.target, fleet.base
+    target, before, spec = fleet.policy.spec.target, fleet.selected(), fleet.base
     fleet.edits ^= {name}
     for made in sorted(fleet.edits):
         spec = edits[made](spec)
     fleet.policy = replace(fleet.policy, spec=spec, generation=fleet.policy.generation + 1)
     if spec.target is not target:
-        fleet.lowered, fleet.unstaged = frozenset(), fleet.status.phase is not Phase.PENDING
+        fleet.unstaged = fleet.state.phase is not Phase.PENDING
+    fleet.left_over |= fleet.selected() - before
 
 
 def _environment(fleet: Fleet, event: Event) -> None:
@@ -85,31 +99,41 @@ def _environment(fleet: Fleet, event: Event) -> None:
             signal = Signal(event.choice)
             fleet.bad[name] = {signal: _BAD[signal]}
         case "mild":
-            fleet.bad[name] = _MILD
+            fleet.bad[name] = dict(_MILD)
         case "poison":
             fleet.poisoned.add(name)
-        case "blind":
-            fleet.blind.add(name)
-        case "deaf":
-            fleet.deaf.add(name)
+        case "unobservable":
+            fleet.unobservable.add(name)
+        case "unresponsive":
+            fleet.unresponsive.add(name)
+        case "unreachable":
+            fleet.unreachable.add(name)
         case "crash-loop":
-            fleet.crash(name, True)
+            fleet.crash(name)
+        case "room":
+            fleet.room[name] = Room(event.choice)
         case "heal":
             fleet.heal(name)
         case "drop":
             fleet.drop(name)
         case "join":
-            fleet.join(name, hot=True, latch=Mode.FP32 if event.choice == "latched" else None)
+            fleet.join(name, hot=True, mode=Mode(event.choice))
         case "scale":
             fleet.scale(name, int(event.choice))
         case "undeclare":
             fleet.undeclare(name)
-        case "unpause":
-            fleet.resume(name)
-        case "reapply":
-            fleet.reapply(name)
-        case "down" | "up":
-            fleet.down = event.kind == "down"
+        case "drain":
+            fleet.replace_pods(name)
+        case "bypass":
+            fleet.bypass(name)
+        case "lag":
+            fleet.lagging = True
+        case "catch-up":
+            fleet.catch_up()
+        case "stranger":
+            fleet.meet_stranger()
+        case "away" | "back":
+            fleet.metrics_away = event.kind == "away"
         case _:
             raise ValueError(
                 f"expected an event that this model knows, found {event}; is the trace of another version?"
@@ -121,7 +145,7 @@ def _operator(fleet: Fleet, event: Event, checker: Checker) -> None:
     match event.kind:
         case "pass":
             if event.choice:
-                fleet.policy = replace(fleet.policy, uid=event.choice)
+                _reorder(fleet, event.choice)
             _passes(fleet, checker)
         case "late":
             fleet.now += AWAY_SECONDS
@@ -134,22 +158,35 @@ def _operator(fleet: Fleet, event: Event, checker: Checker) -> None:
             _passes(fleet, checker)
         case "crash":
             lost = frozenset(int(number) for number in event.choice.split(",") if number)
-            _one(fleet, fleet.observe(), checker, lost=lost)
+            _one(fleet, fleet.observe(), checker, lost=lost, crashes=True)
             fleet.continuous_since = fleet.now + TICK_SECONDS
         case "stale":
-            old = fleet.observe().workloads
+            old = fleet.observe()
             _passes(fleet, checker)
-            fleet.now += TICK_SECONDS
-            _one(fleet, replace(fleet.observe(), workloads=old), checker)
+            _moment(fleet)
+            _one(fleet, replace(fleet.observe(), workloads=old.workloads, matching=old.matching), checker)
         case "zombie":
             # A leader commits and is paused; its successor works; then the old one's writes arrive.
-            decision = _one(fleet, fleet.observe(), checker, lost=None)
-            fleet.now += TICK_SECONDS
+            decision = _one(fleet, fleet.observe(), checker, lost=None, crashes=True)
+            _moment(fleet)
             fleet.continuous_since = fleet.now
             _passes(fleet, checker)
-            for action in decision.actions:
+            for action in writes(decision):
+                checker.late(fleet, action)
                 fleet.act(action)
+    _moment(fleet)
+
+
+def _moment(fleet: Fleet) -> None:
+    fleet.turn()
     fleet.now += TICK_SECONDS
+
+
+def _reorder(fleet: Fleet, uid: str) -> None:
+    """The policy has this uid, and always had: its canary goes in another order."""
+    if fleet.state.policy_uid == fleet.policy.uid:
+        fleet.state = replace(fleet.state, policy_uid=uid)
+    fleet.policy = replace(fleet.policy, uid=uid)
 
 
 def _passes(fleet: Fleet, checker: Checker) -> None:
@@ -157,33 +194,50 @@ def _passes(fleet: Fleet, checker: Checker) -> None:
     observation = fleet.observe()
     for _ in range(_REPEATS):
         decision = _one(fleet, observation, checker)
-        if decision.wake_at > fleet.now:
+        if fleet.gone or decision.wake_at > fleet.now:
             return
         observation = replace(fleet.observe(), evaluation=observation.evaluation)
-    checker.report("L4", f"{_REPEATS} passes asked for another one at once", fleet.status)
+    checker.report("L4", f"{_REPEATS} passes asked for another one at once", fleet.state)
 
 
 def _one(
-    fleet: Fleet, observation: Observation, checker: Checker, *, lost: frozenset[int] | None = frozenset()
+    fleet: Fleet,
+    observation: Observation,
+    checker: Checker,
+    *,
+    lost: frozenset[int] | None = frozenset(),
+    crashes: bool = False,
 ) -> Decision:
-    """Decide, commit, act; ``lost`` are the writes that a crash swallows, None: all."""
-    before = fleet.status
+    """Decide, commit, act, report. ``lost`` are the writes that a crash swallows, None: all; it swallows the report too."""
+    before = fleet.state
     decision = decide(fleet.policy, before, observation, fleet.now)
     checker.decision(fleet, observation, decision)
-    fleet.commit(decision)
-    if before.by_canary and fleet.status.phase is Phase.PENDING:
-        fleet.left_over |= fleet.told(fleet.policy.spec.target)  # a person ended it: the rest stays where it is
-    if before.phase is Phase.PENDING or before.step_index != fleet.status.step_index:
-        fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
-        fleet.unstaged = False
+    if fleet.assignment is not None or not fleet.policy.deleted:
+        fleet.commit(decision)
+    _remember(fleet, before)
     done = [] if lost is None else [a for number, a in enumerate(writes(decision)) if number not in lost]
-    told = fleet.told(fleet.policy.spec.target)
     for action in done:
+        checker.write(fleet, action)
         fleet.act(action)
-    checker.acted(fleet, done, told_before=told)
+    if not crashes:
+        fleet.report(decision)
+    checker.acted(fleet, before)
     fleet.train()
     checker.after(fleet, observation, before)
     return decision
+
+
+def _remember(fleet: Fleet, before: State) -> None:
+    """What only the checker knows of the past."""
+    state = fleet.state
+    if before.by_canary and state.phase is Phase.PENDING:
+        fleet.left_over |= fleet.assigned(fleet.policy.spec.target)  # a person ended it: the rest stays where it is
+    if state.enforce and (not before.enforce or before.fallback is None):
+        target = fleet.policy.spec.target
+        fleet.left_over |= fleet.assigned(target) & fleet.really_in(target)  # found in it
+    if before.phase is Phase.PENDING or before.step_index != state.step_index:
+        fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
+        fleet.unstaged = False
 
 
 def writes(decision: Decision) -> list[Action]:
@@ -193,41 +247,54 @@ def writes(decision: Decision) -> list[Action]:
 
 def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> Iterator[Event]:
     """Every event of these kinds that makes a difference here; one of each set of interchangeable workloads."""
-    yield from _passes_enabled(fleet, kinds)
-    if fleet.policy.deleted_at is not None:
+    if fleet.gone:
+        if "recreate-policy" in kinds:
+            yield Event("recreate-policy")
         return
-    commands = {
-        "promote": fleet.status.phase is Phase.PAUSED or fleet.status.by_canary,
-        "retry": fleet.status.phase in (Phase.HELD, Phase.DEGRADED) or fleet.status.by_canary,
-        "abort": fleet.status.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
-        or fleet.status.by_canary,
-        "down": not fleet.down,
-        "up": fleet.down,
-        "delete-policy": True,
-        "recreate-policy": fleet.status != Status(),
-    }
-    yield from (Event(kind) for kind, possible in commands.items() if possible and kind in kinds)
-    if "edit" in kinds:
+    yield from _passes_enabled(fleet, kinds)
+    yield from (Event(kind) for kind, possible in _possible(fleet).items() if possible and kind in kinds)
+    if "edit" in kinds and not fleet.policy.deleted:
         yield from (Event("edit", choice=name) for name in edits)
     for name in {key: name for name, key in local_keys(fleet).items()}.values():
         yield from (event for event in _of_workload(fleet, name) if event.kind in kinds)
     if "join" in kinds:
         free = [name for name in ("a", "b", "c") if name not in fleet.workloads][:1]
-        yield from (Event("join", name, choice) for name in free for choice in ("new", "latched"))
+        yield from (Event("join", name, mode) for name in free for mode in (Mode.FP32, Mode.FP16))
+
+
+def _possible(fleet: Fleet) -> dict[str, bool]:
+    """What can happen to the whole."""
+    state = fleet.state
+    standing = not fleet.policy.deleted
+    moving = state.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
+    return {
+        "promote": standing and (state.phase is Phase.PAUSED or state.by_canary),
+        "retry": standing and (state.phase in (Phase.HELD, Phase.DEGRADED) or state.by_canary),
+        "abort": standing and (moving or state.by_canary),
+        "away": not fleet.metrics_away,
+        "back": fleet.metrics_away,
+        "lag": not fleet.lagging,
+        "catch-up": fleet.lagging,
+        "stranger": not fleet.strangers,
+        "delete-policy": standing,
+        "recreate-policy": fleet.assignment is not None,
+        "lose": standing and fleet.assignment is not None,
+        "release": fleet.policy.deleted and state.deletable,
+    }
 
 
 def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
     decision = fleet.decide()
-    chosen = {member.uid for member in decision.status.members} - {member.uid for member in fleet.status.members}
+    chosen = set(decision.state.members) - set(fleet.state.members)
     yield Event("pass")
-    if chosen and len(chosen) < len(fleet.workloads):
-        uids = policy_uids(frozenset(workload.uid for workload in fleet.workloads.values()))
+    if chosen and len(chosen) < len(fleet.workloads) and not fleet.policy.deleted:
+        uids = policy_uids(frozenset(workload.key for workload in fleet.workloads.values()))
         yield from (Event("pass", choice=uid) for uid in uids if uid != fleet.policy.uid)
     yield from (Event(kind) for kind in ("late", "clock", "stale") if kind in kinds)
     count = len(writes(decision))
     if count and "zombie" in kinds:
         yield Event("zombie")
-    if "crash" in kinds and decision.status != fleet.status:
+    if "crash" in kinds and decision.state != fleet.state:
         for size in range(count + 1) if count <= 3 else (0, 1, count):
             for lost in combinations(range(count), size):
                 yield Event("crash", choice=",".join(map(str, lost)))
@@ -235,22 +302,25 @@ def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
 
 def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
     workload = fleet.workloads[name]
-    faulty = name in fleet.bad or name in fleet.blind | fleet.deaf | fleet.crashing | fleet.poisoned
+    faulty = name in fleet.bad or name in (
+        fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable
+    )
     if name not in fleet.bad:
         yield from (Event("breach", name, signal) for signal in _BAD)
+    if name not in fleet.room:
+        yield from (Event("room", name, room) for room in Room if room is not Room.FREE)
     yield Event("scale", name, "0" if workload.replicas else "1")
     possible = {
         "mild": name not in fleet.bad,
         "poison": name not in fleet.poisoned,
-        "blind": name not in fleet.blind,
-        "deaf": name not in fleet.deaf and workload.hot,
+        "unobservable": name not in fleet.unobservable,
+        "unresponsive": name not in fleet.unresponsive and workload.hot,
+        "unreachable": name not in fleet.unreachable,
         "crash-loop": name not in fleet.crashing,
-        "heal": faulty,
+        "heal": faulty or name in fleet.room,
         "drop": True,
         "undeclare": workload.hot or workload.literal,
-        "unpause": workload.paused,
-        "reapply": name in fleet.originals
-        and workload.settle is None
-        and workload.template_mode is not fleet.originals[name],
+        "drain": bool(workload.pods),
+        "bypass": bool(workload.pods),
     }
     yield from (Event(kind, name) for kind, can in possible.items() if can)

@@ -15,7 +15,7 @@ from lab.model.fleet import Fleet
 from lab.model.invariants import Checker, Violation
 from lab.model.scenarios import Scenario
 
-_FREE = frozenset({"pass", "heal", "up"})
+_FREE = frozenset({"pass", "heal", "back", "catch-up"})
 """What is no fault, command or edit, and does not count against their number."""
 
 

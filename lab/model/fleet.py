@@ -7,21 +7,27 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import factorial
 
+from lab.model.cluster import LABELS, Room
 from lab.model.world import World
 from precision_operator.api.mitigation import Result, Rung
-from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
-from precision_operator.core.actions import Action, RequestPod, Restore, Settle, WriteTemplate
+from precision_operator.api.state import State
+from precision_operator.core.actions import Action, DeletePod
 from precision_operator.core.cohorts import rank
 from precision_operator.core.decide import Decision
-from precision_operator.core.model import Request
+from precision_operator.core.model import PodSignals
 
 TICK_SECONDS = 10.0
 """Abstract time: every limit of the explored policies is a small multiple of it."""
 
 AWAY_SECONDS = 100.0
 """An absence of the operator that is longer than every limit."""
+
+_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken")
+_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced")
 
 
 @dataclass
@@ -33,15 +39,17 @@ class Fleet(World):
     edits: frozenset[str] = frozenset()
     """What a person changed in it since."""
     lowered: frozenset[str] = frozenset()
-    """Workloads that we moved down since a person last asked for another attempt: S7 forbids to move them up."""
+    """Workloads that a rollback moved since a person last asked for another attempt: S7 forbids to promote them."""
     left_over: frozenset[str] = frozenset()
-    """Workloads that a policy before this one moved: deleting a policy leaves them where they are."""
+    """Workloads that were found in the target, or that an earlier policy moved: they are no part of a step's weight."""
     unstaged: bool = False
     """The target was changed, and the rollout has not begun again."""
     stage_since: float = 0.0
     """When the step really began, whatever the operator's clock says of it."""
     stage_total: int = 0
     """How many workloads there were when the step began: what its weight is a share of."""
+    taken: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Pod → (change of its workload's mode, how many pods the operator took away for that before it came)."""
 
     def __post_init__(self) -> None:
         self.base = self.policy.spec
@@ -49,149 +57,163 @@ class Fleet(World):
     def clone(self) -> Fleet:
         """A copy that shares the frozen views only."""
         other = copy.copy(self)
-        for name in ("workloads", "modes", "originals", "restarts"):
+        for name in _DICTS:
             setattr(other, name, dict(getattr(self, name)))
         other.bad = {name: dict(values) for name, values in self.bad.items()}
-        for name in ("blind", "deaf", "crashing", "poisoned"):
+        for name in _SETS:
             setattr(other, name, set(getattr(self, name)))
         other.log = []
         return other
 
     def commit(self, decision: Decision) -> None:
-        """The status is stored; that it survives the wire is the checker's to say."""
-        self.status = decision.status
+        """The state is stored; that it survives the wire is the checker's to say."""
+        state = decision.state
+        self.commits += state != self.state or self.assignment is None
+        if state.generation != self.state.generation:
+            self.committed_at = self.now
+        self.state = state
+        self.publish(state)
 
-    def _start_pods(self, name: str) -> None:
-        """While the gate is closed the API server sends every new pod into the fallback, whatever its template says."""
-        super()._start_pods(name)
-        if not self.status.gate_closed:
-            return
-        workload, request = self.workloads[name], Request(self.status.generation, self.status.fallback)
-        pods = tuple(replace(p, started_mode=request.mode, request=request if p.hot else None) for p in workload.pods)
-        self.workloads[name] = replace(workload, pods=pods)
-        self.modes.update({p.name: (request.mode, request.generation if p.hot else 0) for p in pods})
+    def report(self, decision: Decision) -> None:
+        """The summary is stored."""
+        if not self.policy.deleted:
+            self.summaries += decision.summary != self.summary
+            self.summary = decision.summary
 
-    def join(self, name: str, *, hot: bool, latch: Mode | None = None) -> None:
-        """A person creates a workload, or labels one that an earlier policy rolled back and ``latch`` holds."""
-        self.add(name, hot=hot)
-        self.serial += 1
-        self.workloads[name] = replace(
-            self.workloads[name], uid=f"uid-{name}{self.serial}", latch=latch, has_original=latch is not None
-        )
-        if latch is not None:
-            self.originals[name] = Mode.FP32
-            self.lowered |= {name}
-
-    def undeclare(self, name: str) -> None:
-        """Its owner takes the contract out of the template: the pods are rolled, unless the rollout is paused."""
-        self.workloads[name] = replace(
-            self.workloads[name], hot=False, literal=False, template_mode=Mode.FP32, template_request=None
-        )
-        if not self.workloads[name].paused:
-            self._start_pods(name)
-
-    def resume(self, name: str) -> None:
-        """A person unpauses it in the middle of a settle: with its ReplicaSet changed, the controller rolls out."""
-        rolls = self.workloads[name].updated_replicas == 0
-        self.workloads[name] = replace(self.workloads[name], paused=False)
-        if rolls:
-            self._start_pods(name)
-
-    def scale(self, name: str, replicas: int) -> None:
-        """A person scales a workload."""
+    def take_away(self, name: str, uid: str) -> bool:
+        """The operator deletes a pod: its replacement inherits how often that was done."""
+        old = next((pod for pod in self.workloads[name].pods if pod.uid == uid), None) if name in self.workloads else None
+        before = {pod.name for pod in self.workloads[name].pods} if name in self.workloads else set()
+        if old is None or not super().take_away(name, uid):
+            return False
+        change, count = self.change(name), self.times_taken(name, old.name)
         for pod in self.workloads[name].pods:
-            del self.modes[pod.name]
-        self.workloads[name] = replace(self.workloads[name], replicas=replicas, updated_replicas=replicas, pods=())
-        self._start_pods(name)
+            if pod.name not in before:
+                self.taken[pod.name] = (change, count + 1)
+        return True
+
+    def change(self, name: str) -> int:
+        """The generation of the last change of a workload's mode."""
+        return self.state.changed.get(self.workloads[name].key, 0)
+
+    def times_taken(self, name: str, pod: str) -> int:
+        """How many pods in this one's place were taken away for the change that stands."""
+        change, count = self.taken.get(pod, (0, 0))
+        return count if change == self.change(name) else 0
+
+    def turn(self) -> None:
+        """A moment passes; what is gone is forgotten."""
+        super().turn()
+        alive = {pod.name for workload in self.workloads.values() for pod in workload.pods}
+        self.taken = {name: count for name, count in self.taken.items() if name in alive}
+
+    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "") -> None:
+        """A person creates a workload; ``part`` is a label that an edited selector asks for."""
+        self.serial += 1
+        uid = f"uid-{name}{self.serial}"
+        self.add(name, hot=hot, mode=mode)
+        self.workloads[name] = replace(self.workloads[name], uid=uid)
+        if part:
+            self.labels[name] = {**LABELS, "part": part}
+
+    def bypass(self, name: str) -> None:
+        """All its pods are replaced by way of an API server that knows of no assignment yet."""
+        self.bypassed = True
+        self.replace_pods(name)
+        self.bypassed = False
+
+    def meet_stranger(self) -> None:
+        """A pod that is none of ours, by its own word one of ``a``'s, reports the worst."""
+        worst = {Signal.NON_FINITE: 9.0, Signal.OVERFLOW: 1.0, Signal.FAILURES: 1.0}
+        self.strangers["a-stranger"] = PodSignals(Mode.FP16, 99, self.now, 1000.0, worst)
 
     def drop(self, name: str) -> None:
         """A person deletes a workload."""
-        for pod in self.workloads.pop(name).pods:
-            del self.modes[pod.name]
-        for known in (self.blind, self.deaf, self.crashing, self.poisoned):
+        super().drop(name)
+        for known in (self.unobservable, self.poisoned):
             known.discard(name)
         self.lowered -= {name}
         self.bad.pop(name, None)
-        self.originals.pop(name, None)
-
-    def reapply(self, name: str) -> None:
-        """Somebody else writes the template's original mode back; its pods are rolled."""
-        self.workloads[name] = replace(self.workloads[name], template_mode=self.originals[name], template_request=None)
-        self._start_pods(name)
-
-    def crash(self, name: str, crashing: bool) -> None:
-        """The pods of a workload begin or cease to crash."""
-        (self.crashing.add if crashing else self.crashing.discard)(name)
-        workload = self.workloads[name]
-        pods = tuple(replace(pod, crashing=crashing, ready=not crashing) for pod in workload.pods)
-        self.workloads[name] = replace(workload, pods=pods)
 
     def heal(self, name: str) -> None:
         """Every fault of one workload stops."""
         if name in self.crashing:
             self.crash(name, False)
-        for known in (self.blind, self.deaf, self.poisoned):
+        for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable):
             known.discard(name)
+        self.room.pop(name, None)
         self.bad.pop(name, None)
 
     def heal_all(self) -> None:
         """Every fault stops."""
         for name in self.workloads:
             self.heal(name)
-        self.down = False
+        self.metrics_away = False
+        self.strangers.clear()
+        self.catch_up()
+
+    def begin_again(self, policy: Policy) -> None:
+        """A policy of that name is created: what stands is what it finds."""
+        self.left_over |= self.assigned(policy.spec.target) | self.really_in(policy.spec.target)
+        self.base, self.edits = policy.spec, frozenset()
+        self.recreate_policy(policy)
+
+    def release(self) -> None:
+        """A person gives up what a rollback holds: the assignment is deleted."""
+        self.state, self.lowered = State(), frozenset()
+        self.publish(None)
 
     def due(self, name: str) -> Mode:
         """What a member is in when the fleet rests: the target; BF16 where a window says that it ended the overflow of FP16.
 
         It stays there, beside its target, until a person's retry. While BF16 is only tried, or has failed, it does not rest.
         """
-        spec, uid = self.policy.spec, self.workloads[name].uid
+        spec, key = self.policy.spec, self.workloads[name].key
         helped = {
-            m.uid
-            for m in self.status.mitigations
+            m.key
+            for m in self.state.mitigations
             if (m.signal, m.rung, m.result) == (Signal.OVERFLOW, Rung.BF16, Result.MITIGATED)
         }
-        beside = spec.target is Mode.FP16 and spec.fallback is Mode.FP32 and uid in helped
+        beside = spec.target is Mode.FP16 and spec.fallback is Mode.FP32 and key in helped
         return Mode.BF16 if beside else spec.target
 
-    def told(self, mode: Mode) -> frozenset[str]:
-        """The workloads that our own hand told ``mode``."""
-        return frozenset(
-            workload.name
-            for workload in self.workloads.values()
-            if any(pod.request is not None and pod.effective_mode is mode for pod in workload.pods)
-            or (workload.has_original and workload.template_mode is mode)
-        )
+    def assigned(self, mode: Mode) -> frozenset[str]:
+        """The workloads that are assigned ``mode``."""
+        if not self.state.enforce:
+            return frozenset()
+        return frozenset(n for n, w in self.workloads.items() if self.state.assigned(w.key) is mode)
 
+    def names_of(self, keys: tuple[str, ...] | frozenset[str]) -> set[str]:
+        """The workloads of these keys that are there."""
+        inside = frozenset(keys)
+        return {name for name, workload in self.workloads.items() if workload.key in inside}
 
-def asked_mode(action: Action) -> Mode | None:
-    """The mode that a write of ours asks a running pod or a template for. A settle begun before is only finished."""
-    match action:
-        case RequestPod() | WriteTemplate():
-            return action.mode
-        case Settle() if action.workload.settle is None:
-            return action.mode
-    return None
+    def selected(self) -> set[str]:
+        """The workloads that the policy's own selector matches."""
+        return {name for name in self.workloads if self.policy.spec.selector.matches(self.labels[name])}
 
+    def movable(self) -> set[str]:
+        """Selected workloads that something of ours reaches."""
+        chosen = self.selected()
+        return {n for n, w in self.workloads.items() if n in chosen and w.pods and (w.hot or w.literal)}
 
-def less_safe(action: Action, than: Mode) -> bool:
-    """Whether the write begins something less safe than ``than``."""
-    mode = asked_mode(action)
-    return mode is not None and is_safer(than, mode)
+    def crowded(self, name: str) -> bool:
+        """Its pods are not where they should be for want of a node."""
+        return self.room.get(name, Room.FREE) is not Room.FREE
 
 
 def restarts(action: Action) -> bool:
-    """Whether the write ends running pods."""
-    return isinstance(action, WriteTemplate | Restore) and bool(action.workload.pods)
+    """Whether the write ends a running pod."""
+    return isinstance(action, DeletePod)
 
 
 @lru_cache
-def policy_uids(uids: frozenset[str]) -> tuple[str, ...]:
-    """One policy uid for each order in which a canary can choose among the workloads of these uids."""
+def policy_uids(keys: frozenset[str]) -> tuple[str, ...]:
+    """One policy uid for each order in which a canary can choose among the workloads of these keys."""
     found: dict[tuple[str, ...], str] = {}
     number = 0
-    while len(found) < factorial(len(uids)):
+    while len(found) < factorial(len(keys)):
         uid = f"policy-{number}"
-        found.setdefault(tuple(sorted(uids, key=lambda workload: rank(uid, workload))), uid)
+        found.setdefault(tuple(sorted(keys, key=lambda key: rank(uid, key))), uid)
         number += 1
     return tuple(found.values())

@@ -1,23 +1,26 @@
-"""What must hold in every decision and after every write: S1–S5 and S7 of the safety invariants, on the world's own truth.
+"""What must hold in every decision and after every write: the safety invariants, on the world's own truth.
 
 ``decide`` sees metrics, caches and annotations; the checks here look at what the processes really do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
 from dataclasses import dataclass, field
 
-from lab.model.fleet import Fleet, asked_mode, less_safe, restarts
+from lab.model.fleet import Fleet, restarts
+from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_wire, parse_assignment
 from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import acknowledged
-from precision_operator.api.modes import at_least_as_safe, is_safer
-from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
+from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
+from precision_operator.api.spec import Strategy
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
-from precision_operator.core.actions import Action, RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.decide import Decision, edge_key
 from precision_operator.core.model import Observation
+from precision_operator.core.plan import RESTARTING_SECONDS, ROUNDS
 
 EDGES = {
     Phase.PENDING: {Phase.PROGRESSING, Phase.HELD, Phase.ROLLING_BACK},
@@ -28,10 +31,11 @@ EDGES = {
     Phase.ROLLING_BACK: {Phase.HELD, Phase.PENDING},
     Phase.HELD: {Phase.PENDING},
 }
-"""S3: the only edges between phases."""
+"""S3: the only edges between phases. A policy that is gone goes to Held besides; one of another uid begins in Pending."""
 
-_MOVING = (Phase.PROGRESSING, Phase.PAUSED)
-_GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
+MOVING = (Phase.PROGRESSING, Phase.PAUSED)
+GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
+ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +57,70 @@ class Checker:
 
     found: list[Violation] = field(default_factory=list)
 
-    def report(self, invariant: str, text: str, before: Status) -> None:
+    def report(self, invariant: str, text: str, before: State) -> None:
         """Note a violation."""
         self.found.append(Violation(invariant, text, before.phase))
 
     def decision(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """Check a decision before it is carried out."""
-        before, after = fleet.status, decision.status
+        before, after = fleet.state, decision.state
         self._wire(after, before)
-        self._latch(fleet, decision)
+        self._held(fleet, decision)
         self._promotion(fleet, observation, decision)
         self._canary(fleet, decision)
-        self._edge(before, after)
+        self._edge(fleet, decision)
         self._cause(fleet, before, after)
-        self._said(after, before)
-        self._writes(decision, before)
-        self._flap(fleet, decision.actions)
-        if sum(map(restarts, decision.actions)) > observation.restart_slots:
-            self.report("S5", "more restarts than the cluster's budget", before)
+        self._conditions(after, before)
+        self._assigned(fleet, decision)
+        for action in decision.actions:
+            self._action(fleet, decision, action)
+        self._budget(fleet, observation, decision)
+        self._remember(fleet, before, after)
 
-    def _wire(self, after: Status, before: Status) -> None:
-        if after != before and parse_status(status_to_wire(after)) != after:
-            self.report("S3", "the status does not survive the API server", before)
+    def _wire(self, after: State, before: State) -> None:
+        if after == before:
+            return
+        wire = assignment_to_wire(after)
+        if parse_assignment(wire) != after:
+            self.report("S3", "the state does not survive the API server", before)
+        if len(json.dumps(wire)) > OBJECT_LIMIT_BYTES:
+            self.report("S3", "the assignment is larger than the API server takes", before)
 
-    def _latch(self, fleet: Fleet, decision: Decision) -> None:
-        """S1: with the gate closed nothing of ours asks for less than the fallback; a person's retry opens it."""
-        before, after, spec = fleet.status, decision.status, fleet.policy.spec
-        if after.gate_closed and any(less_safe(action, spec.fallback) for action in decision.actions):
-            self.report("S1", "a write asks for less than the fallback while the gate is closed", before)
-        if before.gate_closed and not after.gate_closed:
+    def _held(self, fleet: Fleet, decision: Decision) -> None:
+        """S1: only a person's retry ends Held, with every prerequisite. S7: nor does anything else promote what was held."""
+        before, after, spec = fleet.state, decision.state, fleet.policy.spec
+        if before.phase is Phase.HELD is not after.phase and before.fallback is not None:
             answer = fleet.policy.annotations.get(RETRY)
             if answer is None or int(answer) > before.transition_id:
-                self.report("S1", "the gate opened without a person's word", before)
+                self.report("S1", "Held ended without a person's retry", before)
             given = acknowledged(fleet.policy.annotations, transition_id=before.transition_id)
             if set(spec.reenable.prerequisites) - given:
-                self.report("S1", "the gate opened with a prerequisite missing", before)
+                self.report("S1", "Held ended with a prerequisite missing", before)
+        lowered = {n: fleet.workloads[n] for n in fleet.lowered & set(fleet.workloads)}
+        if any(isinstance(action, DeleteAssignment) for action in decision.actions):
+            if lowered and before.hold_on_delete:
+                self.report("S7", "what a rollback holds is released with its policy", before)
+            return
+        for workload in lowered.values():
+            mode = after.assigned(workload.key)
+            if mode is None or is_safer(spec.fallback, mode):
+                self.report("S7", "a workload that was rolled back is assigned another mode without a retry", before)
 
     def _promotion(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """S2: promoted is on fresh, good data of every member, watched by this process for as long as the step asks."""
-        before, after = fleet.status, decision.status
-        promoted = after.step_index > before.step_index or (before.phase in _MOVING and after.phase in _GUARDED)
+        before, after = fleet.state, decision.state
+        promoted = after.step_index > before.step_index or (before.phase in MOVING and after.phase in GUARDED)
+        begun = before.phase is Phase.PENDING and after.phase is Phase.PROGRESSING
+        if (promoted or begun) and observation.admission.enforced is not True:
+            self.report("S2", "promoted while it is not certain that admission enforces", before)
         if not promoted:
             return
-        if fleet.down or {m.name for m in before.members} & (fleet.blind | fleet.crashing):
+        members = fleet.names_of(before.members)
+        if fleet.metrics_away or members & (fleet.unobservable | fleet.crashing):
             self.report("S2", "promoted without data of every member", before)
-        alive = {m.name for m in before.members} & set(fleet.workloads)
-        if {n for n in alive if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
+        if {n for n in members if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
             self.report("S2", "promoted with a member in breach", before)
-        if not alive & fleet.really_in(fleet.policy.spec.target):
+        if not members & fleet.really_in(fleet.policy.spec.target):
             self.report("S2", "promoted without one member that trains in the target", before)
         watched = fleet.now - max(fleet.continuous_since, fleet.stage_since)
         stage = fleet.policy.spec.stages[min(before.step_index, len(fleet.policy.spec.stages) - 1)]
@@ -108,25 +128,30 @@ class Checker:
             self.report("S2", "promoted before the step's pause was over", before)
 
     def _canary(self, fleet: Fleet, decision: Decision) -> None:
-        """S5: before its verdict a canary is all that is told. S2: promoted is what was seen to fare better, or a word."""
-        before, after = fleet.status, decision.status
-        inside = {member.uid for member in after.canary}
+        """S5: before its verdict the canary alone is moved. S2: promoted is what was seen to fare better, or a command."""
+        before, after = fleet.state, decision.state
         for action in decision.actions if after.by_canary else ():
-            told = action.workload if isinstance(action, RequestPod | WriteTemplate) else None
-            if told is not None and told.pods and told.uid not in inside:
-                self.report("S5", "more than the canary is told before its verdict", before)
+            if isinstance(action, RequestPod | DeletePod) and action.workload.key not in after.canary:
+                if action.pod.effective_mode is not after.assigned(action.workload.key):
+                    continue  # brought into the mode that it is assigned: somebody else had changed it
+                self.report("S5", "more than the rollback canary is moved before its verdict", before)
         comparison = after.comparison
         if not before.by_canary or comparison is None or comparison.ended_at != fleet.now:
             return
-        rest = {w.name for w in fleet.workloads.values() if w.uid not in inside}
+        canary = fleet.names_of(before.canary)
+        rest = set(fleet.workloads) - canary
         worse = rest & (set(fleet.bad) | fleet.poisoned | fleet.crashing)
-        unseen = fleet.down or {member.name for member in before.canary} & fleet.blind
+        unseen = fleet.metrics_away or canary & fleet.unobservable
         if comparison.verdict is Verdict.BETTER and (unseen or not worse):
-            self.report("S2", "a canary is promoted without a rest that is seen to fare worse", before)
+            self.report("S2", "a rollback canary is promoted without a rest that is seen to fare worse", before)
 
-    def _edge(self, before: Status, after: Status) -> None:
+    def _edge(self, fleet: Fleet, decision: Decision) -> None:
         """S3: at most one edge a pass, and it is counted."""
-        if after.phase is not before.phase and after.phase not in EDGES[before.phase]:
+        before, after = fleet.state, decision.state
+        allowed = EDGES[before.phase] | ({Phase.HELD} if fleet.policy.deleted else set())
+        if before.policy_uid not in ("", fleet.policy.uid):
+            allowed = allowed | EDGES[Phase.PENDING] | {Phase.PENDING}
+        if after.phase is not before.phase and after.phase not in allowed:
             self.report("S3", f"no edge leads from {before.phase} to {after.phase}", before)
         edge = edge_key(after) != edge_key(before)
         if after.transition_id != before.transition_id + edge:
@@ -136,127 +161,180 @@ class Checker:
         if after.generation < before.generation:
             self.report("S3", "the generation went back", before)
 
-    def _cause(self, fleet: Fleet, before: Status, after: Status) -> None:
-        """S2: a rollback for a breach has one that is seen now: missing data is no breach."""
+    def _cause(self, fleet: Fleet, before: State, after: State) -> None:
+        """S2: a rollback for a breach has one that is seen now: missing data is no breach, nor are a stranger's metrics."""
         begun = after.phase is Phase.ROLLING_BACK is not before.phase or len(after.held) > len(before.held)
         incident = after.incident
         if not begun or incident is None or incident == before.incident or incident.reason in ("Aborted", "NoData"):
             return
-        seen = set(fleet.bad) | fleet.poisoned if not fleet.down else set()
-        if not set(incident.workloads) & ((seen - fleet.blind) | fleet.crashing):
+        seen = set(fleet.bad) | fleet.poisoned if not fleet.metrics_away else set()
+        if not set(incident.workloads) & ((seen - fleet.unobservable) | fleet.crashing):
             self.report("S2", f"rolled back for {incident.reason} without a breach that is seen", before)
 
-    def _said(self, after: Status, before: Status) -> None:
-        """S3: phase, gate and conditions agree."""
-        said = {condition.type: condition.status == "True" for condition in after.conditions}
-        truth = {
-            "Healthy": after.phase is Phase.HEALTHY,
-            "RolledBack": after.phase is Phase.HELD,
-            "GateClosed": after.gate_closed,
-        }
-        wrong = [kind for kind, true in truth.items() if said and said.get(kind) is not true]
+    def _conditions(self, after: State, before: State) -> None:
+        """S3: phase, assignment and conditions agree."""
+        shown = {condition.type: condition.status == "True" for condition in after.conditions}
+        truth = {"Healthy": after.phase is Phase.HEALTHY, "RolledBack": after.phase is Phase.HELD}
+        wrong = [kind for kind, true in truth.items() if shown and shown.get(kind) is not true]
         if wrong:
             self.report("S3", f"condition {wrong[0]} does not agree with the phase", before)
-        if after.gate_closed is not (after.phase in (Phase.ROLLING_BACK, Phase.HELD)):
-            self.report("S3", f"the gate is {'closed' if after.gate_closed else 'open'} in {after.phase}", before)
+        fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
+        if fleet_wide and (after.modes or not after.enforce):
+            self.report("S1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before)
 
-    def _writes(self, decision: Decision, before: Status) -> None:
-        """S8: every write outranks what stands; L4: none says what is so already; a crash-looping one is not paused."""
-        for action in decision.actions:
-            match action:
-                case RequestPod(pod=pod):
-                    if pod.request is not None and pod.request.generation >= action.generation:
-                        self.report("S8", "a request does not outrank the one that the trainer has", before)
-                    if pod.effective_mode is action.mode and not _first_tuning(decision.status, action):
-                        self.report("L4", "a pod is told what it was told already", before)
-                case Settle(workload=workload) if workload.settle is None:
-                    if any(pod.crashing for pod in workload.pods):
-                        self.report("S4", "a Deployment whose pods crash is paused", before)
-                    if not workload.rolled_out:
-                        self.report("S4", "a Deployment is paused in the middle of a rollout", before)
-            if asked_mode(action) is not None and decision.status.generation < _generation(action):
-                self.report("S8", "a write carries a generation that the status does not know", before)
-
-    def _flap(self, fleet: Fleet, actions: Iterable[Action]) -> None:
-        """S7: what was moved down is not moved up again without a person's word."""
-        spec = fleet.policy.spec
-        begun = (
-            a for a in actions if isinstance(a, RequestPod | WriteTemplate | Settle) and less_safe(a, spec.fallback)
+    def _assigned(self, fleet: Fleet, decision: Decision) -> None:
+        """S8: what admission must do otherwise has a new generation. S2: something less safe is marked as a promotion."""
+        before, after = fleet.state, decision.state
+        if _read_by_admission(before) != _read_by_admission(after) and after.generation <= before.generation:
+            self.report("S8", "admission is told something else under the same generation", before)
+        raised = (
+            key
+            for key, mode in after.modes.items()
+            if before.enforce and is_safer(before.assigned(key) or Mode.FP32, mode)
         )
-        raised = {action.workload.name for action in begun}
-        if raised & fleet.lowered:
-            self.report("S7", "a workload that was rolled back is moved up again without a person's word", fleet.status)
+        if after.enforce and any(raised) and not decision.promotes:
+            self.report("S2", "something less safe is assigned by a decision that does not say so", before)
 
-    def acted(self, fleet: Fleet, done: Iterable[Action], *, told_before: frozenset[str]) -> None:
-        """Check what the writes made of the world."""
-        status, spec = fleet.status, fleet.policy.spec
-        for action in done:
-            written = fleet.workloads.get(action.workload.name) if isinstance(action, WriteTemplate | Settle) else None
-            if written is not None and written.generation_raw is not None and not written.has_original:
-                self.report("S4", "a template was written without its original being kept", status)
-        told = fleet.told(spec.target)
-        if status.phase in _MOVING and told - told_before:
-            stage = spec.stages[min(status.step_index, len(spec.stages) - 1)]
-            if len(told - fleet.left_over) > cohort_size(stage.weight, max(fleet.stage_total, len(fleet.workloads))):
-                self.report("S5", "more of the fleet is told to move than the step's weight", status)
-            if fleet.unstaged:
-                self.report("S5", "a new target without a canary", status)
-        for action in done:
-            _remember(fleet, action)
-            if restarts(action) and _needless(fleet, action):
-                self.report("S5", "a trainer that had taken the request is restarted", status)
+    def _action(self, fleet: Fleet, decision: Decision, action: Action) -> None:
+        """S1, S8, L4, S5: no write asks for less than is assigned, is outranked, or changes nothing."""
+        before, after = fleet.state, decision.state
+        if not isinstance(action, RequestPod | DeletePod):
+            return
+        assigned = after.assigned(action.workload.key) if after.enforce else None
+        if assigned is None:
+            self.report("S1", "a pod is written to whose workload is assigned nothing", before)
+            return
+        if action.generation > after.generation:
+            self.report("S8", "a write carries a generation that the state does not know", before)
+        if isinstance(action, DeletePod):
+            if action.pod.terminating:
+                self.report("L4", "a pod that is on its way out is deleted", before)
+            return
+        if action.generation <= action.pod.generation and action.pod.request is not None:
+            self.report("S8", "a request does not outrank the one that the trainer has", before)
+        if is_safer(assigned, action.mode) and not action.checkpoint:
+            self.report("S1", "a pod is asked for something less safe than its workload is assigned", before)
+        since = after.changed.get(action.workload.key, 0)
+        same = action.pod.effective_mode is action.mode and action.pod.generation >= since
+        if same and not action.checkpoint and not _first_tuning(after, action):
+            self.report("L4", "a pod is asked for what it was asked for already", before)
 
-    def after(self, fleet: Fleet, observation: Observation, before: Status) -> None:
-        """S1p: a rollback is complete only when every process trains in the fallback. S5: so does all outside of it."""
-        if before.phase is Phase.PENDING and fleet.status.phase is Phase.PROGRESSING:
-            members = {member.name for member in fleet.status.members}
-            if fleet.told(fleet.policy.spec.target) - members - fleet.left_over:
-                self.report("S5", "a rollout begins while workloads outside of its canary are on the target", before)
-        if before.phase is not Phase.ROLLING_BACK or fleet.status.phase is not Phase.HELD:
+    def _budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
+        """S5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
+        before, after = fleet.state, decision.state
+        urgent = after.incident is not None and after.incident.strategy is Strategy.EMERGENCY
+        if after.phase is Phase.ROLLING_BACK or (urgent and after.phase is Phase.DEGRADED):
+            return
+        active = sum(fleet.now - restart.since < RESTARTING_SECONDS for restart in after.restarts.values())
+        if active > max(observation.restart_slots, len(before.restarts)):
+            self.report("S5", "more restarts than the cluster's budget", before)
+
+    def _remember(self, fleet: Fleet, before: State, after: State) -> None:
+        """What a rollback takes out of reduced precision is remembered: S7."""
+        fallback, inside = fleet.policy.spec.fallback, frozenset(after.canary)
+        for name, workload in fleet.workloads.items():
+            key = workload.key
+            reduced = before.enforce and is_safer(fallback, before.assigned(key) or fallback)
+            reached = key in after.held_keys or (
+                after.phase in ROLLED_BACK and (not after.by_canary or key in inside) and after.reason != "StateLost"
+            )
+            if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fallback):
+                fleet.lowered |= {name}
+
+    def write(self, fleet: Fleet, action: Action) -> None:
+        """Check a write before it is carried out: a restart is the last resort, and has an end."""
+        if not isinstance(action, DeletePod):
+            return
+        workload = fleet.workloads.get(action.workload.name)
+        pod = next((p for p in workload.pods if p.uid == action.pod.uid), None) if workload is not None else None
+        if workload is None or pod is None or pod.terminating or not fleet.may_take_away:
+            return
+        if fleet.times_taken(workload.name, pod.name) >= ROUNDS:
+            self.report("S9", "what comes back in the wrong mode is taken away without end", fleet.state)
+        if _needless(fleet, action):
+            self.report("S5", "a pod is taken away that trains as it is assigned", fleet.state)
+
+    def late(self, fleet: Fleet, action: Action) -> None:
+        """Check a write of a leader that was replaced: what it would change must be what is still assigned."""
+        if not isinstance(action, RequestPod) or action.checkpoint:
+            return
+        workload = fleet.workloads.get(action.workload.name)
+        stands = workload is not None and any(
+            pod.uid == action.pod.uid and pod.request == action.pod.request for pod in workload.pods
+        )
+        assigned = fleet.state.assigned(action.workload.key)
+        if stands and assigned is not None and is_safer(assigned, action.mode):
+            self.report("S1", "a late write asks for something less safe than is assigned", fleet.state)
+
+    def acted(self, fleet: Fleet, before: State) -> None:
+        """S5: no more of the fleet is assigned the target than the step's weight."""
+        state, spec = fleet.state, fleet.policy.spec
+        if state.phase not in MOVING or fleet.policy.deleted:
+            return
+        inside = fleet.assigned(spec.target) - fleet.left_over
+        stage = spec.stages[min(state.step_index, len(spec.stages) - 1)]
+        if len(inside) > cohort_size(stage.weight, max(fleet.stage_total, len(fleet.workloads))):
+            self.report("S5", "more of the fleet is assigned the target than the step's weight", before)
+        if inside and fleet.unstaged:
+            self.report("S5", "a new target without a canary", before)
+
+    def after(self, fleet: Fleet, observation: Observation, before: State) -> None:
+        """S1: a rollback is complete only when every process trains in the fallback."""
+        if before.phase is not Phase.ROLLING_BACK or fleet.state.phase is not Phase.HELD or before.by_canary:
             return
         fallback = fleet.policy.spec.fallback
         seen = {pod.name for workload in observation.workloads for pod in workload.pods}
         for name, workload in fleet.workloads.items():
-            modes = [fleet.modes[pod.name][0] for pod in workload.pods if pod.name in seen]
+            reached = workload.hot or workload.literal
+            silent = fleet.metrics_away or name in fleet.unobservable | fleet.crashing or not reached
+            pods = [p for p in workload.pods if p.name in seen and p.name in fleet.modes]
+            modes = [fleet.modes[p.name][0] for p in pods if not (p.terminating and silent)]
             if not all(at_least_as_safe(mode, fallback) for mode in modes) and name not in fleet.crashing:
                 self.report("S1", "Held while a process still trains below the fallback", before)
 
+    def pods(self, before: Fleet, after: Fleet, *, bypassed: bool) -> None:
+        """S1: what a rollback holds starts in the fallback, however its pods come to be; but for a hole in admission."""
+        if bypassed or not (before.echoed and after.echoed):
+            return
+        known = {pod.uid for workload in before.workloads.values() for pod in workload.pods}
+        fallback = before.policy.spec.fallback
+        for name in before.lowered & after.lowered & set(after.workloads):
+            workload = after.workloads[name]
+            new = [pod for pod in workload.pods if pod.uid not in known and (workload.hot or workload.literal)]
+            if any(pod.effective_mode is not None and is_safer(fallback, pod.effective_mode) for pod in new):
+                self.report("S1", "a pod of a workload that is held starts in reduced precision", before.state)
 
-def _generation(action: Action) -> int:
-    return action.generation if isinstance(action, RequestPod | WriteTemplate | Settle) else 0
+
+def _read_by_admission(state: State) -> tuple[object, ...]:
+    return state.selector, state.fallback, state.modes, state.enforce
 
 
-def _first_tuning(status: Status, action: RequestPod) -> bool:
-    """It carries an open window's rung, which this pod has not been told of."""
-    windows = [m for m in status.mitigations if m.uid == action.workload.uid and m.open]
-    told = action.pod.request.generation if action.pod.request is not None else 0
-    return action.tuning is not None and not status.gate_closed and any(told < m.generation for m in windows)
+def _first_tuning(state: State, action: RequestPod) -> bool:
+    """It carries an open window's rung, which this pod has not been asked for."""
+    windows = [m for m in state.mitigations if m.key == action.workload.key and m.open]
+    asked = action.pod.request.generation if action.pod.request is not None else 0
+    standing = state.phase not in ROLLED_BACK
+    return action.tuning is not None and standing and any(asked < m.generation for m in windows)
 
 
-def _needless(fleet: Fleet, action: Action) -> bool:
-    """Whether all processes of a hot workload had done already what its restart is for."""
-    if not isinstance(action, WriteTemplate) or not action.workload.hot or action.workload.name in fleet.deaf:
+def _needless(fleet: Fleet, action: DeletePod) -> bool:
+    """Whether the pod's process does already what its restart is for."""
+    workload, pod, state = action.workload, action.pod, fleet.state
+    if pod.name not in fleet.modes or not restarts(action):
         return False
-    incident = fleet.status.incident
-    unseen = fleet.down or action.workload.name in fleet.blind
+    if {workload.name, pod.name} & fleet.unresponsive:
+        return False
+    incident = state.incident
+    unseen = fleet.metrics_away or workload.name in fleet.unobservable
     if unseen and incident is not None and fleet.now > incident.deadline_at:
         return False  # past the deadline, who cannot be seen to have taken it is restarted
-    return all(
-        pod.request is not None and fleet.modes.get(pod.name) == (action.mode, pod.request.generation)
-        for pod in action.workload.pods
-    )
+    mode, generation = fleet.modes[pod.name]
+    assigned = state.assigned(workload.key)
+    if assigned is None:
+        return True
+    asked = pod.request.generation if workload.hot and pod.request is not None else 0
+    return at_least_as_safe(mode, assigned) and generation >= asked if _rolls_back(state, workload.key) else mode is assigned
 
 
-def _remember(fleet: Fleet, action: Action) -> None:
-    """What was told to leave the target is remembered as moved down."""
-    if not isinstance(action, RequestPod | WriteTemplate | Settle) or action.workload.name not in fleet.workloads:
-        return
-    status = fleet.status
-    standing = status.phase in (Phase.ROLLING_BACK, Phase.HELD) or action.workload.name in {h.name for h in status.held}
-    if not standing or fleet.policy.annotations.get(RETRY) == str(status.transition_id):
-        return  # finished on the way out of a rollback, at a person's word
-    told = action.pod.effective_mode if isinstance(action, RequestPod) else action.workload.template_mode
-    fallback = fleet.policy.spec.fallback
-    up = told is None or is_safer(fallback, told)
-    if up and asked_mode(action) is not None and at_least_as_safe(action.mode, fallback):
-        fleet.lowered |= {action.workload.name}
+def _rolls_back(state: State, key: str) -> bool:
+    return state.phase in ROLLED_BACK or key in state.held_keys

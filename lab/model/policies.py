@@ -16,7 +16,7 @@ def policy(*, annotations: dict[str, str] | None = None, uid: str = "policy-uid"
         },
         "spec": {"selector": {"matchLabels": {"fleet": "demo"}}, **spec},
     }
-    return parse_policy(body)[0]
+    return parse_policy(body)
 
 
 FAST = {

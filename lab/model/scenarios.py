@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from lab.model.events import Edit, Event
-from lab.model.fleet import Fleet
+from lab.model.fleet import AWAY_SECONDS, Fleet
 from lab.model.policies import policy
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
+from precision_operator.api.selector import parse_selector
 from precision_operator.api.steps import Stage
 
 PASS = Event("pass")
@@ -34,12 +35,14 @@ _RULES: dict[str, object] = {
 _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
 
 
-def _start(*, names: str = "ab", literal: str = "c", **spec: object) -> Fleet:
+def _start(*, names: str = "ab", literal: str = "c", target: str = "", **spec: object) -> Fleet:
+    """A fleet of three; ``target``: those whose template says FP16, so that they train in it from the start."""
     written: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
     fleet = Fleet(policy(annotations={}, uid="policy", **written))
     for name in names + literal:
-        fleet.join(name, hot=name in names)
-    fleet.restart_slots = 2
+        mode = Mode.FP16 if name in target else Mode.FP32
+        fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one")
+    fleet.restart_slots, fleet.now = 2, fleet.now + AWAY_SECONDS
     return fleet
 
 
@@ -78,20 +81,35 @@ _CANARY = {
 _COMPARING = (*_PROMOTED, Event("breach", "a", "speed"), Event("breach", "b", "speed"), *_times(6))
 
 
+_ONE_PART = parse_selector({"matchLabels": {"fleet": "demo", "part": "one"}})
+
+
 def scenarios() -> tuple[Scenario, ...]:
     """All of them."""
     return (
         Scenario(
             "signals",
             _start(),
-            frozenset({"breach", "poison", "blind", "heal", "down", "up", "crash-loop", "late"}),
+            frozenset({"breach", "poison", "unobservable", "heal", "away", "back", "crash-loop", "late", "stranger"}),
             {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
         ),
         Scenario(
             "crashes",
             _start(names="abc", literal=""),
-            frozenset({"breach", "heal", "deaf", "crash", "stale", "zombie", "retry", "abort", "clock", "unpause"}),
-            {"fresh": (), "moving": _times(2), "settling": _times(7), "healthy": _PROMOTED, "rolling back": _BROKEN},
+            frozenset({"breach", "heal", "unresponsive", "crash", "stale", "zombie", "retry", "abort", "clock"}),
+            {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+        ),
+        Scenario(
+            "admission",
+            _start(names="a", literal="bc"),
+            frozenset({"breach", "heal", "lag", "catch-up", "bypass", "drain", "room", "crash", "retry", "unreachable"}),
+            {
+                "fresh": (),
+                "moving": _times(4),
+                "healthy": _PROMOTED,
+                "restarting": (*_PROMOTED, Event("abort"), PASS),
+                "rolled back": (*_PROMOTED, Event("abort"), *_times(6)),
+            },
         ),
         Scenario(
             "people",
@@ -109,10 +127,10 @@ def scenarios() -> tuple[Scenario, ...]:
         ),
         Scenario(
             "fleet",
-            _start(deletionPolicy="Restore", delivery="Auto"),
+            _start(),
             frozenset(
-                {"breach", "heal", "drop", "join", "scale", "undeclare", "reapply"}
-                | {"delete-policy", "stale", "retry"}
+                {"breach", "heal", "drop", "join", "scale", "undeclare", "drain", "edit", "stale", "retry"}
+                | {"delete-policy", "recreate-policy", "lose", "release"}
             ),
             {
                 "fresh": (),
@@ -121,11 +139,25 @@ def scenarios() -> tuple[Scenario, ...]:
                 "held alone": (*_PROMOTED, Event("breach", "a", "speed"), *_times(5)),
                 "rolling back": _BROKEN,
             },
+            {"selector": lambda spec: replace(spec, selector=_ONE_PART)},
+        ),
+        Scenario(
+            "adoption",
+            _start(target="ac", deletionPolicy="Release"),
+            frozenset(
+                {"breach", "heal", "unobservable", "bypass", "drain", "crash", "abort", "edit"}
+                | {"delete-policy", "recreate-policy", "lose"}
+            ),
+            {"fresh": (), "adopted": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
+            {
+                "selector": lambda spec: replace(spec, selector=_ONE_PART),
+                "hold": lambda spec: replace(spec, hold_on_delete=True),
+            },
         ),
         Scenario(
             "mitigation",
             _start(names="abc", literal=""),
-            frozenset({"breach", "mild", "heal", "deaf", "blind", "crash", "stale", "late", "retry"}),
+            frozenset({"breach", "mild", "heal", "unresponsive", "unobservable", "crash", "stale", "late", "retry"}),
             {
                 "healthy": _PROMOTED,
                 "mitigating": _MITIGATING,
@@ -137,7 +169,7 @@ def scenarios() -> tuple[Scenario, ...]:
         Scenario(
             "canary",
             _start(names="abc", literal="", rollback=_CANARY),
-            frozenset({"breach", "heal", "blind", "crash-loop", "crash", "late", "promote", "retry", "abort"}),
+            frozenset({"breach", "heal", "unobservable", "crash-loop", "crash", "late", "promote", "retry", "abort"}),
             {
                 "comparing": _COMPARING,
                 "promoted": (*_COMPARING, *_times(6)),

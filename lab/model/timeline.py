@@ -1,7 +1,7 @@
 """What a fleet's operator says and does, pass by pass, while things happen to the fleet: one history as a table.
 
 A pass in which nothing changes has no line. The last column is a fingerprint of everything else that was decided: all of the
-status, every field of every action, and when the operator looks again. A change of any of it changes the page.
+state, every field of every action, and when the operator looks again. A change of any of it changes the page.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ class Timeline(Generic[W]):
             if found(self.world):
                 return
             self._pass(seconds)
-        raise AssertionError(f"not within {limit} passes; now {self.world.status.phase}: {self.world.status.message}")
+        raise AssertionError(f"not within {limit} passes; now {self.world.state.phase}: {self.world.state.message}")
 
     def _pass(self, seconds: float) -> None:
-        after, before = self._after(), self.world.status
+        after, before = self._after(), self.world.state
         now = self.world.now
         decision = self.world.step(seconds)
         done = ", ".join(f"{what} {n}" if n > 1 else what for what, n in Counter(map(_done, decision.actions)).items())
-        if decision.status == before and not decision.actions:
+        if decision.state == before and not decision.actions:
             return
-        status = decision.status
-        why, whole = f"{status.reason}: {status.message}"[:_LIMIT], _whole(decision, now)
+        state = decision.state
+        why, whole = f"{state.reason}: {state.message}"[:_LIMIT], _whole(decision, now)
         last = self._lines[-1] if self._lines else _Line("", "", "")
-        if not done and not last.done and (last.phase, last.why) == (status.phase, why):
+        if not done and not last.done and (last.phase, last.why) == (state.phase, why):
             self._lines[-1] = replace(last, until=after, whole=last.whole + whole)
         else:
-            self._lines.append(_Line(after, status.phase, why, done, whole))
+            self._lines.append(_Line(after, state.phase, why, done, whole))
 
     def _after(self) -> str:
         seconds = self.world.now - self._began

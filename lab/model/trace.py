@@ -13,6 +13,7 @@ from lab.model.explore import Finding
 from lab.model.fleet import Fleet
 from lab.model.invariants import Checker, Violation
 from lab.model.scenarios import scenario, scenarios
+from precision_operator.core.model import PodView
 
 
 def write_trace(finding: Finding, folder: Path) -> Path:
@@ -64,30 +65,36 @@ def replay(name: str, events: tuple[Event, ...]) -> tuple[list[str], list[Violat
 
 
 def describe(fleet: Fleet) -> str:
-    """One line: the policy, then each workload with what its processes train in and what stands on it."""
-    status = fleet.status
-    members = {member.uid for member in status.members}
-    held = {entry.uid for entry in status.held}
-    parts = [f"t={fleet.now:g} {status.phase}({status.reason}) gate={'closed' if status.gate_closed else 'open'}"]
+    """One line: the policy, then each workload with what its processes train in and what is assigned to it."""
+    state = fleet.state
+    gone = "" if not fleet.policy.deleted else " policy=gone" if fleet.assignment is not None else " all gone"
+    behind = "" if fleet.echoed else f" admission={'none' if fleet.known is None else fleet.known.generation}"
+    reason = fleet.summary.reason or state.reason
+    parts = [f"t={fleet.now:g} {state.phase}({reason}) generation={state.generation}{behind}{gone}"]
     for name, workload in sorted(fleet.workloads.items()):
-        modes = "/".join(fleet.modes[pod.name][0] for pod in workload.pods) or "none"
-        marks = [mark for mark, set_ in _marks(fleet).items() if name in set_]
-        marks += [mark for mark, on in {"member": workload.uid in members, "held": workload.uid in held}.items() if on]
-        marks += [f"latch={workload.latch}"] if workload.latch else []
-        marks += ["settling"] if workload.settle else []
-        marks += ["paused"] if workload.paused else []
-        told = "/".join(str(pod.effective_mode) for pod in workload.pods)
-        parts.append(
-            f"{name}[{modes} told={told} template={workload.template_mode} {' '.join(marks)}]".replace(" ]", "]")
-        )
+        roles = {"member": workload.key in state.members, "held": workload.key in state.held_keys}
+        words = [mark for mark, found in _marks(fleet).items() if name in found]
+        words += [role for role, on in roles.items() if on]
+        words += [f"room={fleet.room[name]}"] if name in fleet.room else []
+        words += [f"round={state.restarts[workload.key].rounds}"] if workload.key in state.restarts else []
+        assigned = state.assigned(workload.key) if state.enforce else None
+        pods = " ".join(_pod(fleet, pod) for pod in workload.pods) or "no pod"
+        parts.append(" ".join((f"{name}[{assigned or 'as its template'}: {pods}", *words)) + "]")
     return "  ".join(parts)
+
+
+def _pod(fleet: Fleet, pod: PodView) -> str:
+    process = fleet.modes.get(pod.name)
+    phase = "-terminating" if pod.terminating else "-crashing" if pod.crashing else ""
+    return f"{process[0]}{phase}" if process is not None else f"pending-{pod.effective_mode}{phase}"
 
 
 def _marks(fleet: Fleet) -> dict[str, set[str]]:
     return {
         "breach": set(fleet.bad),
         "poisoned": fleet.poisoned,
-        "blind": fleet.blind,
-        "deaf": fleet.deaf,
+        "unobservable": fleet.unobservable,
+        "unresponsive": fleet.unresponsive,
         "crashing": fleet.crashing,
+        "unreachable": fleet.unreachable,
     }

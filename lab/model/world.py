@@ -1,38 +1,26 @@
-"""A small world under ``decide``: workloads, their controller and their trainers, as values.
+"""A small world under ``decide``: a cluster, its metrics, and an operator that decides, commits and acts.
 
-It stands below the port of the pure core only: what the real API server, Deployment controller and trainer do with the same
-writes is held in tests/cluster and tests/e2e. The property tests and the model explorer run in this one world.
+It stands below the port of the pure core only. The property tests and the model explorer run in this one world.
 """
 
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from lab.model.cluster import Cluster
+from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_wire, parse_assignment
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
-from precision_operator.api.policy import Policy
+from precision_operator.api.policy import Policy, deleted_policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Status, parse_status, status_to_wire
-from precision_operator.contract import FINALIZER
-from precision_operator.core.actions import (
-    Action,
-    GuardPolicy,
-    Latch,
-    ReleasePolicy,
-    RequestPod,
-    Restore,
-    Settle,
-    SettleStage,
-    WriteTemplate,
-)
+from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import Summary, lost_transition, parse_summary, summary_to_wire
+from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.decide import Decision, decide
-from precision_operator.core.model import (
-    Evaluation,
-    Observation,
-    PodSignals,
-    PodView,
-    Request,
-    SettleIntent,
-    WorkloadView,
-)
+from precision_operator.core.lifecycle import lost
+from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request
 from precision_operator.core.windows import TUNINGS
 
 GOOD = {
@@ -44,151 +32,134 @@ GOOD = {
     Signal.MEMORY: 0.6,
 }
 
+ECHO_SECONDS = 30.0
+"""So long a rollback waits for admission before it takes pods away: a new API server may be without it for that time."""
+
+_SUMMARY_BYTES = 16 * 1024
+
 
 @dataclass
-class World:
-    """Everything outside of the operator."""
+class World(Cluster):
+    """Everything outside of the operator, and the operator's passes."""
 
     policy: Policy
-    status: Status = field(default_factory=Status)
-    workloads: dict[str, WorkloadView] = field(default_factory=dict)
-    modes: dict[str, tuple[Mode, int]] = field(default_factory=dict)
-    """What each pod's process really trains in, and the generation it applied."""
+    state: State = field(default_factory=State)
+    summary: Summary = field(default_factory=Summary)
+    """The policy's status."""
     bad: dict[str, dict[Signal, float]] = field(default_factory=dict)
     """Workload → values that differ from GOOD while it trains in reduced precision."""
     everywhere: dict[Signal, float] = field(default_factory=dict)
     """Values that differ from GOOD on all workloads, in any precision."""
-    blind: set[str] = field(default_factory=set)
-    """Workloads, or single pods, that Prometheus does not see."""
-    down: bool = False
-    """Prometheus is away."""
-    deaf: set[str] = field(default_factory=set)
-    """Workloads, or single pods, whose trainers take no request."""
-    crashing: set[str] = field(default_factory=set)
-    """Workloads whose pods crash, whatever their precision: no metrics, no request taken."""
+    unobservable: set[str] = field(default_factory=set)
+    """Workloads, or single pods, that Prometheus has no samples of."""
+    metrics_away: bool = False
+    """Prometheus does not answer."""
     poisoned: set[str] = field(default_factory=set)
     """Workloads whose weights are NaN: non-finite losses in every precision."""
-    referenced: dict[str, Mode] = field(default_factory=dict)
-    """Workload → the mode that a ConfigMap gives its pods, where its template takes it from there."""
     cured_by: dict[str, Rung] = field(default_factory=dict)
     """Workload → what ends its overflow."""
-    originals: dict[str, Mode | None] = field(default_factory=dict)
-    """Workload → what its template said before our first write."""
+    strangers: dict[str, PodSignals] = field(default_factory=dict)
+    """Pods of other workloads, or with a forged owner, that Prometheus reports beside ours."""
     continuous_since: float = 0.0
     """Since when this operator process has watched the metrics."""
-    now: float = 1000.0
+    committed_at: float = 0.0
+    """When the generation of the assignment was committed."""
     writes: int = 0
-    status_writes: int = 0
+    """On pods."""
+    commits: int = 0
+    """Of the assignment."""
+    summaries: int = 0
+    """Writes of the policy's status."""
     restarts: dict[str, int] = field(default_factory=dict)
+    """Workload → how many of its pods the operator has taken away."""
     log: list[tuple[str, str]] = field(default_factory=list)
     restart_slots: int = 5
-    serial: int = 0
-
-    def add(self, name: str, *, hot: bool = True, pods: int = 1, mode: Mode = Mode.FP32) -> None:
-        """A new workload, its pods running in ``mode``."""
-        workload = WorkloadView(
-            namespace="ns",
-            name=name,
-            uid=f"uid-{name}",
-            hot=hot,
-            literal=not hot,
-            template_mode=mode,
-            replicas=pods,
-            updated_replicas=pods,
-        )
-        self.workloads[name] = workload
-        self._start_pods(name)
-
-    def add_referencing(self, name: str, mode: Mode, *, pods: int = 1) -> None:
-        """A new workload that takes its mode from a ConfigMap: only its processes know which it is."""
-        self.add(name, hot=False, pods=pods)
-        self.referenced[name] = mode
-        self.workloads[name] = replace(self.workloads[name], template_mode=None)
-        self._start_pods(name)
-
-    def _start_pods(self, name: str) -> None:
-        workload = self.workloads[name]
-        pods = []
-        for _ in range(workload.replicas):
-            self.serial += 1
-            pod = PodView(
-                name=f"{name}-{self.serial}",
-                uid=f"pod-{self.serial}",
-                hot=workload.hot,
-                started_mode=workload.template_mode,
-                request=workload.template_request if workload.hot else None,
-                ready=name not in self.crashing,
-                crashing=name in self.crashing,
-            )
-            pods.append(pod)
-            generation = pod.request.generation if pod.request else 0
-            self.modes[pod.name] = (pod.effective_mode or self.referenced[name], generation)
-        self.workloads[name] = replace(workload, pods=tuple(pods), updated_replicas=workload.replicas, observed=True)
 
     def observe(self) -> Observation:
         """What the operator would gather now."""
-        pods: dict[str, PodSignals] = {}
-        errors = {}
-        if self.down:
-            errors = dict.fromkeys(("ack", "steps", *Signal), "MetricsUnavailable: refused")
-        for workload in self.workloads.values():
-            if self.down or workload.name in self.blind | self.crashing:
+        pods: dict[str, PodSignals] = {} if self.metrics_away else dict(self.strangers)
+        errors = dict.fromkeys(("ack", "steps", *Signal), "MetricsUnavailable: refused") if self.metrics_away else {}
+        for name, workload in self.workloads.items():
+            if self.metrics_away or name in self.unobservable | self.crashing:
                 continue
             for pod in workload.pods:
-                if pod.name in self.blind:
-                    continue
-                mode, generation = self.modes[pod.name]
-                values = {**GOOD, **self.everywhere}
-                if mode is Mode.FP32:
-                    values.pop(Signal.OVERFLOW)
-                else:
-                    values.update(self.bad.get(workload.name, {}))
-                if mode is Mode.BF16 and self.cured_by.get(workload.name) is Rung.BF16:
-                    values[Signal.OVERFLOW] = 0.0
-                if workload.name in self.poisoned:
-                    values[Signal.NON_FINITE] = 2.0
-                pods[pod.name] = PodSignals(mode, generation, self.now, 1000.0, values)
+                if pod.name in self.modes and pod.name not in self.unobservable:
+                    mode, generation = self.modes[pod.name]
+                    pods[pod.name] = PodSignals(mode, generation, self.now, 1000.0, self._values(name, mode))
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)
-        return Observation(
-            workloads=tuple(sorted(self.workloads.values(), key=lambda w: w.name)),
+        seen = Observation(
             evaluation=evaluation,
             restart_slots=self.restart_slots,
+            admission=self._admission(),
             writer="test",
             epoch=1,
         )
+        return self._selected(seen)
+
+    def _values(self, name: str, mode: Mode) -> Mapping[Signal, float]:
+        values = {**GOOD, **self.everywhere}
+        if mode is Mode.FP32:
+            values.pop(Signal.OVERFLOW)
+        else:
+            values.update(self.bad.get(name, {}))
+        if mode is Mode.BF16 and self.cured_by.get(name) is Rung.BF16:
+            values[Signal.OVERFLOW] = 0.0
+        if name in self.poisoned:
+            values[Signal.NON_FINITE] = 2.0
+        return values
+
+    def _admission(self) -> Admission:
+        if self.echoed:
+            return Admission(True, "Enforced", "every API server knows the assignment")
+        return Admission(None, "AwaitingEcho", "an API server has not acknowledged the assignment")
+
+    def _selected(self, seen: Observation) -> Observation:
+        """What the selector in force matches, and what the policy's own does."""
+        own, force = self.policy.spec.selector, self.state.selector
+        after = frozenset(w.key for n, w in self.workloads.items() if own.matches(self.labels[n]))
+        before = frozenset(w.key for n, w in self.workloads.items() if force.matches(self.labels[n]))
+        edited = not force.empty and force != own
+        selected = after | before if edited else after
+        workloads = sorted((w for w in self.workloads.values() if w.key in selected), key=lambda w: w.name)
+        return replace(seen, workloads=tuple(workloads), matching=(before, after) if edited else None)
 
     def decide(self) -> Decision:
         """One pass, without acting."""
-        return decide(self.policy, self.status, self.observe(), self.now)
+        return decide(self.policy, self.state, self.observe(), self.now)
 
     def commit(self, decision: Decision) -> None:
-        """The status goes over the wire and back, as it does on the API server."""
-        if decision.status != self.status:
-            self.status_writes += 1
-            assert parse_status(status_to_wire(decision.status)) == decision.status, (
-                "the status does not survive the wire"
-            )
-        self.status = decision.status
+        """The state goes over the wire and back, as it does on the API server."""
+        state = decision.state
+        if state != self.state or self.assignment is None:
+            self.commits += 1
+            wire = assignment_to_wire(state)
+            assert parse_assignment(wire) == state, "the state does not survive the wire"
+            assert len(json.dumps(wire)) < OBJECT_LIMIT_BYTES
+        if state.generation != self.state.generation:
+            self.committed_at = self.now
+        self.state = state
+        self.publish(state)
+
+    def report(self, decision: Decision) -> None:
+        """The summary becomes the policy's status."""
+        if self.policy.deleted or decision.summary == self.summary:
+            return
+        wire = summary_to_wire(decision.summary)
+        assert summary_to_wire(parse_summary(wire)) == wire, "the summary does not survive the wire"
+        assert len(json.dumps(wire)) < _SUMMARY_BYTES
+        self.summary = decision.summary
+        self.summaries += 1
 
     def act(self, action: Action) -> None:
         """Carry out one write, with the tests that guard it."""
         match action:
-            case Latch():
-                latched = self._guarded(action)
-                if latched is not None:
-                    self.workloads[latched.name] = replace(latched, latch=action.mode)
             case RequestPod():
                 self._request(action)
-            case WriteTemplate():
-                self._write_template(action)
-            case Settle():
-                self._settle(action)
-            case Restore():
-                self._restore(action)
-            case GuardPolicy():
-                self.policy = replace(self.policy, finalizers=(FINALIZER,))
-            case ReleasePolicy():
-                self.policy = replace(self.policy, finalizers=())
+            case DeletePod():
+                self._delete(action)
+            case DeleteAssignment():
+                self.state = State()
+                self.publish(None)
 
     def _request(self, action: RequestPod) -> None:
         workload = self.workloads.get(action.workload.name)
@@ -199,8 +170,8 @@ class World:
             if pod.uid == action.pod.uid and pod.request == action.pod.request:
                 pod = replace(pod, request=Request(action.generation, action.mode))
                 self.writes += 1
-                flag = " rewind" if action.rewind else ""
-                self.log.append((workload.name, f"request {action.mode} {action.generation}{flag}"))
+                flags = "".join(f" {flag}" for flag in ("rewind", "checkpoint") if getattr(action, flag))
+                self.log.append((workload.name, f"request {action.mode} {action.generation}{flags}"))
                 self._tune(workload.name, action)
             pods.append(pod)
         self.workloads[workload.name] = replace(workload, pods=tuple(pods))
@@ -210,114 +181,72 @@ class World:
         if rung is None:
             return
         self.log.append((name, str(rung)))
-        if name not in self.deaf and self.cured_by.get(name) is rung:
+        if name not in self.unresponsive and self.cured_by.get(name) is rung:
             self.bad.pop(name, None)
 
-    def _guarded(self, action: WriteTemplate | Settle | Latch) -> WorkloadView | None:
-        workload = self.workloads.get(action.workload.name)
-        if workload is None or workload.generation_raw != action.workload.generation_raw:
-            return None
-        self.writes += 1
-        if not workload.has_original:
-            self.originals[workload.name] = workload.template_mode
-        return replace(workload, generation_raw=str(action.generation), has_original=True)
-
-    def _write_template(self, action: WriteTemplate) -> None:
-        workload = self._guarded(action)
-        if workload is None:
+    def _delete(self, action: DeletePod) -> None:
+        if not self.may_take_away:
             return
-        request = Request(action.generation, action.mode) if workload.hot else None
-        self.workloads[workload.name] = replace(
-            workload,
-            template_mode=action.mode,
-            template_request=request,
-            latch=action.latch,
-            observed=True,
-            paused=workload.settle.was_paused if workload.settle else workload.paused,
-            settle=None,
-        )
-        if workload.pods:
-            self.restarts[workload.name] = self.restarts.get(workload.name, 0) + 1
-        self.log.append((workload.name, f"template {action.mode}"))
-        self._start_pods(workload.name)
+        name = action.workload.name
+        if self.take_away(name, action.pod.uid):
+            self.writes += 1
+            self.restarts[name] = self.restarts.get(name, 0) + 1
+            self.log.append((name, "delete pod"))
 
-    def _restore(self, action: Restore) -> None:
-        workload = self.workloads.get(action.workload.name)
-        if workload is None or workload.generation_raw != action.workload.generation_raw or not workload.has_original:
-            return
-        self.writes += 1
-        restarts = workload.template_mode is not self.originals[workload.name] or workload.template_request is not None
-        self.workloads[workload.name] = replace(
-            workload,
-            template_mode=self.originals.pop(workload.name),
-            template_request=None,
-            has_original=False,
-            latch=None,
-            settle=None,
-            paused=workload.settle.was_paused if workload.settle else workload.paused,
-        )
-        if restarts:
-            self._start_pods(workload.name)
+    @property
+    def may_take_away(self) -> bool:
+        """The controller's rule: replacements must get the new mode. A rollback waits for that 30 s, and no longer.
 
-    def _settle(self, action: Settle) -> None:
-        current = self.workloads.get(action.workload.name)
-        if current is None or current.settle != action.workload.settle:
-            return  # the write tests the settle annotation too
-        if action.stage is SettleStage.REPLICASET and not current.paused:
-            return  # the adapter refuses: the controller would roll out
-        workload = self._guarded(action)
-        if workload is None:
-            return
-        match action.stage:
-            case SettleStage.PAUSE:
-                seen = action.workload
-                if current.paused is not seen.paused:
-                    return  # the write tests this as well: else a second pause would take the first for the owner's
-                was_paused = seen.settle.was_paused if seen.settle else seen.paused
-                intent = SettleIntent(action.generation, action.mode, was_paused)
-                workload = replace(workload, settle=intent, paused=True)
-            case SettleStage.REPLICASET:
-                workload = replace(workload, updated_replicas=0)
-            case SettleStage.RESUME:
-                assert workload.settle is not None
-                workload = replace(
-                    workload,
-                    template_mode=action.mode,
-                    template_request=Request(action.generation, action.mode),
-                    latch=action.latch,
-                    paused=workload.settle.was_paused,
-                    settle=None,
-                    updated_replicas=workload.replicas,
-                )
-        self.workloads[workload.name] = workload
-
-    def train(self, name: str | None = None) -> None:
-        """Trainers take the request at their next step boundary."""
-        for workload in self.workloads.values():
-            if name not in (None, workload.name) or workload.name in self.deaf | self.crashing:
-                continue
-            for pod in workload.pods:
-                _, applied = self.modes[pod.name]
-                if pod.hot and pod.request and pod.request.generation > applied and pod.name not in self.deaf:
-                    self.modes[pod.name] = (pod.request.mode, pod.request.generation)
+        Without its policy there is no echo to ask for; what comes back wrong is taken away once more.
+        """
+        state = self.state
+        emergency = state.phase is Phase.ROLLING_BACK or (state.phase is Phase.DEGRADED and bool(state.restarts))
+        waited = emergency and self.now - self.committed_at >= ECHO_SECONDS
+        return self.echoed or waited or self.policy.deleted
 
     def step(self, seconds: float = 15.0) -> Decision:
         """One whole pass and what follows from it."""
         decision = self.decide()
+        self.carry_out(decision)
+        self.train()
+        self.turn()
+        self.now = round(self.now + seconds, 3)
+        return decision
+
+    def carry_out(self, decision: Decision) -> None:
+        """Commit, act, report."""
         self.commit(decision)
         for action in decision.actions:
             self.act(action)
-        self.train()
-        self.now = round(self.now + seconds, 3)
-        return decision
+        self.report(decision)
 
     def run(self, passes: int, seconds: float = 15.0) -> None:
         """Several passes."""
         for _ in range(passes):
             self.step(seconds)
 
-    def really_in(self, mode: Mode) -> set[str]:
-        """The workloads whose processes all train in ``mode``."""
-        return {
-            w.name for w in self.workloads.values() if w.pods and all(self.modes[p.name][0] is mode for p in w.pods)
-        }
+    @property
+    def gone(self) -> bool:
+        """Policy and assignment are deleted: nobody decides anything any more."""
+        return self.policy.deleted and self.assignment is None
+
+    def delete_policy(self) -> None:
+        """What is known of the policy from now on is what its assignment kept."""
+        state, old = self.state, self.policy
+        self.policy = deleted_policy(
+            old.namespace,
+            old.name,
+            uid=state.policy_uid,
+            generation=state.observed_generation,
+            settings=state.settings,
+        )
+
+    def recreate_policy(self, policy: Policy) -> None:
+        """A policy of that name is created: its status is empty, the assignment is what it was."""
+        self.policy, self.summary = policy, Summary()
+
+    def lose_assignment(self) -> None:
+        """Somebody deletes the assignment under its policy: new pods start as their templates have them."""
+        transition = lost_transition(summary_to_wire(self.summary))
+        self.state = lost(self.policy, transition_id=transition) if transition is not None else State()
+        self.publish(None)

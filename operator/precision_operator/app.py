@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
 from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
@@ -22,8 +21,12 @@ from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
 from precision_operator.shell.act import Actor
 from precision_operator.shell.alerts import Alerts
+from precision_operator.shell.echo import Echoes
+from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.fence import Fence
 from precision_operator.shell.gather import Gatherer
+from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.nodes import LabelledNodes
@@ -31,6 +34,7 @@ from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
+from precision_operator.shell.restarts import Restarts
 from precision_operator.shell.retention import Retention
 from precision_operator.shell.sink import InventorySink
 from precision_operator.shell.worker import Worker
@@ -61,8 +65,7 @@ class App:
         self._clock = clock = SystemClock()
         self._watchdog = Watchdog(clock)
         self._queue: WorkQueue[PolicyKey] = WorkQueue(clock)
-        adapter = DeploymentAdapter()
-        self._inventory = Inventory(adapter, namespaces=settings.watch_namespaces)
+        self._inventory = Inventory(namespaces=settings.watch_namespaces)
         self._sink = InventorySink(self._inventory, enqueue=self._queue.add, heartbeat=self._watchdog.beat)
         self._elector = LeaseElector(
             client,
@@ -74,7 +77,25 @@ class App:
             on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
         )
         self._sources = {name: PrometheusSource(name, endpoint) for name, endpoint in settings.prometheus.items()}
-        expectations = Expectations(clock)
+        limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
+        events = EventRecorder(client, identity=settings.identity)
+        restarts = Restarts(clock)
+        enforcement = Enforcement(
+            client,
+            echoes=Echoes(client, clock),
+            installed=InstalledPolicies(client, clock, namespace=settings.namespace),
+            inventory=self._inventory,
+            clock=clock,
+        )
+        actor = Actor(
+            client,
+            events=events,
+            limiter=limiter,
+            expectations=Expectations(clock),
+            enforcement=enforcement,
+            fence=Fence(client, clock, required=settings.require_fence),
+            clock=clock,
+        )
         gatherer = Gatherer(
             inventory=self._inventory,
             nodes=LabelledNodes(client, clock),
@@ -86,25 +107,18 @@ class App:
                 allow_raw=settings.allow_raw_queries,
             ),
             elector=self._elector,
-            expectations=expectations,
+            actor=actor,
+            enforcement=enforcement,
+            restarts=restarts,
             settings=settings,
             clock=clock,
         )
-        limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
-        events = EventRecorder(client, identity=settings.identity)
         self._investigator = Investigator(
             client,
             sources=self._sources,
             events=events,
             retention=Retention(client, settings.incidents),
             failed=metrics.report_error,
-        )
-        actor = Actor(
-            client,
-            adapter=adapter,
-            events=events,
-            limiter=limiter,
-            expectations=expectations,
         )
         self._reporter = Reporter(
             client,
@@ -121,6 +135,8 @@ class App:
                 client,
                 gatherer=gatherer,
                 actor=actor,
+                enforcement=enforcement,
+                restarts=restarts,
                 metrics=metrics,
                 clock=clock,
                 reporter=self._reporter,
@@ -196,7 +212,7 @@ class App:
 
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
-        for key in self._inventory.policies():
+        for key in self._inventory.policy_keys():
             self._queue.add(key)
 
 

@@ -18,13 +18,10 @@ ECHO = f"{PREFIX}/echo"
 
 LOSS_SCALE_FACTOR = "lossScaleFactor"
 """Key of a request: the loss scale is multiplied by this once; [2^-16, 2^16]."""
+CHECKPOINT = "checkpoint"
+"""Key of a request: save a checkpoint at the step boundary at which the request is applied."""
 GROWTH_INTERVAL = "growthInterval"
 """Key of a request: good steps until the loss scale grows, from then on; [1, 10^9]."""
-
-GENERATION = f"{PREFIX}/generation"
-ORIGINAL = f"{PREFIX}/original"
-LATCH = f"{PREFIX}/latch"
-SETTLE = f"{PREFIX}/settle"
 
 PROMOTE = f"{PREFIX}/promote"
 RETRY = f"{PREFIX}/retry"
@@ -36,8 +33,6 @@ ACK = f"{PREFIX}/ack-"
 STAMP = "-by"
 """Follows a command's name: who gave it, written by the API server (manifests/admission/commands.yaml)."""
 SUSPEND_BY = f"{PREFIX}/suspend-by"
-
-FINALIZER = f"{PREFIX}/restore"
 
 MAX_GENERATION = 2**49
 """Half of what a trainer can carry. What stands above was counted by nobody: it is not believed, and overwritten."""

@@ -12,6 +12,9 @@
     │   ├── TooManyRequests     429; carries retry_after_seconds
     │   ├── Forbidden           403: a verb is missing from the ServiceAccount's role
     │   └── Unavailable         5xx, time-outs, broken connections
+    ├── NotConfirmed            admission has not echoed what was committed: nothing may depend on it yet
+    ├── NewerVersion            the state was written by a newer operator
+    ├── Unfenced                the API server would let the operator do what it must not
     └── SignalError             a metric query gave no answer that can be believed
         ├── QueryInvalid        Prometheus says the query does not parse
         └── SourceUnavailable   no answer in time, or one that is not Prometheus'
@@ -88,6 +91,24 @@ class Unavailable(KubeError):
     """The API server is away, slow or broken; the outcome of a write is not known."""
 
     reason = "Unavailable"
+
+
+class NotConfirmed(OperatorError):
+    """Admission has not echoed the committed generation."""
+
+    reason = "AdmissionNotConfirmed"
+
+
+class Unfenced(OperatorError):
+    """Nothing holds the operator to the writes that it needs: it writes none."""
+
+    reason = "Unfenced"
+
+
+class NewerVersion(OperatorError):
+    """A newer operator wrote the state: this one writes nothing."""
+
+    reason = "NewerVersion"
 
 
 class SignalError(OperatorError):

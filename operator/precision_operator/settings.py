@@ -114,9 +114,10 @@ class Settings:
     notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
     """Who is told of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
-    """How many workloads may be restarting at once, in the whole cluster, emergencies included."""
-    settle_budget: int = 10
-    """How many settles may be under way at once."""
+    """How many workloads may be restarting at once, in the whole cluster. Emergencies do not wait for their turn."""
+    require_fence: bool = True
+    """Write nothing unless the API server denies what the operator must not do (manifests/admission/fence.yaml). False is
+    for development, where it runs with a person's rights."""
     writes_per_second: float = 200.0
     """Ceiling of our writes to the API server; emergencies go first."""
     concurrent_writes: int = 32

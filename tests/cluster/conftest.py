@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
-from lab.cluster.manifests import apply_product
+from lab.cluster.manifests import apply_product, operator_access
 from lab.waiting import wait_for
-from tests.cluster.fleet import deployment
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import deployment
+from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Scene, staged
+from tests.support.shadow_trainers import ShadowTrainers
 
 _HERE = Path(__file__).parent
 
@@ -53,10 +53,16 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.fixture(scope="session")
+def operator_kubeconfig(control_plane: ControlPlane) -> Path:
+    """The installed operator's rights, and its fence."""
+    return operator_access(control_plane)
+
+
 @pytest.fixture
-def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers and a literal one, their metrics in Prometheus, no operator yet."""
-    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path) as scene:
+    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, operator=operator_kubeconfig) as scene:
         scene.apply(*(deployment(name) for name in HOT), deployment("literal", hot=False))
         wait_for(lambda: len(scene.shadow.modes()) == 5, what="pods of all five", seconds=PATIENCE_SECONDS)
         yield scene

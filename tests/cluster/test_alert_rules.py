@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lab.prometheus import prometheus_program
-from tests.cluster.fleet import Json
+from tests.support.cluster_fleet import Json
 
 RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "alerts.yaml"
 POD = 'namespace="team",pod="a"'

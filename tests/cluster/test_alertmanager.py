@@ -10,8 +10,8 @@ import yaml
 from lab.alertmanager import Alertmanager
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json
-from tests.cluster.scene import Scene, break_two, promoted, scraping
+from tests.support.cluster_fleet import Json
+from tests.support.cluster_scene import Scene, break_two, promoted, scraping
 
 RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "alerts.yaml"
 

@@ -13,9 +13,9 @@ from kubernetes import client, config
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import NO_SPEED, PATIENCE_SECONDS, Scene, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment, policy
+from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, Scene, staged
+from tests.support.shadow_trainers import ShadowTrainers
 
 BUDGET = 2
 LITERAL = [f"literal-{index}" for index in range(6)]

@@ -14,10 +14,10 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.shell.nodes import LabelledNodes
 from precision_operator.signals.queries import BUILT_IN, render
-from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import bind, side_by_side
-from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_down
-from tests.cluster.shadow import Fault
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
+from tests.support.shadow_trainers import Fault
+from tests.support.side_by_side import bind, side_by_side
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)
@@ -103,7 +103,7 @@ def test_a_severe_breach_pre_empts_the_comparison(fleets: dict[str, Scene]) -> N
     scene.shadow.faults = dict.fromkeys(FAULTY, SEVERE)
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P1", "Emergency")
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
 
 
 def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Scene]) -> None:
@@ -116,7 +116,7 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Sce
     incident = status["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
     assert incident["decidedAt"] < status["comparison"]["endedAt"] <= incident["lastAckAt"] <= incident["deadlineAt"]
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
 
 
 def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets: dict[str, Scene]) -> None:
@@ -130,7 +130,7 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
     assert f"promote={number}" in told["message"]
     scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
 
 
 def test_breached_workloads_on_labelled_nodes_are_the_canary(fleets: dict[str, Scene]) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import LITERAL, bind, side_by_side, told
-from tests.cluster.scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
-from tests.cluster.shadow import Fault
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
+from tests.support.shadow_trainers import Fault
+from tests.support.side_by_side import LITERAL, bind, side_by_side, told
 
 HALF: Json = {"steps": [{"setWeight": 40}, {"pause": {}}, {"setWeight": 100}]}
 POLICIES: dict[str, Json] = {

@@ -15,8 +15,8 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.kubeconfig import write_kubeconfig
 from lab.waiting import wait_for
-from tests.cluster.fleet import deployment, policy
-from tests.cluster.scene import HOT, Scene
+from tests.support.cluster_fleet import deployment, policy
+from tests.support.cluster_scene import HOT, Scene
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]

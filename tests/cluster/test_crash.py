@@ -21,9 +21,9 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, Operation, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import LeaseSettings, PrometheusEndpoint, Settings
-from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import NO_SPEED, PATIENCE_SECONDS, scraping
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment, policy
+from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, scraping
+from tests.support.shadow_trainers import ShadowTrainers
 
 HOT = [f"hot-{i}" for i in range(4)]
 LEASE = LeaseSettings(duration_seconds=2.0, renew_seconds=1.5, retry_seconds=0.3)

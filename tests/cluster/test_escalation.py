@@ -11,10 +11,18 @@ import pytest
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, deployment
-from tests.cluster.fleets import REQUEST, pods
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Scene, assert_all_down, break_two, promoted, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment
+from tests.support.cluster_scene import (
+    HOT,
+    PATIENCE_SECONDS,
+    Scene,
+    assert_all_in_fallback,
+    break_two,
+    promoted,
+    staged,
+)
+from tests.support.shadow_trainers import ShadowTrainers
+from tests.support.side_by_side import REQUEST, pods
 
 DEAF = HOT[0]
 
@@ -70,7 +78,7 @@ def test_who_does_not_acknowledge_is_restarted_and_nobody_else_and_a_missed_dead
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["severity"], incident["strategy"], incident["escalated"]) == ("P1", "Emergency", True)
     assert incident["lastPatchAt"] < incident["deadlineAt"] < incident["lastAckAt"]
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
     after = uids(scene)
     assert {workload for workload in HOT if before[workload] != after[workload]} == {DEAF}
     events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]

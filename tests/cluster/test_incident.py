@@ -14,9 +14,9 @@ from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import main
-from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import HOT, NO_SPEED, Scene, assert_all_down, break_two, staged
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, staged
+from tests.support.shadow_trainers import ShadowTrainers
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
 
@@ -71,7 +71,7 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     promoted(scene)
     break_two(scene)
     scene.wait_phase("Held")
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
     closed = wait_incident(scene, "Closed")
     report, name = closed["report"], closed["metadata"]["name"]
     assert "ownerReferences" not in closed["metadata"]
@@ -151,7 +151,7 @@ def test_finished_incidents_are_kept_up_to_a_number(scene: Scene) -> None:
     promoted(scene)
     break_two(scene)
     first = scene.wait_phase("Held")
-    assert_all_down(scene)
+    assert_all_in_fallback(scene)
     wait_for(lambda: len(incidents(scene)) == 1, what="the first incident", seconds=60, found=scene.operators.logs)
     scene.shadow.overflow = {}
     number = first["transitionId"]
@@ -176,7 +176,7 @@ def test_a_rollback_goes_on_where_the_crd_of_incidents_is_missing(scene: Scene) 
         promoted(scene)
         break_two(scene)
         scene.wait_phase("Held")
-        assert_all_down(scene)
+        assert_all_in_fallback(scene)
     finally:
         kept = {"name": definition["metadata"]["name"], "labels": definition["metadata"].get("labels", {})}
         scene.kubectl.apply({**{k: v for k, v in definition.items() if k != "status"}, "metadata": kept})

@@ -11,10 +11,10 @@ import pytest
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
-from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import side_by_side, told
-from tests.cluster.scene import HOT, NO_SPEED, Scene
-from tests.cluster.shadow import Fault
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene
+from tests.support.shadow_trainers import Fault
+from tests.support.side_by_side import side_by_side, told
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5)

@@ -12,10 +12,10 @@ from lab.cluster import ControlPlane
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
-from tests.cluster.fleet import Json, policy
-from tests.cluster.fleets import side_by_side, told
-from tests.cluster.scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
-from tests.cluster.shadow import Fault
+from tests.support.cluster_fleet import Json, policy
+from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
+from tests.support.shadow_trainers import Fault
+from tests.support.side_by_side import side_by_side, told
 
 PREFIX = "precision.genesis.ai"
 FLEET = 5

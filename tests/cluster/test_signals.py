@@ -9,9 +9,9 @@ import pytest
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, deployment, policy
-from tests.cluster.scene import NO_SPEED, Scene, staged
-from tests.cluster.shadow import Fault, ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment, policy
+from tests.support.cluster_scene import NO_SPEED, Scene, staged
+from tests.support.shadow_trainers import Fault, ShadowTrainers
 
 OWN = (
     "sum by (pod) (increase(genesis_fp16_overflow_steps_total[$window]))"

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+from precision_operator.kube.workloads.deployment import DeploymentAdapter
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import JsonObject
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
 from precision_operator.settings import Settings
 from precision_operator.shell.inventory import Inventory, Kind
 from precision_operator.shell.registry import WatchLost, build_registry, run_kopf

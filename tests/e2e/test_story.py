@@ -48,20 +48,27 @@ def test_hot_workloads_lose_no_step_and_no_pod(report: Report) -> None:
     assert report["hot"]["steps_lost"] == 0
 
 
-def test_literal_workload_restarts_and_resumes_from_its_checkpoint(report: Report) -> None:
+def test_restart_only_workload_resumes_from_its_checkpoint(report: Report) -> None:
     assert report["restart"]["pods"] == 1
     assert report["restart"]["steps_lost"] == 0
 
 
-def test_rollback_is_settled_without_a_rollout(report: Report) -> None:
+def test_full_node_gives_its_only_accelerator_to_the_replacement(report: Report) -> None:
+    assert report["full_node_restart"]["pods"] == 1
+    assert report["full_node_restart"]["breach_to_last_ack_seconds"] < 120
+
+
+def test_no_template_is_written_or_rolled_out_while_somebody_applies_them_again(report: Report) -> None:
     assert report["all_fp32"]
-    assert report["settled_without_rollout"]
+    assert (report["template_writes"], report["template_rollouts"]) == (0, 0)
+    assert report["reapplier_writes"] > 10
+    assert report["checks"]["templates are byte-equal"]
 
 
-def test_gate_holds_with_the_operator_away(report: Report) -> None:
+def test_new_pods_start_in_the_fallback_with_the_operator_away(report: Report) -> None:
     assert report["gate"] == {"operator_replicas": 0, "new_pod_modes": ["fp32"]}
 
 
 def test_rollback_costs_no_more_writes_than_its_budget(report: Report) -> None:
-    """Hot: N x (pods + 3) + 20, settle included; the literal one 1."""
-    assert report["api_writes"] <= 5 * (1 + 3) + 1 + 20
+    """Hot: one for each of 5 pods; restart: two for one pod; and 10."""
+    assert report["api_writes"] <= 5 + 2 * 1 + 10

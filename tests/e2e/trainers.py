@@ -17,7 +17,7 @@ from lab.demo.metrics import Metrics
 from lab.demo.stage import workload_of
 from lab.images import TRAINER
 from lab.waiting import wait_for
-from tests.cluster.scene import Operators
+from tests.support.cluster_scene import Operators
 
 PREFIX = "precision.genesis.ai"
 # The operator's answers are the matter here: the trainers' own sentinel would be faster.

@@ -4,7 +4,7 @@ import pytest
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import ALERTING
 from tests.property.policies import FAST, policy
@@ -25,7 +25,7 @@ def breach(world: World, values: dict[Signal, float]) -> None:
 
 
 def alert(world: World) -> Condition:
-    return next(c for c in world.status.conditions if c.type == ALERTING)
+    return next(c for c in world.state.conditions if c.type == ALERTING)
 
 
 MILD = [
@@ -40,20 +40,20 @@ def test_a_mild_breach_is_told_after_its_time_once_and_rolls_nothing_back(
 ) -> None:
     world = fleet()
     world.run(12)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     breach(world, {signal: value})
     world.step()
     began, told = world.now - 15.0, []
     while world.now < began + seconds + 600.0:
         decision = world.step()
         told += [a for a in decision.actions if isinstance(a, Notify)]
-        assert (alert(world).status == "True") is (world.now - 15.0 - began >= seconds)
-    assert world.status.phase is Phase.HEALTHY
+        assert (alert(world).state == "True") is (world.now - 15.0 - began >= seconds)
+    assert world.state.phase is Phase.HEALTHY
     assert [notice.reason for notice in told] == [reason]
     assert "hot-0, hot-1, hot-2, hot-3" in told[0].message
     breach(world, {})
     world.step()
-    assert alert(world).status == "False"
+    assert alert(world).state == "False"
 
 
 @pytest.mark.parametrize(("signal", "value", "seconds", "reason"), MILD)
@@ -63,11 +63,11 @@ def test_a_mild_breach_holds_the_next_step_from_its_first_evaluation_on(
     world = fleet()
     breach(world, {signal: value})
     world.run(20)
-    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
-    assert next(c for c in world.status.conditions if c.type == "Progressing").reason == "EvidenceInsufficient"
+    assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
+    assert next(c for c in world.state.conditions if c.type == "Progressing").reason == "EvidenceInsufficient"
     breach(world, {})
     world.run(8)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_a_standing_alert_costs_no_write() -> None:
@@ -75,7 +75,7 @@ def test_a_standing_alert_costs_no_write() -> None:
     world.run(12)
     breach(world, {Signal.MEMORY: 0.9})
     world.run(80)
-    assert alert(world).status == "True"
+    assert alert(world).state == "True"
     writes = world.status_writes + world.writes
     world.run(20)
     assert world.status_writes + world.writes == writes
@@ -88,10 +88,10 @@ def test_newcomers_join_no_fleet_that_people_were_told_of() -> None:
     world.run(80)
     world.add("hot-9")
     world.run(4)
-    assert "hot-9" not in {m.name for m in world.status.members}
+    assert "hot-9" not in {m.name for m in world.state.members}
     breach(world, {})
     world.run(4)
-    assert "hot-9" in {m.name for m in world.status.members}
+    assert "hot-9" in {m.name for m in world.state.members}
 
 
 def test_the_severity_of_a_mild_breach_is_a_setting() -> None:
@@ -101,7 +101,7 @@ def test_the_severity_of_a_mild_breach_is_a_setting() -> None:
     world.run(12)
     breach(world, {Signal.DIVERGENCE: 0.12})
     world.run(12)
-    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    assert world.state.phase in (Phase.ROLLING_BACK, Phase.HELD)
 
 
 def test_worse_divergence_is_rolled_back_although_milder_was_only_told() -> None:
@@ -111,16 +111,16 @@ def test_worse_divergence_is_rolled_back_although_milder_was_only_told() -> None
     world.run(5)
     breach(world, {Signal.DIVERGENCE: 0.3})
     world.run(2)
-    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
-    assert world.status.incident is not None
-    assert world.status.incident.reason == "LossDiverged"
+    assert world.state.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    assert world.state.incident is not None
+    assert world.state.incident.reason == "LossDiverged"
 
 
 def test_missing_memory_data_promotes_nothing() -> None:
     world = fleet()
     breach(world, {Signal.MEMORY: float("nan")})
     world.run(12)
-    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
+    assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
 
 
 def test_an_alert_names_each_signals_level_time_and_workloads() -> None:

@@ -8,7 +8,7 @@ import pytest
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from tests.property.policies import FAST, policy
 from tests.property.world import World
 
@@ -22,7 +22,7 @@ def healthy(nodes: dict[str, str], *, pools: dict[str, str] | None = None, **spe
         world.add(name)
         place(world, name, node=node, pool=(pools or {}).get(name, ""))
     world.run(8)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     return world
 
 
@@ -47,10 +47,10 @@ def test_a_breach_on_one_node_takes_down_its_workloads_and_says_where_and_leaves
     world = healthy(TWO_NODES)
     breach(world, "w0", "w1", "w2")
     world.run(2)
-    assert world.status.phase is Phase.DEGRADED
-    assert {h.name for h in world.status.held} == {"w0", "w1", "w2"}
+    assert world.state.phase is Phase.DEGRADED
+    assert {h.name for h in world.state.held} == {"w0", "w1", "w2"}
     assert world.really_in(Mode.FP16) == {"w3", "w4", "w5"}
-    incident = world.status.incident
+    incident = world.state.incident
     assert incident is not None
     assert incident.scope is Scope.WORKLOAD
     assert "all on node sick, while 3 elsewhere are fine" in incident.message
@@ -62,8 +62,8 @@ def test_a_breach_in_one_pool_is_that_pools_wherever_its_nodes_are() -> None:
     world = healthy(nodes, pools=pools)
     breach(world, "w0", "w1", "w2")
     world.run(2)
-    assert world.status.phase is Phase.DEGRADED
-    assert "all on node pool gpu=t4" in world.status.message
+    assert world.state.phase is Phase.DEGRADED
+    assert "all on node pool gpu=t4" in world.state.message
 
 
 def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
@@ -72,9 +72,9 @@ def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
     world.run(2)
     breach(world, "w0", "w1", "w2", "w3")
     world.run(4)
-    assert world.status.phase in (Phase.ROLLING_BACK, Phase.HELD)
+    assert world.state.phase in (Phase.ROLLING_BACK, Phase.HELD)
     assert world.really_in(Mode.FP32) == set(world.workloads)
-    assert world.status.held == (), "the fleet's rollback holds all of it"
+    assert world.state.held == (), "the fleet's rollback holds all of it"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_without_others_that_are_fine_elsewhere_it_is_the_fleets(
     breach(world, *broken)
     world.blind = set(blind)
     world.step()
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert world.status.incident is not None
-    assert world.status.incident.scope is Scope.FLEET
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert world.state.incident is not None
+    assert world.state.incident.scope is Scope.FLEET
 
 
 def test_a_breach_elsewhere_that_is_not_confirmed_yet_speaks_against_it() -> None:
@@ -105,16 +105,16 @@ def test_a_breach_elsewhere_that_is_not_confirmed_yet_speaks_against_it() -> Non
     world.step()
     breach(world, "w0", "w1", "w4")
     world.step()
-    assert world.status.incident is not None
-    assert world.status.incident.scope is Scope.FLEET
+    assert world.state.incident is not None
+    assert world.state.incident.scope is Scope.FLEET
 
 
 def test_one_workload_alone_says_nothing_of_its_node() -> None:
     world = healthy(TWO_NODES)
     breach(world, "w0")
     world.run(2)
-    assert world.status.phase is Phase.DEGRADED
-    assert "all on" not in world.status.message
+    assert world.state.phase is Phase.DEGRADED
+    assert "all on" not in world.state.message
 
 
 def test_workloads_that_are_bound_to_no_pool_are_in_no_pool_together() -> None:
@@ -122,6 +122,6 @@ def test_workloads_that_are_bound_to_no_pool_are_in_no_pool_together() -> None:
     world = healthy(nodes, pools=spread(6, lambda index: "" if index < 3 else "gpu=a100"))
     breach(world, "w0", "w1", "w2")
     world.step()
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert world.status.incident is not None
-    assert (world.status.incident.scope, "all on" in world.status.message) == (Scope.FLEET, False)
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert world.state.incident is not None
+    assert (world.state.incident.scope, "all on" in world.state.message) == (Scope.FLEET, False)

@@ -12,7 +12,7 @@ from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
 from tests.property.test_awkward_histories import NAN, OVERFLOWS, answer, until
 from tests.property.test_story import promoted
@@ -33,22 +33,22 @@ def by_canary(canary: dict[str, object] | None = None, *, everywhere: bool = Fal
         world.everywhere = dict(SLOW)
     else:
         world.bad = dict.fromkeys(world.workloads, MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     return world
 
 
 def verdict_of(world: World) -> Verdict:
-    assert world.status.comparison is not None
-    return world.status.comparison.verdict
+    assert world.state.comparison is not None
+    return world.state.comparison.verdict
 
 
 def canary_of(world: World) -> set[str]:
-    return {member.name for member in world.status.canary}
+    return {member.name for member in world.state.canary}
 
 
 def compared(world: World) -> World:
     """On to the first look."""
-    until(world, lambda w: w.status.comparison is not None and w.status.comparison.looks > 0, seconds=MINUTE)
+    until(world, lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, seconds=MINUTE)
     return world
 
 
@@ -72,7 +72,7 @@ def pinned(world: World, values: Callable[[World], dict[Signal, float]]) -> None
 def test_one_breached_workload_goes_first_and_the_gate_is_closed() -> None:
     world = by_canary()
     assert incident_of(world) == (Severity.P2, Strategy.CANARY)
-    assert world.status.gate_closed
+    assert world.state.gate_closed
     compared(world)
     assert world.really_in(Mode.FP32) == canary_of(world)
     assert len(canary_of(world)) == 1
@@ -82,15 +82,15 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it_in_batches() -> None:
     world = by_canary()
     begun = world.now
     left = [len(world.really_in(Mode.FP16))]
-    while world.status.phase is not Phase.HELD:
+    while world.state.phase is not Phase.HELD:
         world.step(MINUTE / 4)
         left.append(len(world.really_in(Mode.FP16)))
         assert left[-2] - left[-1] <= 2, "more than a batch at once"
-        assert len(left) < 1000, world.status.message
+        assert len(left) < 1000, world.state.message
     assert verdict_of(world) is Verdict.BETTER
     assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
     assert left[-1] == 0
-    incident, comparison = world.status.incident, world.status.comparison
+    incident, comparison = world.state.incident, world.state.comparison
     assert incident is not None
     assert comparison is not None
     assert comparison.ended_at is not None
@@ -106,21 +106,21 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     assert verdict_of(world) is Verdict.NO_DIFFERENCE
     assert world.now - begun >= 7200.0
-    assert world.status.comparison is not None
-    assert world.status.comparison.ended_at == world.now - MINUTE
+    assert world.state.comparison is not None
+    assert world.state.comparison.ended_at == world.now - MINUTE
     assert {name for name, w in world.workloads.items() if w.latch is Mode.FP32} == canary_of(world)
     world.run(600, MINUTE)
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert world.status.reason == "CanaryNoDifference"
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert world.state.reason == "CanaryNoDifference"
     assert world.really_in(Mode.FP32) == canary_of(world)
-    progressing = {c.type: c for c in world.status.conditions}["Progressing"]
-    assert (progressing.status, progressing.reason) == ("False", "CanaryNoDifference")
-    assert f"promote={world.status.transition_id}" in progressing.message
+    progressing = {c.type: c for c in world.state.conditions}["Progressing"]
+    assert (progressing.state, progressing.reason) == ("False", "CanaryNoDifference")
+    assert f"promote={world.state.transition_id}" in progressing.message
 
 
 def test_no_difference_goes_on_to_the_rest_where_the_policy_says_so() -> None:
     world = by_canary({"onNoDifference": "Promote", "window": "30m"}, everywhere=True)
-    until(world, lambda w: w.status.phase is Phase.HELD, seconds=MINUTE)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=MINUTE)
     assert verdict_of(world) is Verdict.NO_DIFFERENCE
 
 
@@ -138,10 +138,10 @@ def test_that_fp32_is_slower_than_fp16_is_no_trouble_of_the_canary() -> None:
     world = by_canary()
     compared(world)
     world.bad = {name: {Signal.SPEED: 2.5} for name in world.workloads}  # the canary itself is at 1.0 of its baseline
-    before = world.status.comparison
+    before = world.state.comparison
     assert before is not None
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
-    after = world.status.comparison
+    after = world.state.comparison
     assert after is not None
     assert (after.verdict, after.total) == (Verdict.NO_DIFFERENCE, before.total)
 
@@ -188,7 +188,7 @@ def test_a_person_can_end_the_comparison_at_any_time(command: str, strategy: Str
     answer(world, command)
     world.step(1.0)
     assert incident_of(world)[1] is strategy
-    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -198,8 +198,8 @@ def test_a_person_can_promote_the_canary_before_and_after_the_verdict(waits: boo
         until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "promote")
     world.step(1.0)
-    assert (incident_of(world)[1], world.status.reason) == (Strategy.GRADUAL, "CanaryPromoted")
-    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+    assert (incident_of(world)[1], world.state.reason) == (Strategy.GRADUAL, "CanaryPromoted")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
 
 
 def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_any_other() -> None:
@@ -207,13 +207,13 @@ def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_a
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "retry")
     world.run(5)
-    assert world.status.gate_closed
-    assert {c.type: c.reason for c in world.status.conditions}["Progressing"] == "AwaitingPrerequisites"
+    assert world.state.gate_closed
+    assert {c.type: c.reason for c in world.state.conditions}["Progressing"] == "AwaitingPrerequisites"
     world.everywhere = {}
     annotate(world, Prerequisite.ROOT_CAUSE)
-    until(world, lambda w: w.status.phase is Phase.PENDING, seconds=15.0)
-    assert not world.status.gate_closed
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.PENDING, seconds=15.0)
+    assert not world.state.gate_closed
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     assert len(world.really_in(Mode.FP16)) == 6
 
 
@@ -221,26 +221,26 @@ def test_a_retry_is_not_followed_while_the_comparison_runs() -> None:
     world = compared(by_canary())
     answer(world, "retry")
     world.run(3)
-    assert (world.status.phase, world.status.gate_closed) == (Phase.ROLLING_BACK, True)
+    assert (world.state.phase, world.state.gate_closed) == (Phase.ROLLING_BACK, True)
 
 
 def test_suspended_nothing_is_looked_at() -> None:
     world = compared(by_canary())
     world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=True))
-    before = world.status.comparison
+    before = world.state.comparison
     world.run(30, MINUTE)
-    assert world.status.comparison == before
+    assert world.state.comparison == before
 
 
 def test_readings_of_overlapping_windows_are_one_look() -> None:
     world = compared(by_canary())
-    first = world.status.comparison
+    first = world.state.comparison
     assert first is not None
     assert first.looked_at is not None
     assert first.since is not None
     assert first.looked_at - first.since >= WINDOW_SECONDS
-    until(world, lambda w: w.status.comparison != first, seconds=15.0)
-    second = world.status.comparison
+    until(world, lambda w: w.state.comparison != first, seconds=15.0)
+    second = world.state.comparison
     assert second is not None
     assert second.looked_at is not None
     assert (second.looks, second.looked_at - first.looked_at) == (2, WINDOW_SECONDS)
@@ -275,8 +275,8 @@ def test_one_breached_workload_has_nobody_to_be_compared_with_and_goes_gradually
     rollback = {**QUICK, "strategies": {"P2": "Canary"}, "fleetMinimum": 1, "fleetShare": 0.1}
     world = promoted(rollback=rollback)
     world.bad = {"hot-0": MILD}
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
-    assert (incident_of(world)[1], world.status.canary) == (Strategy.GRADUAL, ())
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert (incident_of(world)[1], world.state.canary) == (Strategy.GRADUAL, ())
 
 
 def test_labelled_nodes_choose_the_canary_where_breached_workloads_run_on_them() -> None:
@@ -288,7 +288,7 @@ def test_labelled_nodes_choose_the_canary_where_breached_workloads_run_on_them()
     observe = world.observe
     world.observe = lambda: replace(observe(), canary_nodes=("first",))  # type: ignore[method-assign]
     world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3"), MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     assert canary_of(world) == {"hot-1"}
 
 
@@ -296,12 +296,12 @@ def test_a_comparison_costs_a_status_write_a_look_and_no_other() -> None:
     world = compared(by_canary(everywhere=True))
     until(world, lambda w: not any(x.settle for x in w.workloads.values()), seconds=15.0)
     world.run(2)
-    before, looks = (world.writes, world.status_writes), world.status.comparison
+    before, looks = (world.writes, world.status_writes), world.state.comparison
     world.run(100, MINUTE)
     assert looks is not None
-    assert world.status.comparison is not None
+    assert world.state.comparison is not None
     assert world.writes == before[0]
-    assert world.status_writes - before[1] == world.status.comparison.looks - looks.looks
+    assert world.status_writes - before[1] == world.state.comparison.looks - looks.looks
 
 
 @settings(max_examples=25, deadline=None)
@@ -320,12 +320,12 @@ def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_told_before_the_v
         world.blind = {"canary": canary, "rest": rest, "all": canary | rest}.get(who, set())
         world.down = who == "prometheus"
         for _ in range(passes):
-            before = world.status.comparison
+            before = world.state.comparison
             told = {
                 a.workload.name for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate | Settle)
             }
             world.step(150.0)
-            after = world.status.comparison
+            after = world.state.comparison
             assert before is not None
             assert after is not None
             if who in ("canary", "prometheus", "all"):

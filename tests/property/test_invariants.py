@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lab.model.invariants import EDGES
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.decide import Decision, decide, edge_key
@@ -46,17 +46,17 @@ class Checked(World):
     """A world that checks every decision against the invariants as it is made."""
 
     def decide(self) -> Decision:
-        before = self.status
+        before = self.state
         decision = super().decide()
         self.check_edge(decision)
         self.check_promotion(decision)
         self.check_latch(decision)
-        assert decision.status == before or decision.status.writer == "test"
+        assert decision.state == before or decision.state.writer == "test"
         return decision
 
     def check_edge(self, decision: Decision) -> None:
         """S3: at most one edge a pass, counted."""
-        before, after = self.status, decision.status
+        before, after = self.state, decision.state
         if after.phase is not before.phase:
             assert after.phase in EDGES[before.phase], (before.phase, after.phase)
         edge = edge_key(after) != edge_key(before)
@@ -66,7 +66,7 @@ class Checked(World):
 
     def check_promotion(self, decision: Decision) -> None:
         """S2: nothing is promoted while a reading of a member is Unknown."""
-        before, after = self.status, decision.status
+        before, after = self.state, decision.state
         promoted = after.step_index > before.step_index or (
             before.phase in (Phase.PROGRESSING, Phase.PAUSED) and after.phase in (Phase.HEALTHY, Phase.DEGRADED)
         )
@@ -77,7 +77,7 @@ class Checked(World):
 
     def check_latch(self, decision: Decision) -> None:
         """S1: with the gate closed no write of ours asks for less than the fallback."""
-        if not decision.status.gate_closed:
+        if not decision.state.gate_closed:
             return
         for action in decision.actions:
             if isinstance(action, RequestPod | WriteTemplate):
@@ -87,9 +87,9 @@ class Checked(World):
 
     def check_radius(self) -> None:
         """S5: during a step, no more of the fleet is told to move than its weight."""
-        if self.status.phase is Phase.PROGRESSING:
+        if self.state.phase is Phase.PROGRESSING:
             told = {w.name for w in self.workloads.values() if any(p.effective_mode is Mode.FP16 for p in w.pods)}
-            assert len(told) <= cohort_size(self.policy.spec.stages[self.status.step_index].weight, len(self.workloads))
+            assert len(told) <= cohort_size(self.policy.spec.stages[self.state.step_index].weight, len(self.workloads))
 
     def check_originals(self) -> None:
         """S4: whatever we changed in a template carries its original."""
@@ -99,7 +99,7 @@ class Checked(World):
 
 
 def play(world: Checked, history: list[tuple[object, ...]]) -> None:
-    views = [(world.status, world.observe(), world.now)]
+    views = [(world.state, world.observe(), world.now)]
     for event, *args in history:
         match event:
             case "pass":
@@ -112,9 +112,9 @@ def play(world: Checked, history: list[tuple[object, ...]]) -> None:
                 world.train()
                 world.now += 5.0
             case "stale":
-                status, observation, now = views[max(0, len(views) - 2 - int(args[0]))]  # type: ignore[call-overload]
-                if status == world.status:  # a newer status makes the compare-and-swap fail: nothing is acted on
-                    for action in decide(world.policy, status, observation, now).actions:
+                state, observation, now = views[max(0, len(views) - 2 - int(args[0]))]  # type: ignore[call-overload]
+                if state == world.state:  # a newer state makes the compare-and-swap fail: nothing is acted on
+                    for action in decide(world.policy, state, observation, now).actions:
                         world.act(action)
                     world.train()
             case "breach":
@@ -132,10 +132,10 @@ def play(world: Checked, history: list[tuple[object, ...]]) -> None:
                 if name not in world.workloads:
                     world.add(name)
             case "retry":
-                answer = {"precision.genesis.ai/retry": str(world.status.transition_id)}
+                answer = {"precision.genesis.ai/retry": str(world.state.transition_id)}
                 world.policy = replace(world.policy, annotations=answer)
         world.check_originals()
-        views.append((world.status, world.observe(), world.now))
+        views.append((world.state, world.observe(), world.now))
 
 
 def new_world() -> Checked:
@@ -158,10 +158,10 @@ def test_converges_once_the_faults_stop(history: list[tuple[object, ...]]) -> No
     play(world, history)
     world.bad, world.blind, world.down = {}, set(), False
     world.run(120)
-    assert world.status.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD), world.status.message
-    held = {h.name for h in world.status.held}
-    wanted = Mode.FP32 if world.status.phase is Phase.HELD else Mode.FP16
-    assert world.really_in(wanted) >= {m.name for m in world.status.members} - held
+    assert world.state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD), world.state.message
+    held = {h.name for h in world.state.held}
+    wanted = Mode.FP32 if world.state.phase is Phase.HELD else Mode.FP16
+    assert world.really_in(wanted) >= {m.name for m in world.state.members} - held
     assert all(w.settle is None and not w.paused for w in world.workloads.values())
     writes = (world.writes, world.status_writes)
     world.run(10)
@@ -213,7 +213,7 @@ def test_blast_radius_holds_at_every_pass_of_a_rollout() -> None:
     for _ in range(40):
         world.step(10.0)
         world.check_radius()
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])
@@ -223,6 +223,6 @@ def test_restarts_stay_within_the_cluster_budget(budget: int) -> None:
         world.add(f"literal-{index}", hot=False)
     world.run(40)
     world.bad = {name: {Signal.OVERFLOW: 0.9} for name in world.workloads}
-    while world.status.phase is not Phase.HELD and world.now < 5000:
+    while world.state.phase is not Phase.HELD and world.now < 5000:
         decision = world.step(1.0)
         assert sum(isinstance(a, WriteTemplate) for a in decision.actions) <= budget

@@ -10,7 +10,7 @@ from precision_operator.api.mitigation import Mitigation, Result, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify, RequestPod, Tuning
 from precision_operator.core.decide import Decision
 from tests.property.policies import FAST, policy
@@ -36,7 +36,7 @@ def overflow(**settings: object) -> dict[str, object]:
 
 
 def window(world: World, name: str = "hot-0") -> Mitigation:
-    return next(m for m in world.status.mitigations if m.name == name)
+    return next(m for m in world.state.mitigations if m.name == name)
 
 
 def breached(*names: str, values: dict[Signal, float] = MILD, cured_by: Rung | None = None, **spec: object) -> World:
@@ -44,12 +44,12 @@ def breached(*names: str, values: dict[Signal, float] = MILD, cured_by: Rung | N
     world = promoted(**{**QUICK, **spec})
     world.cured_by = {"hot-0": cured_by} if cured_by else {}
     world.bad = dict.fromkeys(names or ("hot-0",), values)
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     return world
 
 
 def condition(world: World) -> str:
-    return next(c for c in world.status.conditions if c.type == "Progressing").reason
+    return next(c for c in world.state.conditions if c.type == "Progressing").reason
 
 
 def tried(world: World, name: str = "hot-0") -> list[str]:
@@ -63,11 +63,11 @@ def said(world: World, *, passes: int) -> list[str]:
 
 def test_halving_the_loss_scale_that_helps_ends_the_window_without_a_rollback() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "Mitigating")
+    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "Mitigating")
     assert "Mitigated" in said(world, passes=10)
     assert (window(world).result, window(world).rung) == (Result.MITIGATED, Rung.HALVE_SCALE)
-    assert world.status.phase is Phase.HEALTHY
-    assert world.status.incident is None
+    assert world.state.phase is Phase.HEALTHY
+    assert world.state.incident is None
     assert world.really_in(Mode.FP16) == {*HOT, "literal"}
     assert not world.restarts.get("hot-0")
 
@@ -77,7 +77,7 @@ def test_each_rung_is_one_request_of_one_generation_and_waiting_costs_no_write()
     requests = [a for a in world.step().actions if isinstance(a, RequestPod)]
     assert not requests, "asked in the pass that opened the window"
     assert tried(world) == tried(world, "hot-1") == [Rung.HALVE_SCALE]
-    assert {m.generation for m in world.status.mitigations} == {world.status.generation}
+    assert {m.generation for m in world.state.mitigations} == {world.state.generation}
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
     world.step()
     before = (world.writes, world.status_writes)
@@ -93,7 +93,7 @@ def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None
     world.run(10)
     assert world.really_in(Mode.BF16) == {"hot-0"}
     assert world.workloads["hot-0"].template_mode is Mode.BF16
-    assert (world.status.phase, world.status.moved) == (Phase.HEALTHY, 6)
+    assert (world.state.phase, world.state.moved) == (Phase.HEALTHY, 6)
     assert set(world.restarts) == {"literal"}
     before = (world.writes, world.status_writes)
     world.run(30)
@@ -111,23 +111,23 @@ def test_a_retry_gives_what_stayed_in_bf16_another_attempt() -> None:
 
 def test_what_nothing_helps_against_is_rolled_back_gradually_with_a_deadline_from_the_windows_end() -> None:
     world = breached("hot-0", "hot-1", "hot-2")
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=60)
-    incident = world.status.incident
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0, passes=60)
+    incident = world.state.incident
     assert incident is not None
     assert (incident.severity, incident.strategy) == (Severity.P2, Strategy.GRADUAL)
     assert "HalveScale: 0.25, GrowthInterval: 0.25, BF16: 0.25" in incident.message
-    assert incident.detected_at == max(m.until for m in world.status.mitigations)
+    assert incident.detected_at == max(m.until for m in world.state.mitigations)
     assert incident.deadline_at - incident.detected_at == world.policy.spec.rollback.deadlines_seconds[Severity.P2]
-    assert {m.result for m in world.status.mitigations} == {Result.FAILED}
-    until(world, lambda w: w.status.phase is Phase.HELD, seconds=15.0)
+    assert {m.result for m in world.state.mitigations} == {Result.FAILED}
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
     assert not world.really_in(Mode.FP16) | world.really_in(Mode.BF16)
 
 
 def test_one_workload_that_nothing_helps_is_rolled_back_by_itself() -> None:
     world = breached()
-    until(world, lambda w: w.status.held, seconds=15.0, passes=60)
+    until(world, lambda w: w.state.held, seconds=15.0, passes=60)
     world.run(5)
-    assert world.status.phase is Phase.DEGRADED
+    assert world.state.phase is Phase.DEGRADED
     assert len(world.really_in(Mode.FP16)) == 5
 
 
@@ -137,17 +137,17 @@ def test_a_severe_breach_ends_the_window_at_once(worse: dict[Signal, float]) -> 
     world.step()
     world.bad = dict.fromkeys(("hot-0", "hot-1"), worse)
     world.run(2, 1.0)
-    assert world.status.incident is not None
-    assert (world.status.incident.severity < Severity.P2, world.status.incident.strategy) == (True, Strategy.EMERGENCY)
+    assert world.state.incident is not None
+    assert (world.state.incident.severity < Severity.P2, world.state.incident.strategy) == (True, Strategy.EMERGENCY)
     assert not world.really_in(Mode.FP16) & set(HOT)
-    assert {m.result for m in world.status.mitigations} == {Result.FAILED}
+    assert {m.result for m in world.state.mitigations} == {Result.FAILED}
 
 
 def test_the_window_of_one_workload_does_not_spare_another() -> None:
     world = breached()
     world.bad["hot-1"] = NAN
     world.run(2)
-    assert {h.name for h in world.status.held} == {"hot-1"}
+    assert {h.name for h in world.state.held} == {"hot-1"}
     assert window(world).open
 
 
@@ -155,7 +155,7 @@ def test_a_persons_abort_goes_past_the_window() -> None:
     world = breached()
     answer(world, "abort")
     world.run(2, 1.0)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_silence_neither_helps_nor_climbs_nor_rolls_back() -> None:
@@ -164,10 +164,10 @@ def test_silence_neither_helps_nor_climbs_nor_rolls_back() -> None:
     world.down = True
     world.run(100)
     assert (window(world).rung, window(world).result) == (Rung.HALVE_SCALE, Result.OPEN)
-    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
     world.down = False
     world.run(3)
-    assert {h.name for h in world.status.held} == {"hot-0"}
+    assert {h.name for h in world.state.held} == {"hot-0"}
 
 
 def test_good_evidence_counts_only_while_this_process_has_watched_it() -> None:
@@ -186,8 +186,8 @@ def test_a_rung_outranks_what_the_fleet_has_come_to_though_its_pods_were_asked_l
     world.bad["hot-3"] = NAN
     world.run(10)  # held by itself, under a generation of its own
     world.bad = {"hot-0": MILD}
-    until(world, lambda w: any(m.acknowledged_at for m in w.status.mitigations), seconds=15.0, passes=10)
-    assert window(world).generation == world.status.generation > 2
+    until(world, lambda w: any(m.acknowledged_at for m in w.state.mitigations), seconds=15.0, passes=10)
+    assert window(world).generation == world.state.generation > 2
 
 
 def test_a_rung_is_applied_when_every_pod_says_so() -> None:
@@ -195,7 +195,7 @@ def test_a_rung_is_applied_when_every_pod_says_so() -> None:
     world.add("pair", pods=2)
     world.run(10)
     world.bad, world.deaf = {"pair": MILD}, {"pair"}
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     for number, pod in enumerate(world.workloads["pair"].pods, start=1):
         assert window(world, "pair").acknowledged_at is None
         world.modes[pod.name] = (Mode.FP16, window(world, "pair").generation)
@@ -206,14 +206,14 @@ def test_a_rung_is_applied_when_every_pod_says_so() -> None:
 def test_the_rollback_of_one_workload_ends_its_own_window_and_no_other() -> None:
     world = breached("hot-0", "hot-1")
     world.bad["hot-0"] = NAN
-    until(world, lambda w: w.status.held, seconds=15.0, passes=3)
+    until(world, lambda w: w.state.held, seconds=15.0, passes=3)
     assert (window(world).result, window(world, "hot-1").result) == (Result.FAILED, Result.OPEN)
 
 
 def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
     world = promoted(**QUICK)
     world.bad, world.deaf = {"hot-0": MILD}, {"hot-0"}
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     world.blind = {"hot-0"}
     world.run(10)
     assert window(world).rung is Rung.HALVE_SCALE
@@ -225,7 +225,7 @@ def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> No
 def test_a_crash_between_commit_and_patch_loses_no_rung() -> None:
     world = promoted(**QUICK)
     world.bad = {"hot-0": MILD}
-    while not world.status.mitigations:
+    while not world.state.mitigations:
         decision = world.decide()
         world.commit(decision)
         world.now += 15.0
@@ -249,9 +249,9 @@ def test_slow_training_may_be_investigated_and_is_then_rolled_back_gradually() -
     world = breached("hot-0", "hot-1", values=SLOW)
     opened = world.now
     assert condition(world) == "Investigating"
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=40)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0, passes=40)
     assert world.now - opened >= 270.0
-    incident = world.status.incident
+    incident = world.state.incident
     assert incident is not None
     assert (incident.strategy, incident.reason) == (Strategy.GRADUAL, "TrainingSlow")
     assert incident.detected_at >= opened + 270.0
@@ -261,18 +261,18 @@ def test_slow_training_that_recovers_is_not_rolled_back() -> None:
     world = breached("hot-0", "literal", values=SLOW)
     world.bad = {}
     world.run(8)
-    assert {(m.name, m.result) for m in world.status.mitigations} == {
+    assert {(m.name, m.result) for m in world.state.mitigations} == {
         ("hot-0", Result.MITIGATED),
         ("literal", Result.MITIGATED),
     }
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_overflow_of_a_workload_that_takes_no_request_has_no_window() -> None:
     world = promoted(**QUICK)
     world.bad = {"literal": MILD}
-    until(world, lambda w: w.status.held, seconds=15.0, passes=6)
-    assert not world.status.mitigations
+    until(world, lambda w: w.state.held, seconds=15.0, passes=6)
+    assert not world.state.mitigations
 
 
 def test_nothing_is_promoted_while_a_window_is_open() -> None:
@@ -281,39 +281,39 @@ def test_nothing_is_promoted_while_a_window_is_open() -> None:
     until(world, lambda w: w.really_in(Mode.FP16) & set(HOT), seconds=15.0)
     name = min(world.really_in(Mode.FP16) & set(HOT))
     world.bad, world.cured_by = {name: MILD}, {name: Rung.HALVE_SCALE}
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=20)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=20)
     while window(world, name).open:
-        assert (world.status.step_index, condition(world)) == (0, "Mitigating")
+        assert (world.state.step_index, condition(world)) == (0, "Mitigating")
         world.step()
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
 
 def test_another_attempt_has_no_window() -> None:
     world = fleet(**QUICK)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
-    world.status = replace(world.status, attempts=1)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    world.state = replace(world.state, attempts=1)
     world.run(2)
     world.bad = dict.fromkeys(HOT, MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
 
 
 @pytest.mark.parametrize("off", [{"window": "0s"}, {"ladder": []}])
 def test_without_a_window_or_anything_to_try_it_is_rolled_back_at_once(off: dict[str, object]) -> None:
     world = promoted(**overflow(**off))
     world.bad = dict.fromkeys(HOT, MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0, passes=6)
 
 
 def test_past_the_window_a_little_overflow_is_said_and_more_is_rolled_back() -> None:
     world = breached(values={Signal.OVERFLOW: 0.15}, **overflow(ladder=["HalveScale"]))
     world.run(60)
-    assert (world.status.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
     before = (world.writes, world.status_writes)
     world.run(10)
     assert (world.writes, world.status_writes) == before
     world.bad = {"hot-0": MILD}
     world.run(2)
-    assert {h.name for h in world.status.held} == {"hot-0"}
+    assert {h.name for h in world.state.held} == {"hot-0"}
 
 
 def test_what_comes_back_goes_on_from_the_next_rung() -> None:
@@ -331,14 +331,14 @@ def test_what_helped_is_forgotten_once_the_workload_has_proved_itself() -> None:
     assert good_since is not None
     world.now = good_since + 3600.0 - 16.0
     world.run(2)
-    assert world.status.mitigations
+    assert world.state.mitigations
     world.step()
-    assert world.status.mitigations == ()
+    assert world.state.mitigations == ()
 
 
 def test_bf16_is_no_rung_where_it_is_the_fallback() -> None:
     world = breached(fallback="bf16")
-    until(world, lambda w: w.status.held, seconds=15.0, passes=60)
+    until(world, lambda w: w.state.held, seconds=15.0, passes=60)
     assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
     world.run(3)
     assert world.workloads["hot-0"].latch is Mode.BF16
@@ -348,7 +348,7 @@ def test_a_workload_that_is_deleted_takes_its_window_with_it() -> None:
     world = breached()
     del world.workloads["hot-0"]
     world.run(2)
-    assert world.status.mitigations == ()
+    assert world.state.mitigations == ()
     assert condition(world) == "Promoted"
 
 
@@ -359,7 +359,7 @@ def test_a_window_ends_where_somebody_else_takes_the_workload_out_of_the_precisi
     world._start_pods("literal")
     world.add("newcomer")
     world.run(8)
-    assert (world.status.phase, world.status.mitigations) == (Phase.HEALTHY, ())
+    assert (world.state.phase, world.state.mitigations) == (Phase.HEALTHY, ())
     assert "newcomer" in world.really_in(Mode.FP16), "an open window keeps everybody out"
 
 
@@ -380,7 +380,7 @@ def test_an_edit_may_end_an_open_window_and_suspend_stops_its_ladder() -> None:
     off = replace(rollback, mitigation=replace(rollback.mitigation, overflow_window_seconds=0.0))
     world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=False, rollback=off))
     world.run(2)
-    assert {h.name for h in world.status.held} == {"hot-0"}
+    assert {h.name for h in world.state.held} == {"hot-0"}
 
 
 def test_another_target_ends_every_window() -> None:
@@ -388,29 +388,29 @@ def test_another_target_ends_every_window() -> None:
     world.policy = replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
     world.bad = {}
     world.step()
-    assert (world.status.phase, world.status.mitigations) == (Phase.PENDING, ())
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    assert (world.state.phase, world.state.mitigations) == (Phase.PENDING, ())
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     assert len(world.really_in(Mode.BF16)) == 6
 
 
 def test_a_cohort_that_only_bf16_could_help_promotes_nothing() -> None:
     steps = {"steps": [{"setWeight": 20}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}
     world = fleet(**QUICK, strategy=steps)
-    until(world, lambda w: w.status.members, seconds=15.0)
-    name = world.status.members[0].name
+    until(world, lambda w: w.state.members, seconds=15.0)
+    name = world.state.members[0].name
     world.bad, world.cured_by = {name: MILD}, {name: Rung.BF16}
     world.run(60)
-    assert (world.really_in(Mode.BF16), len(world.status.members)) == ({name}, 1)
-    assert (world.status.phase, condition(world)) == (Phase.PROGRESSING, "CohortInBF16")
+    assert (world.really_in(Mode.BF16), len(world.state.members)) == ({name}, 1)
+    assert (world.state.phase, condition(world)) == (Phase.PROGRESSING, "CohortInBF16")
 
 
 class Windowed(Checked):
     """A world that checks what every decision makes of the windows."""
 
     def decide(self) -> Decision:
-        before, decision = self.status, super().decide()
-        after, known = decision.status, {(m.uid, m.signal, m.since): m for m in before.mitigations}
-        held = {h.uid for h in after.held}
+        before, decision = self.state, super().decide()
+        after, known = decision.state, {(m.key, m.signal, m.since): m for m in before.mitigations}
+        held = {h.key for h in after.held}
         for found in after.mitigations:
             old = known.get((found.uid, found.signal, found.since))
             if old is not None and old.rung is not found.rung:
@@ -452,7 +452,7 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
     world.run(30)
     world.bad = {"hot-0": MILD, "hot-1": SLOW}
     world.run(4)
-    assert len(world.status.mitigations) == 2
+    assert len(world.state.mitigations) == 2
     for event, *args in history:
         match event, args:
             case "mild", [str(name), dict(values)]:
@@ -463,7 +463,7 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
                 play(world, [(event, *args)])
     world.bad, world.blind, world.down = {}, set(), False
     world.run(120)
-    assert not [m for m in world.status.mitigations if m.open]
+    assert not [m for m in world.state.mitigations if m.open]
     before = (world.writes, world.status_writes)
     world.run(10)
     assert (world.writes, world.status_writes) == before

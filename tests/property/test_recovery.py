@@ -1,4 +1,4 @@
-"""After a rollback: when training has recovered, and what the status says of processes and checks."""
+"""After a rollback: when training has recovered, and what the state says of processes and checks."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.api.verification import Checks
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Latch
@@ -22,19 +22,19 @@ def healthy(*, count: int = 4, **spec: object) -> World:
     for index in range(count):
         world.add(f"hot-{index}")
     world.run(8)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     return world
 
 
 def incident(world: World) -> Incident:
-    assert world.status.incident is not None
-    return world.status.incident
+    assert world.state.incident is not None
+    return world.state.incident
 
 
 def rolled_back(*, broken: int = 4, **spec: object) -> World:
     world = healthy(**spec)
     world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(broken)}
-    while world.status.incident is None or world.status.incident.last_ack_at is None:
+    while world.state.incident is None or world.state.incident.last_ack_at is None:
         world.step()
     return world
 
@@ -85,11 +85,11 @@ def test_a_workload_that_was_rolled_back_by_itself_recovers_by_itself() -> None:
 
 def test_the_status_names_whose_own_process_does_not_say_that_it_moved() -> None:
     world = healthy()
-    assert world.status.unacknowledged == ()
+    assert world.state.unacknowledged == ()
     world.deaf = {"hot-2"}
     world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(4)}
     world.run(2)
-    assert world.status.unacknowledged == ("hot-2",)
+    assert world.state.unacknowledged == ("hot-2",)
 
 
 def test_of_a_large_fleet_it_names_so_many_and_no_more() -> None:
@@ -98,7 +98,7 @@ def test_of_a_large_fleet_it_names_so_many_and_no_more() -> None:
         world.add(f"hot-{index:03}")
     world.deaf = set(world.workloads)
     world.run(3)
-    assert (world.status.moved, len(world.status.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
+    assert (world.state.moved, len(world.state.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
 
 
 def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
@@ -107,7 +107,7 @@ def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
     world.run(1)
     world.bad = {"hot-0": {Signal.OVERFLOW: 0.5}}
     world.run(3)
-    (failing,) = world.status.failing
+    (failing,) = world.state.failing
     assert failing.measured == "0.416"
 
 
@@ -116,20 +116,20 @@ def test_the_checklists_counts_are_told_of_their_own_incident_only_and_change_no
     world.run(20)
     checks = Checks(passed=3, failed=1, unknown=2, pending=6)
     seen = replace(world.observe(), verified=(incident(world).id, checks))
-    decision = decide(world.policy, world.status, seen, world.now)
+    decision = decide(world.policy, world.state, seen, world.now)
     assert decision.actions == ()
-    assert decision.status.incident == replace(incident(world), checks=checks)
+    assert decision.state.incident == replace(incident(world), checks=checks)
     stale = replace(world.observe(), verified=("another", checks))
-    assert decide(world.policy, world.status, stale, world.now).status == world.status
+    assert decide(world.policy, world.state, stale, world.now).state == world.state
 
 
 def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() -> None:
     world = rolled_back()
     world.run(20)
     passed = replace(world.observe(), verified=(incident(world).id, Checks(passed=3, unknown=2, pending=6)))
-    assert decide(world.policy, world.status, passed, world.now).status == world.status
+    assert decide(world.policy, world.state, passed, world.now).state == world.state
     done = replace(world.observe(), verified=(incident(world).id, Checks(passed=9, unknown=2)))
-    assert decide(world.policy, world.status, done, world.now).status.incident == replace(
+    assert decide(world.policy, world.state, done, world.now).state.incident == replace(
         incident(world), checks=Checks(passed=9, unknown=2)
     )
 
@@ -137,13 +137,13 @@ def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() 
 def test_while_latches_come_off_one_by_one_the_status_stays_as_it_is() -> None:
     world = rolled_back()
     world.run(20)
-    world.policy = replace(world.policy, annotations={RETRY: str(world.status.transition_id)})
-    first = decide(world.policy, world.status, world.observe(), world.now)
-    assert first.status.conditions != world.status.conditions, "told that they come off"
+    world.policy = replace(world.policy, annotations={RETRY: str(world.state.transition_id)})
+    first = decide(world.policy, world.state, world.observe(), world.now)
+    assert first.state.conditions != world.state.conditions, "told that they come off"
     taken = next(action for action in first.actions if isinstance(action, Latch))
     world.workloads[taken.workload.name] = replace(world.workloads[taken.workload.name], latch=None)
     assert [a for a in first.actions if isinstance(a, Latch)] != [taken]
-    assert decide(world.policy, first.status, world.observe(), world.now).status == first.status
+    assert decide(world.policy, first.state, world.observe(), world.now).state == first.state
 
 
 def test_without_a_pod_nobody_has_recovered() -> None:
@@ -151,5 +151,5 @@ def test_without_a_pod_nobody_has_recovered() -> None:
     for name, workload in world.workloads.items():
         world.workloads[name] = replace(workload, replicas=0, pods=())
     world.run(20)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert incident(world).recovered_at is None

@@ -1,28 +1,14 @@
-"""The main job on values: staged up, guarded, rolled back, settled, retried."""
+"""The main job on values: rolled out by steps, guarded, rolled back, retried."""
 
 from dataclasses import replace
 
+from lab.model.policies import FAST, policy
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
-from tests.property.policies import FAST, policy
-from tests.property.world import World
-
-
-def fleet(**spec: object) -> World:
-    world = World(policy(**{**FAST, **spec}))
-    for index in range(5):
-        world.add(f"hot-{index}")
-    world.add("literal", hot=False)
-    return world
-
-
-def promoted(**spec: object) -> World:
-    world = fleet(**spec)
-    world.run(30)
-    assert world.status.phase is Phase.HEALTHY, (world.status.reason, world.status.message)
-    return world
+from precision_operator.api.state import Phase
+from precision_operator.core.actions import DeletePod, RequestPod
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, promoted
 
 
 def test_rolls_out_by_steps_until_healthy() -> None:
@@ -31,171 +17,194 @@ def test_rolls_out_by_steps_until_healthy() -> None:
     for _ in range(30):
         world.step()
         seen.add(len(world.really_in(Mode.FP16)))
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     assert {1, 3, 6} <= seen
     assert world.restarts == {"literal": 1}
-    assert world.status.moved == 6
+    assert world.summary.moved == 6
 
 
-def test_settles_hot_workloads_without_a_restart() -> None:
+def test_hot_workloads_are_moved_without_a_restart() -> None:
     world = promoted()
-    assert all(w.template_mode is Mode.FP16 and w.settle is None and not w.paused for w in world.workloads.values())
+    assert {name: len(w.pods) for name, w in world.workloads.items()} == dict.fromkeys(world.workloads, 1)
     assert set(world.restarts) == {"literal"}
+
+
+def test_what_a_workload_is_assigned_reaches_its_new_pods_too() -> None:
+    world = promoted()
+    for name in world.workloads:
+        world.replace_pods(name)
+    before = world.writes
+    world.run(3)
+    assert world.really_in(Mode.FP16) == set(world.workloads)
+    assert world.writes == before
 
 
 def test_a_steady_fleet_costs_no_write() -> None:
     world = promoted()
-    before = (world.writes, world.status_writes)
+    before = (world.writes, world.commits, world.summaries)
     world.run(50)
-    assert (world.writes, world.status_writes) == before
+    assert (world.writes, world.commits, world.summaries) == before
 
 
 def test_share_of_breached_workloads_makes_a_fleet_emergency() -> None:
     world = promoted()
     for name in ("hot-1", "hot-3"):
-        world.bad[name] = {Signal.OVERFLOW: 0.6}
+        world.bad[name] = OVERFLOWS
     decision = world.step(1.0)
-    assert decision.status.phase is Phase.ROLLING_BACK
-    assert decision.status.incident is not None
-    assert decision.status.incident.scope is Scope.FLEET
-    assert decision.status.gate_closed
+    assert decision.state.phase is Phase.ROLLING_BACK
+    assert decision.state.incident is not None
+    assert decision.state.incident.scope is Scope.FLEET
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
-    assert all(w.template_mode is Mode.FP32 and w.latch is Mode.FP32 for w in world.workloads.values())
+    assert (world.state.enforce, world.state.modes) == (True, {})
     assert world.restarts == {"literal": 2}
 
 
 def test_one_breached_workload_is_rolled_back_by_itself() -> None:
     world = promoted()
-    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.bad["hot-2"] = OVERFLOWS
     world.run(10)
-    assert world.status.phase is Phase.DEGRADED
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert world.state.phase is Phase.DEGRADED
+    assert held_names(world) == {"hot-2"}
     assert world.really_in(Mode.FP32) == {"hot-2"}
-    assert not world.status.gate_closed
 
 
 def test_breach_in_a_step_rolls_back_its_cohort() -> None:
     world = fleet()
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(10)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
 
 
 def test_held_leaves_only_by_retry_of_this_transition() -> None:
     world = promoted()
-    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
     world.run(10)
     world.bad = {}
-    stale = str(world.status.transition_id - 1)
+    stale = str(world.state.transition_id - 1)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": stale})
     world.run(20)
-    assert world.status.phase is Phase.HELD
-    answer = str(world.status.transition_id)
-    world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": answer})
+    assert world.state.phase is Phase.HELD
+    answer(world, "retry")
     world.run(40)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
 def test_retry_waits_until_the_window_no_longer_shows_the_old_breach() -> None:
     world = promoted()
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HELD
-    world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": str(world.status.transition_id)})
+    assert world.state.phase is Phase.HELD
+    answer(world, "retry")
     world.run(10, 1.0)
-    assert world.status.phase is Phase.PENDING
-    assert world.status.reason == "WindowNotClear"
+    assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "WindowNotClear")
     world.bad = {}
     world.run(40, 30.0)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_monitoring_lost_holds_and_recovers() -> None:
     world = fleet()
     world.run(3)
-    world.down = True
+    world.metrics_away = True
     moved = world.really_in(Mode.FP16)
     world.run(100)
-    assert world.status.phase is Phase.PROGRESSING
+    assert world.state.phase is Phase.PROGRESSING
     assert world.really_in(Mode.FP16) == moved
-    world.down = False
+    world.metrics_away = False
     world.run(40)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_same_breach_on_fp32_is_not_blamed_on_the_precision() -> None:
     world = fleet()
     world.everywhere = {Signal.NON_FINITE: 2.0}
     world.run(8)
-    assert world.status.phase is Phase.PROGRESSING
-    assert world.status.reason == "CauseNotPrecision"
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "CauseNotPrecision")
 
 
 def test_hot_workload_that_does_not_acknowledge_is_restarted() -> None:
     world = promoted()
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
-    deaf = {pod.name for pod in world.workloads["hot-4"].pods}
-    train = world.train
-    world.train = lambda name=None: [train(n) for n, w in world.workloads.items() if not deaf & {p.name for p in w.pods}]  # type: ignore[method-assign, assignment]  # fmt: skip
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
+    world.unresponsive = {"hot-4"}
     world.run(20, 10.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.restarts["hot-4"] == 1
-    assert world.status.incident is not None
-    assert world.status.incident.escalated
+    assert world.state.incident is not None
+    assert world.state.incident.escalated
 
 
-def test_abort_rolls_back_whatever_the_metrics_say() -> None:
+def test_abort_rolls_back_whatever_the_metrics_report() -> None:
     world = promoted()
-    answer = str(world.status.transition_id)
-    world.policy = replace(world.policy, annotations={"precision.genesis.ai/abort": answer})
+    answer(world, "abort")
     world.run(10)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert world.really_in(Mode.FP32) == set(world.workloads)
 
 
-def test_policy_created_again_over_latched_workloads_starts_held_and_outranks() -> None:
+def test_a_policy_created_again_over_a_rollback_stays_held_and_outranks_it() -> None:
     world = promoted()
-    world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.run(10)
-    generation = world.status.generation
-    world.status = type(world.status)()
-    world.policy = policy(uid="another", **FAST)
+    generation = world.state.generation
+    world.recreate_policy(policy(uid="another", **FAST))
     world.run(5)
-    assert world.status.phase is Phase.HELD
-    assert world.status.generation > generation
+    assert world.state.phase is Phase.HELD
+    assert (world.state.policy_uid, world.state.generation) == ("another", generation)
 
 
 def test_approval_step_waits_for_a_person() -> None:
     steps = {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
     world = fleet(strategy=steps)
     world.run(20)
-    assert world.status.phase is Phase.PAUSED
-    answer = str(world.status.transition_id)
-    world.policy = replace(world.policy, annotations={"precision.genesis.ai/promote": answer})
+    assert world.state.phase is Phase.PAUSED
+    answer(world, "promote")
     world.run(20)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
 
 
 def test_suspended_policy_decides_nothing() -> None:
     world = fleet(suspend=True)
     world.run(10)
     assert world.writes == 0
-    assert world.status.reason == "Suspended"
+    assert world.summary.reason == "Suspended"
 
 
 def test_crash_looping_canary_is_a_breach_not_silence() -> None:
     world = fleet()
     world.run(2, 1.0)
-    moved = next(iter(world.really_in(Mode.FP16)))
-    workload = world.workloads[moved]
-    world.workloads[moved] = replace(
-        workload, pods=tuple(replace(p, crashing=True, ready=False) for p in workload.pods)
-    )
-    world.blind.add(moved)
+    (moved,) = world.really_in(Mode.FP16)
+    world.crash(moved)
     world.step()
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert world.status.reason == "TrainingFailing"
+    assert (world.state.phase, world.state.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
+
+
+def test_a_rollout_waits_while_it_is_not_certain_that_admission_enforces() -> None:
+    world = fleet()
+    world.run(1)
+    world.lagging = True
+    world.known = None
+    world.run(20)
+    assert (world.state.step_index, world.summary.reason) == (0, "AwaitingEcho")
+    assert condition(world, "AdmissionEnforced").status == "Unknown"
+    world.catch_up()
+    world.run(20)
+    assert world.state.phase is Phase.HEALTHY
+
+
+def test_pods_are_taken_away_only_once_admission_knows_the_generation_and_annotated_before() -> None:
+    world = promoted()
+    world.lagging = True
+    answer(world, "abort")
+    decision = world.step(1.0)
+    assert {type(action) for action in decision.actions} >= {RequestPod, DeletePod}
+    world.run(10, 1.0)
+    assert world.really_in(Mode.FP32) == {f"hot-{index}" for index in range(5)}
+    assert world.restarts["literal"] == 1, "only that of the rollout"
+    world.catch_up()
+    world.run(4, 1.0)
+    assert world.really_in(Mode.FP32) == set(world.workloads)
+    assert world.state.phase is Phase.HELD

@@ -8,7 +8,7 @@ from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import RequestPod, WriteTemplate
 from tests.property.policies import FAST
 from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, deafen, until
@@ -23,21 +23,21 @@ QUICK = {
 
 
 def incident_of(world: World) -> tuple[Severity, Strategy]:
-    assert world.status.incident is not None
-    return world.status.incident.severity, world.status.incident.strategy
+    assert world.state.incident is not None
+    return world.state.incident.severity, world.state.incident.strategy
 
 
 def gradually(**spec: object) -> World:
     """A promoted fleet whose mild overflow has just begun a gradual rollback."""
     world = promoted(rollback={**QUICK, **spec})
     world.bad = dict.fromkeys(world.workloads, MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     return world
 
 
 def annotate(world: World, *items: Prerequisite, retry: bool = True) -> None:
     """Acknowledge, and ask for another attempt, in answer to the transition that stands now."""
-    number = str(world.status.transition_id)
+    number = str(world.state.transition_id)
     given = {item.annotation: f"{number}: because" for item in items}
     if retry:
         given["precision.genesis.ai/retry"] = number
@@ -49,35 +49,35 @@ def test_mild_overflow_is_rolled_back_gradually_once_it_has_lasted() -> None:
     world.bad = dict.fromkeys(world.workloads, MILD)
     begun = world.now
     world.step()
-    assert world.status.phase is Phase.HEALTHY
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert world.state.phase is Phase.HEALTHY
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     assert world.now - begun > 30.0
     assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
-    assert world.status.gate_closed
+    assert world.state.gate_closed
 
 
 def test_a_gradual_rollback_moves_in_batches_each_after_the_last_acknowledged() -> None:
     world = gradually()
     left = [len(world.really_in(Mode.FP16))]
-    while world.status.phase is not Phase.HELD:
+    while world.state.phase is not Phase.HELD:
         before = world.writes
         told = [a for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate)]
         assert len(told) <= 2
         world.step()
         left.append(len(world.really_in(Mode.FP16)))
         assert left[-2] - left[-1] <= 2
-        assert len(left) < 20, (before, world.status.message)
+        assert len(left) < 20, (before, world.state.message)
     assert left[-1] == 0
     assert len(set(left)) >= 3
 
 
 def test_a_restart_waits_for_what_is_in_flight_but_not_for_ever() -> None:
     world = gradually()
-    assert world.status.incident is not None
-    decided = world.status.incident.decided_at
+    assert world.state.incident is not None
+    decided = world.state.incident.decided_at
     until(world, lambda w: w.restarts.get("literal", 0) == 2, seconds=5.0)
     assert 60.0 <= world.now - decided <= 70.0
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
 
 
 @pytest.mark.parametrize("worse", [OVERFLOWS, NAN])
@@ -98,17 +98,17 @@ def test_a_severe_breach_takes_over_a_gradual_rollback_at_once(worse: dict[Signa
 def test_a_deaf_workload_does_not_make_a_gradual_rollback_miss_its_deadline() -> None:
     world = gradually(deadlines={"P2": "10m"}, ackTimeout="30s")
     deafen(world, "hot-0", "hot-1")
-    until(world, lambda w: w.status.phase is Phase.HELD, seconds=5.0, passes=300)
-    assert world.status.incident is not None
-    assert world.status.incident.last_ack_at is not None
-    assert world.status.incident.last_ack_at <= world.status.incident.deadline_at
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0, passes=300)
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is not None
+    assert world.state.incident.last_ack_at <= world.state.incident.deadline_at
 
 
 def test_hold_neither_promotes_nor_rolls_back() -> None:
     world = fleet(rollback={"strategies": {"P1": "Hold", "P2": "Hold"}})
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(60)
-    assert (world.status.phase, world.status.step_index) == (Phase.PROGRESSING, 0)
+    assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
 
 
 def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
@@ -117,9 +117,9 @@ def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
     world.run(5)
     world.bad["hot-0"] = OVERFLOWS
     world.run(2)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     world.step()
-    assert world.status.phase is Phase.DEGRADED
+    assert world.state.phase is Phase.DEGRADED
 
 
 def test_a_severe_breach_stays_severe_until_it_falls_below_its_leave_level() -> None:
@@ -128,10 +128,10 @@ def test_a_severe_breach_stays_severe_until_it_falls_below_its_leave_level() -> 
     world.step()
     world.bad["hot-0"] = {Signal.OVERFLOW: 0.25}
     world.step()
-    assert [f.severity for f in world.status.failing] == [Severity.P1]
+    assert [f.severity for f in world.state.failing] == [Severity.P1]
     world.bad["hot-0"] = {Signal.OVERFLOW: 0.15}
     world.step()
-    assert [f.severity for f in world.status.failing] == [Severity.P2]
+    assert [f.severity for f in world.state.failing] == [Severity.P2]
 
 
 def test_a_person_can_roll_back_gradually_and_then_at_once() -> None:
@@ -149,7 +149,7 @@ def test_a_person_can_roll_back_gradually_and_then_at_once() -> None:
 def held(**reenable: object) -> World:
     world = promoted(reenable=reenable)
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     world.bad = {}
     return world
 
@@ -158,25 +158,25 @@ def test_a_retry_waits_until_every_prerequisite_is_acknowledged() -> None:
     world = held()
     annotate(world, *list(Prerequisite)[:-1])
     world.run(60)
-    assert world.status.phase is Phase.HELD
-    waiting = {c.type: c for c in world.status.conditions}["Progressing"]
+    assert world.state.phase is Phase.HELD
+    waiting = {c.type: c for c in world.state.conditions}["Progressing"]
     assert (waiting.reason, "rollbackReady" in waiting.message) == ("AwaitingPrerequisites", True)
     annotate(world, *Prerequisite)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
 
 
 def test_acknowledgements_of_an_earlier_rollback_do_not_count() -> None:
     world = held(prerequisites=["fix"])
     annotate(world, Prerequisite.FIX)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     stale = dict(world.policy.annotations)
-    stale["precision.genesis.ai/retry"] = str(world.status.transition_id)
+    stale["precision.genesis.ai/retry"] = str(world.state.transition_id)
     world.policy = replace(world.policy, annotations=stale)
     world.bad = {}
     world.run(100)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
 
 
 def test_another_attempt_tolerates_no_breached_evaluation() -> None:
@@ -184,65 +184,65 @@ def test_another_attempt_tolerates_no_breached_evaluation() -> None:
     tolerant = replace(world.policy.spec.evaluation, failure_limit=5)
     world.policy = replace(world.policy, spec=replace(world.policy.spec, evaluation=tolerant))
     annotate(world)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
     world.run(2, 1.0)
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.step()
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN
 
 
 def test_back_off_grows_with_each_failed_attempt_and_the_first_retry_is_free() -> None:
     world = held(prerequisites=[], backoff="1h", backoffLimit="3h")
     waits = []
     for _ in range(5):
-        assert world.status.incident is not None
-        decided = world.status.incident.decided_at
+        assert world.state.incident is not None
+        decided = world.state.incident.decided_at
         annotate(world)
-        until(world, lambda w: w.status.phase is not Phase.HELD, seconds=60.0, passes=2000)
+        until(world, lambda w: w.state.phase is not Phase.HELD, seconds=60.0, passes=2000)
         waits.append(world.now - decided)
-        until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=60.0)
+        until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=60.0)
         world.run(2, 1.0)
         world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
-        until(world, lambda w: w.status.phase is Phase.HELD)
+        until(world, lambda w: w.state.phase is Phase.HELD)
         world.bad = {}
     assert [round(wait / 3600) for wait in waits] == [0, 1, 2, 3, 3]
 
 
 def test_a_fleet_that_proved_itself_begins_its_count_of_attempts_anew() -> None:
     world = held(prerequisites=[], stable="1h", dwell="0s")
-    assert world.status.attempts == 1
+    assert world.state.attempts == 1
     annotate(world)
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     world.now += 3600.0
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
-    until(world, lambda w: w.status.phase is Phase.HELD)
-    assert world.status.attempts == 1
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.state.attempts == 1
 
 
 def test_another_attempt_dwells_three_days_in_its_canary() -> None:
     world = held(prerequisites=[])
     annotate(world)
-    until(world, lambda w: w.status.phase is Phase.PROGRESSING, seconds=15.0)
-    until(world, lambda w: w.status.reason == "Soaking", seconds=15.0)
-    until(world, lambda w: w.status.step_index == 1, seconds=3600.0)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
+    until(world, lambda w: w.state.reason == "Soaking", seconds=15.0)
+    until(world, lambda w: w.state.step_index == 1, seconds=3600.0)
     assert world.now - began_of(world) >= 72 * 3600
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
 
 def test_another_attempt_is_promoted_only_where_98_percent_of_the_runs_end_well() -> None:
     world = held(prerequisites=[], dwell="0s")
     world.everywhere = {Signal.FAILURES: 0.03}
     annotate(world)
-    until(world, lambda w: w.status.reason == "EvidenceInsufficient", seconds=15.0)
-    assert "failures is not below its promotion level" in world.status.message
+    until(world, lambda w: w.state.reason == "EvidenceInsufficient", seconds=15.0)
+    assert "failures is not below its promotion level" in world.state.message
     world.everywhere = {Signal.FAILURES: 0.01}
-    until(world, lambda w: w.status.phase is Phase.HEALTHY, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
 
 def began_of(world: World) -> float:
     """When the last rollback was decided."""
-    assert world.status.incident is not None
-    return world.status.incident.decided_at
+    assert world.state.incident is not None
+    return world.state.incident.decided_at
 
 
 def test_another_attempt_goes_by_its_own_steps() -> None:
@@ -250,8 +250,8 @@ def test_another_attempt_goes_by_its_own_steps() -> None:
     world = held(prerequisites=[], steps=steps)
     assert len(world.policy.spec.stages) == 3
     annotate(world)
-    until(world, lambda w: w.status.phase is Phase.PAUSED, seconds=15.0)
-    assert world.status.step == "1/2 20%"
+    until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
+    assert world.state.step == "1/2 20%"
     assert FAST["strategy"] != steps
 
 
@@ -264,7 +264,7 @@ def test_poisoned_weights_are_taken_back_and_skipped_steps_are_not(
 ) -> None:
     world = promoted()
     world.bad = dict.fromkeys(("hot-1", "hot-3"), values)
-    until(world, lambda w: w.status.phase is Phase.HELD)
+    until(world, lambda w: w.state.phase is Phase.HELD)
     assert {name for name, what in world.log if what.endswith("rewind")} == rewound
     assert {name for name, what in world.log if what.startswith("request fp32")} == {f"hot-{i}" for i in range(5)}
 
@@ -282,7 +282,7 @@ def test_a_slow_fleet_that_falls_silent_is_not_rolled_back_by_the_silence() -> N
     world.run(2)
     world.down = True
     world.run(20)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     world.down = False
     world.run(2)
-    assert world.status.phase in DOWN
+    assert world.state.phase in DOWN

@@ -1,1 +1,1 @@
-"""What tests of several levels share: bodies, corpora and clients. Test modules import from here, never from each other."""
+"""What tests of several modules share. It may import the packages under test and `lab`, never a test module."""

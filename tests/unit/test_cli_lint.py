@@ -12,7 +12,7 @@ import yaml
 from precision_operator.cli import main
 from precision_operator.cli.lint import crd_schema, lint
 from precision_operator.cli.schema import predicate, rules_of
-from tests.cluster.test_crd_validation import BAD, GOOD, policy, steps
+from tests.support.policies import BAD, GOOD, policy, steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,12 +70,12 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         ({"target": "bf16"}, "bf16 needs hardware for it on every node"),
         ({"fallback": "bf16"}, "spec.fallback: bf16 needs hardware"),
         ({"target": "fp32"}, "takes the fleet off reduced precision"),
-        ({"delivery": "Hot"}, "moves only workloads that carry the contract"),
+        ({"delivery": "Hot"}, "restarts no pods"),
         ({"suspend": True}, "the policy is paused"),
         (steps({"setWeight": 100}), "begin with a canary"),
         (steps({"setWeight": 10}, {"pause": {"duration": "10m"}}, {"setWeight": 50}), "stops at 50 %"),
         (steps({"setWeight": 10}, {"setWeight": 100}), "after 10 % the evidence is watched for 30 s"),
-        ({"criteria": {"nonFinite": {"enabled": False}}}, "nobody notices poisoned weights"),
+        ({"criteria": {"nonFinite": {"enabled": False}}}, "poisoned weights or failing jobs are not noticed"),
         ({"criteria": {"overflow": {"query": "mine"}}}, "'mine' must stand in the operator's catalogue"),
         ({"criteria": {"overflow": {"promql": "mine"}}}, "the operator's admin must allow it"),
         ({"criteria": {"overflow": {"promql": "absent(mine)"}}}, "would be refused: function absent"),
@@ -88,7 +88,7 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
             {"rollback": {"strategies": {"P2": "Canary"}, "canary": {"window": "30m"}}},
             "holds 6 windows of 300 s; even the greatest difference needs 8",
         ),
-        ({"reenable": {"prerequisites": []}}, "nobody vouches for it"),
+        ({"reenable": {"prerequisites": []}}, "without any acknowledgement"),
         ({"evaluation": {"failureLimit": 100}}, "to be believed, which is the whole deadline of 300 s"),
         (
             {"rollback": {"mitigation": {"overflow": {"window": "10m"}}}},
@@ -101,7 +101,7 @@ def test_an_error_names_the_field_what_was_expected_and_what_was_found() -> None
         ),
     ],
 )
-def test_what_is_hardly_meant_is_a_warning(spec: dict[str, Any], said: str) -> None:
+def test_what_is_valid_and_probably_unintended_is_a_warning(spec: dict[str, Any], said: str) -> None:
     assert said in " ".join(warnings(**spec))
     assert messages(json.dumps(policy(**spec)), "error") == []
 

@@ -24,7 +24,7 @@ from lab.model.scenarios import scenario
 from lab.model.trace import read_trace, replay, write_trace
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
@@ -40,7 +40,7 @@ def after(*trace: Event, name: str = "signals") -> Fleet:
     return fleet
 
 
-def careless(policy: Policy, status: Status, observation: Observation, now: float) -> Decision:
+def careless(policy: Policy, status: State, observation: Observation, now: float) -> Decision:
     """Opens the gate by itself as soon as everything is down."""
     decision = decide(policy, status, observation, now)
     if status.phase is Phase.HELD:
@@ -106,7 +106,7 @@ def test_a_planted_fault_is_found_with_a_trace_that_leads_back_to_it(
     assert "gate=closed" in "".join(lines)
 
 
-def passive(policy: Policy, status: Status, observation: Observation, now: float) -> Decision:
+def passive(policy: Policy, status: State, observation: Observation, now: float) -> Decision:
     """Forgets every window, and leaves the fleet where it stands."""
     decision = decide(policy, replace(status, mitigations=()), observation, now)
     return replace(decision, status=replace(decision.status, mitigations=()), actions=())
@@ -146,7 +146,7 @@ def test_a_trace_of_another_version_is_refused_with_the_next_step(tmp_path: Path
 
 def explore_violation() -> Violation:
     checker = Checker()
-    checker.report("S1", "planted", Status())
+    checker.report("S1", "planted", State())
     return checker.found[0]
 
 

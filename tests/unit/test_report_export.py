@@ -15,7 +15,7 @@ from precision_operator.report.export import export
 from precision_operator.report.happenings import EVENTS_LIMIT, happenings
 from precision_operator.report.incident import stamp
 from precision_operator.report.recording import pack, unpack
-from tests.unit.test_report_reporter import rolled_back
+from tests.support.reported import rolled_back
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def altered(body: JsonObject) -> JsonObject:
     """The same object, with one recorded decision that was never taken."""
     raw = json.loads(json.dumps(body))
     tape = unpack(raw["report"]["recordings"]["tape"])
-    tape.recordings[2].decision["status"]["generation"] = 77  # type: ignore[index,call-overload]
+    tape.recordings[2].decision["state"]["generation"] = 77  # type: ignore[index,call-overload]
     raw["report"]["recordings"]["tape"] = pack(tape.recordings)
     assert isinstance(raw, dict)
     return raw
@@ -106,9 +106,9 @@ def test_a_replay_agrees_with_what_was_recorded_and_finds_what_was_altered(
     path.write_text(json.dumps(altered(body)))
     assert main(["replay", str(path), "-o", "json"]) == 1
     difference = json.loads(capsys.readouterr().out)["difference"]
-    assert (difference["pass"], difference["path"], difference["recorded"]) == (2, "status.generation", 77)
+    assert (difference["pass"], difference["path"], difference["recorded"]) == (2, "state.generation", 77)
     assert main(["replay", str(path)]) == 1
-    assert "status.generation" in capsys.readouterr().out
+    assert "state.generation" in capsys.readouterr().out
 
 
 def test_what_if_stands_beside_what_was(body: JsonObject, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precision_operator.report.logs import containers, excerpt, pods_to_read, since
-from tests.unit.test_report_reporter import rolled_back
+from tests.support.reported import rolled_back
 
 
 def test_a_trainers_routine_is_left_out_and_credentials_are_masked() -> None:

@@ -1,22 +1,23 @@
 """The reporter over an API server in memory: one incident a rollback, whatever fails, and nothing once it is closed."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import yaml
 
+import lab
 from lab.model.policies import FAST, policy
-from lab.model.world import World
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
+from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
-from precision_operator.errors import Forbidden, SourceUnavailable
-from precision_operator.kube.fake import FakeKube, Key
+from precision_operator.errors import Forbidden
+from precision_operator.kube.fake import Key
 from precision_operator.kube.port import INCIDENTS, JsonObject
-from precision_operator.observability.metrics import Metrics
-from precision_operator.report.channels import NotDelivered
 from precision_operator.report.codec import camel
 from precision_operator.report.document import from_body, name_of, to_body
 from precision_operator.report.incident import (
@@ -26,7 +27,6 @@ from precision_operator.report.incident import (
     IncidentPhase,
     Message,
     Moment,
-    Pass,
     Recorded,
     Report,
     Result,
@@ -34,139 +34,13 @@ from precision_operator.report.incident import (
 )
 from precision_operator.report.recording import unpack
 from precision_operator.report.replay import first_difference
-from precision_operator.settings import IncidentSettings, NotificationChannel
+from precision_operator.settings import IncidentSettings
 from precision_operator.shell.inventory import PolicyKey
-from precision_operator.shell.notifier import TRIES, Notifier
-from precision_operator.shell.reporter import Reporter
-from precision_operator.signals.port import Series
-from tests.property.test_strategies import QUICK
-from tests.unit.test_layout import ROOT
+from precision_operator.shell.notifier import TRIES
+from tests.support.reported import promoted, rolled_back
+from tests.support.rollbacks import QUICK
 
-
-class WorldClock:
-    """The world's time. The test takes the reporter's turns, so nothing waits for it."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def time(self) -> float:
-        return self.world.now
-
-    def monotonic(self) -> float:
-        return self.world.now
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(0)
-
-
-@dataclass
-class Past:
-    """A metric history: the overflow of one pod, its run info, or nothing at all."""
-
-    lost: bool = False
-    changed: str = "lr"
-    """The label of the run info that differs before and after; kept only where the query asks for it."""
-    asked: list[str] = field(default_factory=list)
-
-    async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
-        self.asked.append(query)
-        if self.lost:
-            raise SourceUnavailable("endpoint 'default': refused by http://me:secret@prometheus")
-        if "run_info" in query:
-            asked_for = query.partition(" (")[2].partition(")")[0].split(", ")
-            kept = [label for label in (self.changed,) if label in asked_for]
-            before = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.1")}
-            after = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.9")}
-            return [
-                Series(before, ((start, 1.0), (end - 400, 1.0))),
-                Series(after, ((end - 300, 1.0), (end, 1.0))),
-            ]
-        if "overflow" in query:
-            return [Series({"pod": "hot-1-1"}, ((end - 600, 0.2), (end - 300, 0.25), (end, 0.9)))]
-        return []
-
-
-@dataclass
-class Stage:
-    """A fleet, its API server and a reporter."""
-
-    world: World
-    kube: FakeKube
-    past: Past
-    settings: IncidentSettings = field(default_factory=IncidentSettings)
-    channels: dict[str, NotificationChannel] = field(default_factory=dict)
-    refused: int = 0
-    """How many deliveries are still to be refused."""
-    told: list[tuple[str, str]] = field(default_factory=list)
-    """(role, kind) of each delivery."""
-
-    async def send(self, channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> None:
-        """A channel below the port; the real ones are in test_report_channels.py."""
-        if self.refused > 0:
-            self.refused -= 1
-            raise NotDelivered("busy")
-        self.told.append((channel.role, message.kind))
-
-    def __post_init__(self) -> None:
-        self.metrics = Metrics()
-        self.reporter = self.hired()
-
-    def hired(self) -> Reporter:
-        """A reporter, as a new leader starts with."""
-        return Reporter(
-            self.kube,
-            sources={"default": self.past},
-            catalogue={},
-            settings=self.settings,
-            notifier=Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send),
-            metrics=self.metrics,
-            clock=WorldClock(self.world),
-            leading=lambda: True,
-        )
-
-    async def passes(self, count: int, seconds: float = 15.0) -> None:
-        """Passes, each reported and worked on."""
-        for _ in range(count):
-            before, observation, now = self.world.status, self.world.observe(), self.world.now
-            decision = self.world.step(seconds)
-            self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
-            await self.reporter.turn()
-
-    def reports(self) -> list[Report]:
-        return [from_body(body) for (plural, *_), body in self.kube.objects.items() if plural == INCIDENTS.plural]
-
-    @property
-    def report(self) -> Report:
-        (found,) = self.reports()
-        return found
-
-
-CHANNELS = {
-    role: NotificationChannel(kind="webhook", url="https://chat.invalid/x", role=role)
-    for role in ("on-call", "ml-lead", "executive")
-}
-
-
-async def promoted(settings: IncidentSettings | None = None, **spec: object) -> Stage:
-    """A fleet in FP16, with a reporter that has seen it come there."""
-    world = World(policy(**{**FAST, **spec}))
-    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
-        world.add(name)
-    stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
-    for _ in range(40):
-        before, observation, now = world.status, world.observe(), world.now
-        stage.reporter.observe(Pass(world.policy, before, observation, world.step(15.0), now))
-    assert world.status.phase is Phase.HEALTHY
-    return stage
-
-
-async def rolled_back(settings: IncidentSettings | None = None) -> Stage:
-    """The same after a breach in half of it."""
-    stage = await promoted(settings)
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
-    await stage.passes(8)
-    assert stage.world.status.phase is Phase.HELD
-    return stage
+KEY = PolicyKey("ns", "fleet")
 
 
 async def test_a_fleet_that_is_well_has_no_incident() -> None:
@@ -178,17 +52,17 @@ async def test_a_fleet_that_is_well_has_no_incident() -> None:
 
 async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence() -> None:
     stage = await rolled_back()
-    report, incident = stage.report, stage.world.status.incident
+    report, incident = stage.report, stage.world.state.incident
     assert incident is not None
     assert report.phase is IncidentPhase.VERIFYING
     assert (report.id, report.reason, report.phase_before) == (incident.id, "OverflowRateHigh", Phase.HEALTHY)
     assert [m.what for m in report.timeline][:2] == ["Detected", "Decided"]
-    assert {"OverflowRateHigh", "RolledBack", "Down", "Settled"} <= {m.what for m in report.timeline}
+    assert {"OverflowRateHigh", "RolledBack", "Requested", "InFallback"} <= {m.what for m in report.timeline}
     assert report.met_deadline
     tape = unpack(report.recordings.tape)
     assert len(tape.recordings) == report.recordings.count > 3
     assert first_difference(tape.recordings) is None
-    assert [r.status.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
+    assert [r.state.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
     day = {"run_info", "loss_of_a_day", "throughput_of_a_day"}
     statistics = {"loss_scale", "grad_norm", "sentinel_level", "gpu_utilisation", "gpu_memory_used"}
     assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
@@ -204,15 +78,15 @@ async def test_questions_are_answered_from_data_and_unknown_without() -> None:
     assert answers["Were there warning signs?"].startswith("Yes: overflow was above 0.15")
     assert answers["Can it be re-enabled safely?"] == "With configuration changes"
 
-    blind = await promoted()
-    blind.past.lost = True
-    blind.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
-    await blind.passes(6)
-    answers = {a.question: a.answer for a in blind.report.questions}
+    without = await promoted()
+    without.past.lost = True
+    without.breach()
+    await without.passes(6)
+    answers = {a.question: a.answer for a in without.report.questions}
     assert answers["What changed recently?"] == answers["Were there warning signs?"] == "unknown"
-    assert blind.report.phase is IncidentPhase.VERIFYING
-    assert "secret" not in yaml.safe_dump(list(blind.kube.objects.values()))
-    assert b'precision_report_errors_total{reason="MetricsUnavailable"}' in blind.metrics.exposition()
+    assert without.report.phase is IncidentPhase.VERIFYING
+    assert "secret" not in yaml.safe_dump(list(without.kube.objects.values()))
+    assert b'precision_report_errors_total{reason="MetricsUnavailable"}' in without.metrics.exposition()
 
 
 @pytest.mark.parametrize(
@@ -226,7 +100,7 @@ async def test_questions_are_answered_from_data_and_unknown_without() -> None:
 async def test_whatever_trainers_report_of_themselves_is_seen_to_have_changed(label: str, verdict: str) -> None:
     stage = await promoted()
     stage.past.changed = label
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    stage.breach()
     await stage.passes(8)
     answers = {a.question: a.answer for a in stage.report.questions}
     assert answers["What changed recently?"] == f"{label}: 0.1 → 0.9"
@@ -265,7 +139,7 @@ async def test_a_check_that_fails_is_said_and_no_all_clear_is_given() -> None:
 
 async def test_metrics_that_are_away_leave_checks_unknown() -> None:
     stage = await rolled_back()
-    stage.world.down = True
+    stage.world.metrics_away = True
     await stage.passes(130, 60.0)
     short = {c.name: c.result for c in stage.report.checklist if c.window == "Short"}
     assert set(short.values()) == {Result.UNKNOWN}
@@ -283,29 +157,75 @@ async def test_a_closed_incident_costs_nothing() -> None:
 async def test_a_whole_rollback_costs_few_writes() -> None:
     stage = await rolled_back()
     await stage.passes(130, 60.0)
-    assert len(stage.kube.writes) <= 16
+    assert stage.report.phase is IncidentPhase.CLOSED
+    assert stage.incident_writes <= 12
 
 
 async def test_a_rollback_of_seconds_is_written_as_it_begins_and_once_more() -> None:
     stage = await promoted()
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
-    before = len(stage.kube.writes)
+    stage.breach()
     await stage.passes(36, 0.25)
-    assert stage.world.status.phase is Phase.HELD
-    assert len(stage.kube.writes) - before == 1
+    assert stage.world.state.phase is Phase.HELD
+    assert stage.incident_writes == 1
     assert stage.report.stages.last_ack_at == ""
     await stage.passes(8, 0.5)
-    assert len(stage.kube.writes) - before == 2
+    assert stage.incident_writes == 2
+    assert stage.report.phase is IncidentPhase.VERIFYING
     assert stage.report.stages.last_ack_at != ""
+    assert {e.name for e in stage.report.evidence} >= {"overflow", "run_info"}
+    assert stage.report.messages[0].delivered == ("on-call",)
 
 
-async def test_hundreds_of_passes_of_a_settle_are_not_hundreds_of_writes() -> None:
+async def test_a_rollback_that_takes_long_is_written_ever_more_seldom() -> None:
+    stage = await promoted()
+    stage.breach()
+    stage.world.unobservable = {"hot-3"}
+    times: list[float] = []
+    for _ in range(600):
+        before = stage.incident_writes
+        await stage.unacted(1, 1.0)
+        times += [stage.world.now] * (stage.incident_writes - before)
+    assert stage.report.phase is IncidentPhase.ACTIVE
+    gaps = [round(b - a) for a, b in pairwise(times)]
+    assert gaps[0] == 10
+    assert all(gap >= 40 for gap in gaps[1:])
+    assert gaps[-1] == 300
+    assert stage.report.recordings.count > 250
+
+
+async def test_hundreds_of_passes_after_a_rollback_are_not_hundreds_of_writes() -> None:
     stage = await rolled_back()
-    stage.world.deaf = set(stage.world.workloads)
+    stage.world.unresponsive = set(stage.world.workloads)
     stage.world.bad = {}
-    before = len(stage.kube.writes)
+    before = stage.incident_writes
     await stage.passes(400, 0.05)
-    assert len(stage.kube.writes) - before <= 2
+    assert stage.incident_writes - before <= 2
+
+
+async def test_what_was_seen_while_somebody_else_wrote_is_not_lost() -> None:
+    stage = await promoted()
+    stage.breach()
+    await stage.passes(8, 0.25)
+    (key,) = (k for k in stage.kube.objects if k[0] == INCIDENTS.plural)
+    stage.kube.put(INCIDENTS, stage.kube.objects[key])
+    seen = stage.world.now
+    await stage.passes(10, 2.0)
+    await stage.passes(3, 60.0)
+    assert stage.metrics.exposition().count(b"precision_report_errors_total{") == 0, "a conflict is no error"
+    report = stage.report
+    assert "InFallback" in {m.what for m in report.timeline}
+    taped = [r.now for r in unpack(report.recordings.tape).recordings]
+    assert taped == sorted(set(taped))
+    assert [now for now in taped if now < seen], "the passes before the conflict"
+    assert first_difference(unpack(report.recordings.tape).recordings) is None
+
+
+async def test_an_incident_that_somebody_deleted_is_written_again() -> None:
+    stage = await rolled_back()
+    stage.kube.objects.clear()
+    await stage.passes(40, 60.0)
+    assert stage.report.messages[-1].kind == "AllClear"
+    assert "Detected" in {m.what for m in stage.report.timeline}
 
 
 async def test_a_new_leader_goes_on_from_the_object() -> None:
@@ -333,56 +253,114 @@ async def test_messages_go_to_who_is_on_call_once() -> None:
     stage = await rolled_back()
     stage.reporter = stage.hired()
     await stage.passes(130, 60.0)
-    assert stage.told == [("on-call", "Notice"), ("on-call", "AllClear")]
+    assert stage.delivered == [("on-call", "Notice"), ("on-call", "AllClear")]
     assert [m.delivered for m in stage.report.messages] == [("on-call",), ("on-call",)]
 
 
 async def test_a_channel_that_refuses_is_tried_again_then_given_up() -> None:
     stage = await promoted()
     stage.refused = 3
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    stage.breach()
     await stage.passes(8)
-    assert stage.told == [("on-call", "Notice")]
+    assert stage.delivered == [("on-call", "Notice")]
     assert b'precision_report_errors_total{reason="NotDelivered"} 3.0' in stage.metrics.exposition()
-    deaf = await promoted()
-    deaf.refused = 1000
-    deaf.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
-    await deaf.passes(8)
-    await deaf.passes(150, 60.0)
-    assert deaf.refused == 1000 - 2 * TRIES
-    assert deaf.report.phase is IncidentPhase.CLOSED
+    never = await promoted()
+    never.refused = 1000
+    never.breach()
+    await never.passes(8)
+    await never.passes(150, 60.0)
+    assert never.refused == 1000 - 2 * TRIES
+    assert never.report.phase is IncidentPhase.CLOSED
 
 
 async def test_a_retry_ends_the_verification() -> None:
     stage = await rolled_back()
     stage.world.bad = {}
     await stage.passes(25, 60.0)
-    answered = {"precision.genesis.ai/retry": str(stage.world.status.transition_id)}
+    answered = {"precision.genesis.ai/retry": str(stage.world.state.transition_id)}
     stage.world.policy = replace(stage.world.policy, annotations=answered)
     await stage.passes(2)
     assert stage.report.phase is IncidentPhase.CLOSED
     assert {c.result for c in stage.report.checklist if c.window == "Long"} == {Result.UNKNOWN}
 
 
-async def test_who_vouched_for_what_and_why_stays_in_the_timeline_once() -> None:
+async def test_who_acknowledged_what_and_why_stays_in_the_timeline_once() -> None:
     stage = await rolled_back()
-    number = stage.world.status.transition_id
+    number = stage.world.state.transition_id
     given = {"ack-fix": f"{number}: token=hunter2 rolled", "ack-fix-by": "ada", "ack-rootCause": str(number - 1)}
     annotations = {f"precision.genesis.ai/{name}": value for name, value in given.items()}
     stage.world.policy = replace(stage.world.policy, annotations=annotations)
     given_at = stage.world.now
     await stage.passes(3)
-    (told,) = [m for m in stage.report.timeline if m.what == "Acknowledged"]
-    assert told.message == "fix by ada: token=*** rolled"
-    assert parse_time(told.at) == given_at
+    (found,) = [m for m in stage.report.timeline if m.what == "Acknowledged"]
+    assert found.message == "fix by ada: token=*** rolled"
+    assert parse_time(found.at) == given_at
 
 
-async def test_a_policy_that_is_deleted_leaves_its_incident() -> None:
+async def test_when_policy_and_assignment_are_gone_the_incident_ends_and_stays() -> None:
     stage = await rolled_back()
-    stage.reporter.gone(PolicyKey("ns", "fleet"))
+    stage.reporter.gone(KEY)
     await stage.reporter.turn()
     assert stage.report.timeline[-1].what == "PolicyDeleted"
     assert stage.report.phase is IncidentPhase.CLOSED
+
+
+@pytest.mark.parametrize("kept", ["Hold", "Release"])
+async def test_a_policy_deleted_in_mid_rollback_is_followed_to_the_fallback(kept: str) -> None:
+    stage = await promoted(deletionPolicy=kept)
+    stage.world.unresponsive = {"hot-3"}
+    stage.breach()
+    await stage.passes(4)
+    assert stage.report.phase is IncidentPhase.ACTIVE
+    stage.world.delete_policy()
+    await stage.passes(2)
+    assert stage.report.phase is IncidentPhase.ACTIVE, "the rollback is not over"
+    stage.world.unresponsive = set()
+    await stage.passes(12)
+    assert stage.world.gone == (kept == "Release")
+    report = stage.report
+    assert report.phase is IncidentPhase.CLOSED
+    assert {"InFallback", "RolledBack"} <= {m.what for m in report.timeline}
+    assert [m.what for m in report.timeline][-1] == "PolicyDeleted"
+    assert first_difference(unpack(report.recordings.tape).recordings) is None
+    writes = stage.incident_writes
+    await stage.passes(5, 60.0)
+    assert stage.incident_writes == writes
+
+
+async def test_a_policy_deleted_after_its_rollback_ends_the_verification() -> None:
+    stage = await rolled_back()
+    stage.world.delete_policy()
+    await stage.passes(3)
+    assert stage.world.state.reason == "PolicyDeleted"
+    assert stage.report.phase is IncidentPhase.CLOSED
+
+
+async def test_a_policy_made_anew_in_mid_rollback_goes_on_with_the_same_incident() -> None:
+    stage = await promoted()
+    stage.world.unresponsive = {"hot-3"}
+    stage.breach()
+    await stage.passes(4)
+    stage.world.recreate_policy(policy(**FAST, uid="another-uid"))
+    stage.reporter = stage.hired()
+    stage.world.unresponsive = set()
+    await stage.passes(10)
+    assert stage.world.state.phase is Phase.HELD
+    assert stage.report.phase is IncidentPhase.VERIFYING
+
+
+LONG = "password=hunter2 " * 10_000
+
+
+async def test_no_incident_is_refused_for_what_people_wrote() -> None:
+    stage = await rolled_back()
+    number = stage.world.state.transition_id
+    annotations = {"precision.genesis.ai/ack-fix": f"{number}: {LONG}"}
+    stage.world.policy = replace(stage.world.policy, annotations=annotations)
+    await stage.passes(3)
+    (found,) = [m for m in stage.report.timeline if m.what == "Acknowledged"]
+    assert len(found.message) <= MESSAGE_CHARACTERS
+    assert "hunter2" not in found.message
 
 
 async def test_a_rollback_goes_on_while_incidents_cannot_be_written() -> None:
@@ -392,14 +370,14 @@ async def test_a_rollback_goes_on_while_incidents_cannot_be_written() -> None:
         raise Forbidden("precisionincidents is forbidden", status=403)
 
     stage.kube.before_write = refuse
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
+    stage.breach()
     await stage.passes(8)
-    assert stage.world.status.phase is Phase.HELD
+    assert stage.world.state.phase is Phase.HELD
     assert stage.reports() == []
     assert b'precision_report_errors_total{reason="Forbidden"}' in stage.metrics.exposition()
     stage.kube.before_write = lambda verb, key: None
     await stage.passes(20, 60.0)
-    assert {"Detected", "Decided", "Down"} <= {m.what for m in stage.report.timeline}
+    assert {"Detected", "Decided", "InFallback"} <= {m.what for m in stage.report.timeline}
     assert first_difference(unpack(stage.report.recordings.tape).recordings) is None
 
 
@@ -417,31 +395,25 @@ async def test_a_canary_that_is_compared_for_hours_is_no_rollback_that_hangs() -
     stage = await promoted(rollback=rollback)
     stage.world.everywhere = {Signal.SPEED: 0.7}
     await stage.passes(100, 60.0)
-    assert stage.world.status.by_canary
-    assert (stage.report.phase, stage.told) == (IncidentPhase.ACTIVE, [("on-call", "Notice")])
-    number = str(stage.world.status.transition_id)
+    assert stage.world.state.by_canary
+    assert (stage.report.phase, stage.delivered) == (IncidentPhase.ACTIVE, [("on-call", "Notice")])
+    number = str(stage.world.state.transition_id)
     stage.world.policy = replace(stage.world.policy, annotations={"precision.genesis.ai/promote": number})
     await stage.passes(20)
-    assert stage.world.status.phase is Phase.HELD
+    assert stage.world.state.phase is Phase.HELD
     assert stage.report.phase is IncidentPhase.VERIFYING
     assert "CanaryPromoted" in {m.what for m in stage.report.timeline}
-    assert {kind for _, kind in stage.told} == {"Notice"}
+    assert {kind for _, kind in stage.delivered} == {"Notice"}
 
 
 async def test_a_rollback_that_hangs_is_escalated_twice() -> None:
     stage = await promoted()
-    stage.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in ("hot-1", "hot-2")}
-    stage.world.blind = {"hot-3"}
-    for _ in range(40):
-        before, observation, now = stage.world.status, stage.world.observe(), stage.world.now
-        decision = stage.world.decide()
-        stage.world.commit(decision)  # nothing is written: no trainer ever hears of it
-        stage.reporter.observe(Pass(stage.world.policy, before, observation, decision, now))
-        stage.world.now += 60.0
-        await stage.reporter.turn()
+    stage.breach()
+    stage.world.unobservable = {"hot-3"}
+    await stage.unacted(40, 60.0)
     assert stage.report.phase is IncidentPhase.ACTIVE
     assert [m.kind for m in stage.report.messages] == ["Notice", "Escalation", "Escalation"]
-    assert stage.told == [
+    assert stage.delivered == [
         ("on-call", "Notice"),
         *(("ml-lead", "Escalation"), ("on-call", "Escalation")),
         *(("executive", "Escalation"), ("ml-lead", "Escalation"), ("on-call", "Escalation")),
@@ -465,14 +437,14 @@ async def test_closed_incidents_are_kept_up_to_a_number_and_an_age() -> None:
     assert sorted(r.id for r in stage.reports()) == sorted([template.id, "fleet-old-2"])
 
 
-def test_the_name_follows_from_incident_and_policy() -> None:
-    assert name_of("fleet-4", "uid-1") == name_of("fleet-4", "uid-1")
-    assert name_of("fleet-4", "uid-1") != name_of("fleet-4", "uid-2")
-    assert len(name_of("x" * 300, "uid")) <= 253
+def test_the_name_follows_from_the_incident_and_its_time() -> None:
+    assert name_of("fleet-4", "2026-01-01T00:00:00.000Z") == name_of("fleet-4", "2026-01-01T00:00:00.000Z")
+    assert name_of("fleet-4", "2026-01-01T00:00:00.000Z") != name_of("fleet-4", "2026-01-01T00:00:01.000Z")
+    assert len(name_of("x" * 300, "2026-01-01T00:00:00.000Z")) <= 253
 
 
 def schema() -> dict[str, object]:
-    text = (ROOT / "crds" / "precision.genesis.ai_precisionincidents.yaml").read_text()
+    text = (Path(lab.__file__).parents[1] / "crds" / "precision.genesis.ai_precisionincidents.yaml").read_text()
     found = yaml.safe_load(text)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["report"]
     assert isinstance(found, dict)
     return found

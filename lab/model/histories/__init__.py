@@ -13,7 +13,7 @@ INTRODUCTION = """\
 
 What the operator says and does, pass by pass, while things happen to a fleet: the shipped `decide`, in a world of values
 (`lab/model/world.py`). Where nothing changes, no line stands; the last column is a fingerprint of all that was decided
-and is not shown: the whole status, each action, when to look again. Written by `python -m lab.model.histories`; a test holds
+and is not shown: the whole state, each action, when to look again. Written by `python -m lab.model.histories`; a test holds
 each history to the code, so that a change of behaviour is seen here.
 """
 

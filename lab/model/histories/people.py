@@ -8,7 +8,7 @@ from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, approval_after, f
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.contract import ABORT, RETRY, ROLLBACK
 
 _APPROVAL = approval_after(40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.model.histories.stage import MILD, MINUTE, NAN, OVERFLOWS, SLOW, Line, guarded, in_phase
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.contract import RETRY, ROLLBACK
 
 _AT_ONCE: dict[str, object] = {"mitigation": {"speed": {"window": "0s"}, "overflow": {"window": "0s"}}}
@@ -135,7 +135,7 @@ def ladder_cut_short() -> Line:
     line = guarded()
     line.happens("hot-0 and hot-1 overflow mildly")
     line.world.bad = {"hot-0": MILD, "hot-1": MILD}
-    line.until(lambda w: w.status.mitigations, MINUTE / 2)
+    line.until(lambda w: w.state.mitigations, MINUTE / 2)
     line.passes(2, MINUTE / 2)
     line.happens("hot-0 gets worse")
     line.world.bad["hot-0"] = OVERFLOWS
@@ -161,7 +161,7 @@ def canary_same() -> Line:
     line = guarded(hot=6, literal=False, rollback=_BY_CANARY)
     line.happens("everything is slow, in any precision")
     line.world.everywhere = SLOW
-    line.until(lambda w: w.status.reason == "CanaryNoDifference", 5 * MINUTE)
+    line.until(lambda w: w.state.reason == "CanaryNoDifference", 5 * MINUTE)
     line.passes(3, 5 * MINUTE)
     line.happens("it was the switch; ada: retry")
     line.world.everywhere = {}
@@ -175,7 +175,7 @@ def canary_taken_over() -> Line:
     line = guarded(hot=6, rollback=_BY_CANARY)
     line.happens("all overflow mildly")
     line.world.all_are(MILD)
-    line.until(lambda w: w.status.comparison is not None and w.status.comparison.looks > 0, MINUTE)
+    line.until(lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, MINUTE)
     line.happens("Prometheus sees nobody")
     line.world.blind = set(line.world.workloads)
     line.passes(8, MINUTE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.model.histories.stage import MINUTE, OVERFLOWS, Cluster, Line, approval_after, fleet, guarded, in_phase
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.contract import PROMOTE
 
 _APPROVAL = approval_after(60)
@@ -75,7 +75,7 @@ def cannot_begin() -> Line:
 def canary_breaches() -> Line:
     """The first step's only workload breaches"""
     line = fleet()
-    line.until(lambda w: w.status.members)
+    line.until(lambda w: w.state.members)
     line.happens("everything overflows")
     line.world.all_are(OVERFLOWS)
     line.passes(10)
@@ -92,7 +92,7 @@ def not_the_precision() -> Line:
     line.happens("no more")
     line.world.everywhere = {}
     line.passes(5)
-    moved = sorted({member.name for member in line.world.status.members})
+    moved = sorted({member.name for member in line.world.state.members})
     here = moved[:2]
     line.happens(f"{' and '.join(here)} now run on one node, and overflow; the others run elsewhere")
     for name in moved:
@@ -119,7 +119,7 @@ def one_pool_of_a_fleet() -> Line:
 def told_and_not_rolled_back() -> Line:
     """Memory and divergence that are said, and hold promotions, but are rolled back by nobody"""
     line = fleet()
-    line.until(lambda w: w.status.members)
+    line.until(lambda w: w.state.members)
     line.happens("memory is at 90 % of FP32's")
     line.world.everywhere = {Signal.MEMORY: 0.9}
     line.passes(70, MINUTE / 2)

@@ -11,7 +11,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import STAMP
 from precision_operator.core.model import Observation, PodView
 
@@ -62,7 +62,7 @@ class Cluster(World):
 
     def says(self, command: str, message: str = "", by: str = "") -> None:
         """A person's command, in answer to the transition that stands now."""
-        given = f"{self.status.transition_id}: {message}" if message else str(self.status.transition_id)
+        given = f"{self.state.transition_id}: {message}" if message else str(self.state.transition_id)
         stamp = {f"{command}{STAMP}": by} if by else {}
         self.policy = replace(self.policy, annotations={**self.policy.annotations, command: given, **stamp})
 
@@ -73,7 +73,7 @@ class Cluster(World):
 
     def made_again(self) -> None:
         """The policy is deleted, and made again with the same spec: it knows nothing of what was before."""
-        self.status = Status()
+        self.state = State()
         self.policy = replace(self.policy, annotations={})
 
 
@@ -88,7 +88,7 @@ def approval_after(weight: int) -> dict[str, object]:
 
 def in_phase(phase: Phase) -> Callable[[Cluster], bool]:
     """Whether the policy is in this phase."""
-    return lambda world: world.status.phase is phase
+    return lambda world: world.state.phase is phase
 
 
 def fleet(hot: int = 5, *, literal: bool = True, **spec: object) -> Line:

@@ -8,6 +8,9 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
 from precision_operator.api.wire import boolean, camel, choice, format_time, parse_time, text, texts
 
+NAMES_LIMIT = 20
+"""Names of workloads that an incident's summary lists: an object of thousands must stay small."""
+
 
 class Scope(StrEnum):
     """How far a rollback reaches."""
@@ -27,20 +30,18 @@ class Incident:
     reason: str
     message: str
     workloads: tuple[str, ...]
+    """Names of those that it is about, for a person: the first NAMES_LIMIT."""
     detected_at: float
     decided_at: float
     deadline_at: float
     last_patch_at: float | None = None
     last_ack_at: float | None = None
-    settled_at: float | None = None
     recovered_at: float | None = None
     """When enough runs of all that were rolled back ended well again (``rollback.recoverySuccess``)."""
     expedited_at: float | None = None
     """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
     escalated: bool = False
     strategy: Strategy = Strategy.EMERGENCY
-    poisoned: tuple[str, ...] = ()
-    """Names of workloads whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
     checks: Checks | None = None
     """The checklist of its PrecisionIncident, counted."""
 
@@ -55,7 +56,7 @@ def incident_to_wire(incident: Incident) -> dict[str, object]:
         elif spec.name == "checks":
             value = checks_to_wire(value)
         elif isinstance(value, tuple):
-            value = list(value[:100]) if spec.name == "workloads" else list(value)
+            value = list(value)
         if value not in (None, []):
             wire[camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
     return wire
@@ -79,11 +80,9 @@ def parse_incident(raw: Mapping[str, object]) -> Incident | None:
         deadline_at=deadline,
         last_patch_at=parse_time(raw.get("lastPatchAt")),
         last_ack_at=parse_time(raw.get("lastAckAt")),
-        settled_at=parse_time(raw.get("settledAt")),
         recovered_at=parse_time(raw.get("recoveredAt")),
         expedited_at=parse_time(raw.get("expeditedAt")),
         escalated=boolean(raw.get("escalated"), False),
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
-        poisoned=texts(raw.get("poisoned")),
         checks=parse_checks(raw.get("checks")),
     )

@@ -1,5 +1,6 @@
-"""What is tried before a rollback: the setting in ``spec.rollback.mitigation``, and its memory in ``status.mitigations``."""
+"""What is tried before a rollback: the setting in ``spec.rollback.mitigation``, and what is remembered of it."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +18,7 @@ from precision_operator.api.wire import (
     text,
     texts,
 )
+from precision_operator.api.workload import name_of
 
 
 class Rung(StrEnum):
@@ -59,8 +61,8 @@ class MitigationSpec:
 class Mitigation:
     """One workload's window for one signal; times are seconds since the epoch."""
 
-    name: str
-    uid: str
+    key: str
+    """The workload's."""
     signal: Signal
     since: float
     until: float
@@ -79,22 +81,27 @@ class Mitigation:
     result: Result = Result.OPEN
 
     @property
+    def name(self) -> str:
+        """The workload's name, for a person."""
+        return name_of(self.key)
+
+    @property
     def open(self) -> bool:
         """Something may still come of it."""
         return self.result is Result.OPEN
 
 
 def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
-    """The uids of the workloads against whose overflow BF16 is tried, or has helped."""
-    return frozenset(m.uid for m in mitigations if m.rung is Rung.BF16)
+    """The keys of the workloads against whose overflow BF16 is tried, or has helped."""
+    return frozenset(m.key for m in mitigations if m.rung is Rung.BF16)
 
 
 def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
     """The windows in which something new began, or which ended; each with the reason that is said of it."""
-    known = {(m.uid, m.signal): m for m in before}
+    known = {(m.key, m.signal): m for m in before}
     found: list[tuple[Mitigation, str]] = []
     for window in after:
-        old = known.get((window.uid, window.signal))
+        old = known.get((window.key, window.signal))
         if window.open and (old is None or not old.open or old.rung is not window.rung):
             found.append((window, "Mitigating" if window.rung else "Investigating"))
         elif old is not None and old.open and not window.open:
@@ -116,14 +123,18 @@ def parse_mitigation_spec(raw: Mapping[str, object]) -> MitigationSpec:
     )
 
 
+def mitigation_bytes(mitigation: Mitigation) -> int:
+    """What one window takes in the assignment."""
+    return len(json.dumps(mitigations_to_wire([mitigation]), separators=(",", ":")))
+
+
 def mitigations_to_wire(mitigations: Iterable[Mitigation]) -> list[dict[str, object]]:
-    """As ``status.mitigations`` has them; what is absent is left out."""
+    """As the assignment's ``state.mitigations`` has them; what is absent is left out."""
     return [
         {
             key: value
             for key, value in {
-                "name": m.name,
-                "uid": m.uid,
+                "workload": m.key,
                 "signal": str(m.signal),
                 "since": format_time(m.since),
                 "until": format_time(m.until),
@@ -142,7 +153,7 @@ def mitigations_to_wire(mitigations: Iterable[Mitigation]) -> list[dict[str, obj
 
 
 def parse_mitigations(raw: object) -> tuple[Mitigation, ...]:
-    """Read ``status.mitigations``; an entry without its times, or of a signal unknown here, is left out."""
+    """Read the assignment's ``state.mitigations``; an entry without its times, or of a signal unknown here, is left out."""
     signals, rungs = {s.value: s for s in Signal}, {r.value: r for r in Rung}
     found = []
     for entry in map(mapping, sequence(raw)):
@@ -152,8 +163,7 @@ def parse_mitigations(raw: object) -> tuple[Mitigation, ...]:
             continue
         found.append(
             Mitigation(
-                name=text(entry.get("name")),
-                uid=text(entry.get("uid")),
+                key=text(entry.get("workload")),
                 signal=signal,
                 since=since,
                 until=until,

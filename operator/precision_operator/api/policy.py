@@ -1,11 +1,23 @@
 """A PrecisionPolicy as one frozen value."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from precision_operator.api.spec import PolicySpec, parse_spec
-from precision_operator.api.status import Status, parse_status
-from precision_operator.api.wire import integer, mapping, parse_time, text, texts
+from precision_operator.api.wire import integer, mapping, text
+
+_FINISHING = (
+    "selector",
+    "target",
+    "fallback",
+    "delivery",
+    "deletionPolicy",
+    "prometheusRef",
+    "evaluation",
+    "rollback",
+)
+"""What of a spec is needed to finish a rollback after its policy is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +31,31 @@ class Policy:
     resource_version: str
     spec: PolicySpec
     annotations: Mapping[str, str] = field(default_factory=dict)
-    finalizers: tuple[str, ...] = ()
-    deleted_at: float | None = None
-    """When its deletion was asked for; None: it lives."""
+    settings: str = ""
+    """What of the spec is copied into the assignment, as JSON."""
+    deleted: bool = False
+    """It is gone: what its assignment holds is finished, and nothing is promoted."""
 
 
-def parse_policy(body: Mapping[str, object]) -> tuple[Policy, Status]:
+def parse_policy(body: Mapping[str, object]) -> Policy:
     """Read the whole object."""
     meta = mapping(body.get("metadata"))
-    policy = Policy(
+    spec = mapping(body.get("spec"))
+    kept = {key: spec[key] for key in _FINISHING if key in spec}
+    return Policy(
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),
         uid=text(meta.get("uid")),
         generation=integer(meta.get("generation"), 0),
         resource_version=text(meta.get("resourceVersion")),
-        spec=parse_spec(body.get("spec")),
+        spec=parse_spec(spec),
         annotations={k: v for k, v in mapping(meta.get("annotations")).items() if isinstance(v, str)},
-        finalizers=texts(meta.get("finalizers")),
-        deleted_at=parse_time(meta.get("deletionTimestamp")),
+        settings=json.dumps(kept, sort_keys=True, separators=(",", ":")),
     )
-    return policy, parse_status(body.get("status"))
+
+
+def deleted_policy(namespace: str, name: str, *, uid: str, generation: int, settings: str) -> Policy:
+    """What is known of a policy that is gone, from what its assignment kept."""
+    kept = json.loads(settings) if settings else {}
+    policy = Policy(namespace, name, uid, generation, "", parse_spec(kept), settings=settings)
+    return replace(policy, deleted=True)

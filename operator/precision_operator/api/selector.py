@@ -14,6 +14,18 @@ class Requirement:
     operator: str
     values: tuple[str, ...] = ()
 
+    @property
+    def query(self) -> str:
+        """As a part of a ``labelSelector``."""
+        match self.operator:
+            case "In":
+                return f"{self.key} in ({','.join(self.values)})"
+            case "NotIn":
+                return f"{self.key} notin ({','.join(self.values)})"
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return self.key
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As the API server evaluates it; an unknown operator matches nothing."""
         match self.operator:
@@ -40,6 +52,12 @@ class Selector:
         """It asks for nothing."""
         return not self.match_labels and not self.match_expressions
 
+    @property
+    def query(self) -> str:
+        """As a ``labelSelector`` of a list."""
+        equal = [f"{key}={value}" for key, value in self.match_labels]
+        return ",".join([*equal, *(requirement.query for requirement in self.match_expressions)])
+
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the labels meet every requirement."""
         if self.empty:
@@ -62,3 +80,16 @@ def parse_selector(raw: object) -> Selector:
         for entry in map(mapping, sequence(body.get("matchExpressions")))
     )
     return Selector(labels, expressions)
+
+
+def selector_to_wire(selector: Selector) -> dict[str, object]:
+    """As a PrecisionAssignment has it."""
+    wire: dict[str, object] = {}
+    if selector.match_labels:
+        wire["matchLabels"] = dict(selector.match_labels)
+    if selector.match_expressions:
+        wire["matchExpressions"] = [
+            {"key": e.key, "operator": e.operator, **({"values": list(e.values)} if e.values else {})}
+            for e in selector.match_expressions
+        ]
+    return wire

@@ -137,7 +137,8 @@ class PolicySpec:
     fallback: Mode = Mode.FP32
     delivery: Delivery = Delivery.AUTO
     suspend: bool = False
-    restore_on_delete: bool = False
+    hold_on_delete: bool = True
+    """After a deletion, what a rollback put into the fallback stays there."""
     prometheus_ref: str = "default"
     progress_deadline_seconds: float = 600.0
     stages: tuple[Stage, ...] = ()
@@ -236,7 +237,7 @@ def parse_spec(raw: object) -> PolicySpec:
         fallback=parse_mode(text(body.get("fallback"))) or Mode.FP32,
         delivery=choice(body.get("delivery"), Delivery.AUTO),
         suspend=boolean(body.get("suspend"), False),
-        restore_on_delete=body.get("deletionPolicy") == "Restore",
+        hold_on_delete=body.get("deletionPolicy") != "Release",
         prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),
         progress_deadline_seconds=float(integer(body.get("progressDeadlineSeconds"), 600)),
         stages=parse_stages(mapping(body.get("strategy")).get("steps")) or DEFAULT_STAGES,

@@ -1,4 +1,4 @@
-"""``ack``: what a person vouches for before a fleet that was rolled back starts again."""
+"""``ack``: what a person acknowledges before what was rolled back is retried."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_operator.api.commands import Prerequisite, answer
-from precision_operator.api.status import Phase
 from precision_operator.cli.output import console, said, write_json
+from precision_operator.cli.steer import waits_for_retry
 from precision_operator.cli.summary import UNKNOWN_PERSON
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag
 
@@ -23,7 +23,7 @@ MEANINGS = {
     Prerequisite.STAGING_TESTED: "the fix was tested in staging",
     Prerequisite.MONITORING: "monitoring would see it again",
     Prerequisite.TEAM_NOTIFIED: "the team knows that it starts again",
-    Prerequisite.ROLLBACK_READY: "the way back was tried",
+    Prerequisite.ROLLBACK_READY: "a rollback was tried",
 }
 
 
@@ -33,8 +33,8 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     verb = commands.add_parser(
         "ack",
         parents=[common],
-        help="acknowledge what must be so before another attempt",
-        description=f"Acknowledge prerequisites of starting again after a rollback ({listed}). "
+        help="acknowledge what a retry needs",
+        description=f"Acknowledge prerequisites of a retry after a rollback ({listed}). "
         "An acknowledgement counts for the rollback that it answers, not for a later one. "
         "Without an item: show which are given, and by whom.",
     )
@@ -67,8 +67,8 @@ async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
     if not arguments.items:
         return _show(target, arguments)
-    if target.status.phase is not Phase.HELD and not target.status.by_canary:
-        raise Refused(f"{target.where} is {target.status.phase}: only a fleet that is Held waits for acknowledgements")
+    if target.policy.deleted or not waits_for_retry(target):
+        raise Refused(f"{target.where} is {target.status.phase}: only what was rolled back waits for acknowledgements")
     write = Write({item.annotation: answering(target, arguments) for item in arguments.items})
     done = f"acknowledged {', '.join(arguments.items)}"
     return await carry_out(session, target, write, arguments=arguments, done=done)

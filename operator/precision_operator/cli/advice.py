@@ -1,4 +1,4 @@
-"""What a policy may say, and most likely should not."""
+"""What is valid in a policy, and probably unintended."""
 
 import math
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def advice(spec: PolicySpec, namespace: str = "default") -> Iterator[Fault]:
     yield from _criteria(spec, namespace)
     yield from _times(spec)
     if spec.suspend:
-        yield Fault("spec.suspend", "the policy is paused: nothing is moved, judged or guarded until it is false")
+        yield Fault("spec.suspend", "the policy is paused: nothing is moved, judged or watched until it is false")
 
 
 def _modes(spec: PolicySpec) -> Iterator[Fault]:
@@ -34,12 +34,14 @@ def _modes(spec: PolicySpec) -> Iterator[Fault]:
                 "V100 and T4 have none; select only workloads on nodes that do",
             )
     if spec.target is Mode.FP32:
-        yield Fault("spec.target", "fp32 takes the fleet off reduced precision: to go back after a fault, use rollback")
+        yield Fault(
+            "spec.target", "fp32 takes the fleet off reduced precision: to go back after a breach, use rollback"
+        )
     if spec.delivery in (Delivery.HOT, Delivery.NEW_ONLY):
         yield Fault(
             "spec.delivery",
-            f"{spec.delivery} moves only workloads that carry the contract (docs/contract.md); "
-            "others stay as they are: Auto restarts those",
+            f"{spec.delivery} restarts no pods: running pods without the contract (docs/contract.md) stay as they are, "
+            "in a rollback too; Auto restarts those",
         )
 
 
@@ -66,7 +68,7 @@ def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
         criterion = spec.criterion(signal)
         path = f"spec.criteria.{signal}"
         if not criterion.enabled and signal in (Signal.NON_FINITE, Signal.FAILURES):
-            yield Fault(f"{path}.enabled", f"without {signal}, a P0, nobody notices poisoned weights or dying jobs")
+            yield Fault(f"{path}.enabled", f"without {signal}, a P0, poisoned weights or failing jobs are not noticed")
         if criterion.query:
             yield Fault(
                 f"{path}.query",
@@ -78,11 +80,11 @@ def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
     if not rolling:
         yield Fault("spec.criteria", "every criterion is off: nothing would ever roll this fleet back")
     if spec.rollback.strategies[Severity.P0] is Strategy.HOLD:
-        yield Fault("spec.rollback.strategies.P0", "Hold: dying jobs and NaN losses would roll nothing back")
+        yield Fault("spec.rollback.strategies.P0", "Hold: failing jobs and NaN losses would roll nothing back")
     yield from _canary(spec)
     if not spec.reenable.prerequisites:
         yield Fault(
-            "spec.reenable.prerequisites", "empty: a fleet starts again after a rollback and nobody vouches for it"
+            "spec.reenable.prerequisites", "empty: a fleet starts again after a rollback without any acknowledgement"
         )
     overflow = spec.criterion(Signal.OVERFLOW)
     if overflow.enabled and overflow.enter > SOURCE_OVERFLOW_LIMIT:
@@ -92,7 +94,7 @@ def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
         )
     if overflow.enabled and spec.target is Mode.BF16:
         yield Fault(
-            "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will say nothing"
+            "spec.criteria.overflow", "bf16 has no loss scaler that could overflow: this signal will have no samples"
         )
 
 
@@ -149,7 +151,7 @@ def _times(spec: PolicySpec) -> Iterator[Fault]:
             late = confirm + rollback.ack_timeout_seconds
             yield Fault(
                 "spec.rollback.ackTimeout",
-                f"a workload that does not answer is restarted only after {late:g} s, past the {severity} deadline of "
+                f"a workload that is unresponsive is restarted only after {late:g} s, past the {severity} deadline of "
                 f"{deadline:g} s: shorten ackTimeout",
             )
     if (

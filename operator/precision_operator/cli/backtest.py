@@ -150,9 +150,7 @@ def _policy(arguments: argparse.Namespace) -> "Policy":
         )
     metadata = mapping(found[0].get("metadata"))
     namespace = arguments.namespace or metadata.get("namespace") or "default"
-    return parse_policy(
-        {**found[0], "metadata": {"uid": "backtest", **metadata, "namespace": namespace}, "status": {}}
-    )[0]
+    return parse_policy({**found[0], "metadata": {"uid": "backtest", **metadata, "namespace": namespace}})
 
 
 def _span(arguments: argparse.Namespace, policy: "Policy") -> "Span":

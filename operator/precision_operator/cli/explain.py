@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from precision_operator.api.commands import answers
-from precision_operator.api.status import Phase
-from precision_operator.cli.guidance import BY_CANARY, PHASES, guidance
+from precision_operator.api.state import Phase
+from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES, guidance
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting
 from precision_operator.contract import SUSPEND_BY
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
 
-_BAD_NEWS = {"Accepted": "False", "MetricsAvailable": "False", "Alerting": "True"}
-"""Conditions that are worth a word, and when."""
+_BAD_NEWS = {
+    "Accepted": "False",
+    "MetricsAvailable": "False",
+    "WritesAccepted": "False",
+    "Stuck": "True",
+    "Alerting": "True",
+}
+"""Conditions that are explained, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +94,25 @@ def explain(session: "Session", target: "Target") -> Explanation:
         known = guidance(reason)
         for step in known.steps if known else ():
             steps[_filled(step, session, target)] = None
-    if status.phase is Phase.HELD and not any("retry" in step for step in steps):
+    if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
         steps[_filled("start again: `!retry {name}`", session, target)] = None
-    meaning = BY_CANARY if status.by_canary else PHASES[status.phase]
-    return Explanation(meaning, reasons, tuple(_people(target)), tuple(steps))
+    return Explanation(_meaning(target), reasons, tuple(_people(target)), tuple(steps))
+
+
+def _meaning(target: "Target") -> str:
+    if target.policy.deleted and target.state.fallback is None:
+        return LEFT_BEHIND
+    return BY_CANARY if target.state.by_canary else PHASES[target.status.phase]
 
 
 def _filled(step: str, session: "Session", target: "Target") -> str:
-    """The step with the policy's name, and our verbs as whole commands."""
-    text = step.replace("{name}", target.policy.name)
-    return re.sub(r"`!([^`]+)`", lambda found: f"`{session.plugin(*found[1].split())}`", text)
+    """The step with the policy's name, and its commands whole."""
+
+    def whole(found: re.Match[str]) -> str:
+        first, *rest = found[1].split()
+        return f"`{session.kubectl(*rest) if first == 'kubectl' else session.plugin(first, *rest)}`"
+
+    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name))
 
 
 def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
@@ -105,6 +120,8 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
     status = target.status
     if target.policy.spec.suspend:
         yield "Suspended", _words("Suspended", "")
+    if target.policy.deleted and status.reason != "PolicyDeleted":
+        yield "PolicyDeleted", _words("PolicyDeleted", "")
     if status.observed_generation != target.policy.generation:
         yield (
             "NotObserved",
@@ -112,15 +129,15 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
         )
     if status.reason:
         yield status.reason, _words(status.reason, status.message)
-    gate = waiting(target)
-    if (
-        gate is not None
-    ):  # in every phase: a workload that is rolled back by itself is waited for while the fleet is guarded
-        message = str(gate["message"]) + _soaking(target, str(gate["reason"]))
-        yield str(gate["reason"]), _words(str(gate["reason"]), message)
+    found = waiting(target)
+    # In every phase: a workload that is rolled back by itself is waited for while the rest is watched.
+    if found is not None:
+        message = str(found["message"]) + _soaking(target, str(found["reason"]))
+        yield str(found["reason"]), _words(str(found["reason"]), message)
     for condition in status.conditions:
         odd = condition.type == "Accepted" and condition.reason != "Accepted"
-        if odd or _BAD_NEWS.get(condition.type) == condition.status:
+        unsure = condition.type == "AdmissionEnforced" and condition.status != "True" and target.state.enforce
+        if odd or unsure or _BAD_NEWS.get(condition.type) == condition.status:
             yield condition.reason, _words(condition.reason, condition.message)
 
 
@@ -132,14 +149,14 @@ def _words(reason: str, message: str) -> str:
 
 def _soaking(target: "Target", reason: str) -> str:
     """How much longer the evidence must stay good, where that is what is waited for."""
-    status, spec = target.status, target.policy.spec
-    if reason != "Soaking" or status.evidence_since is None or status.step_index >= len(spec.stages):
+    status, state, spec = target.status, target.state, target.policy.spec
+    if reason != "Soaking" or state.evidence_since is None or status.step_index >= len(spec.stages):
         return ""
     soak = max(
         spec.stages[status.step_index].soak_seconds,
         (spec.evaluation.min_samples - 1) * spec.evaluation.interval_seconds,
     )
-    left = max(0.0, status.evidence_since + soak - time.time())
+    left = max(0.0, state.evidence_since + soak - time.time())
     return f"; about {left:.0f} s more"
 
 

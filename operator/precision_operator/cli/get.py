@@ -24,9 +24,9 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "get",
         parents=[common],
         help="the tree of a fleet: policy, cohorts, workloads, pods",
-        description="Show each policy with its cohorts, workloads and pods: the mode each has been told, whether its "
-        "processes have acknowledged it, generations, latches, breaches, and what keeps one from being where it should "
-        "be. With --prometheus also what each process reports now: mode, generation, signals, and how old that is.",
+        description="Show each policy with its cohorts, workloads and pods: the mode that each is assigned, whether its "
+        "processes have acknowledged it, generations, breaches, and what keeps one from being where it should be. With "
+        "--prometheus also what each process reports now: mode, generation, signals, and how old that is.",
     )
     verb.add_argument("policy", nargs="?", help="default: all of the namespace")
     verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
@@ -75,10 +75,10 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
         "name": line.name,
         "kind": line.kind,
         "delivery": line.delivery,
-        "template": line.template,
-        "wanted": line.wanted,
+        "key": line.key,
+        "assigned": line.assigned,
         "generation": line.generation,
-        "latch": line.latch,
+        "reported": line.reported,
         "acknowledged": line.acknowledged,
         "problems": line.problems,
         "breaches": [
@@ -89,7 +89,7 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
             {
                 "name": p.name,
                 "node": p.node,
-                "told": p.told,
+                "requested": p.requested,
                 "generation": p.generation,
                 "problems": p.problems,
                 **({"reports": p.report.as_json()} if p.report is not None else {}),
@@ -101,14 +101,16 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
 
 def _tree(fleet: "Fleet") -> Tree:
     policy, status = fleet.target.policy, fleet.target.status
+    stands = "" if policy.deleted else f"step {status.step or 'none'}, moved {status.moved}/{status.total}, "
     head = Text.assemble(
         (fleet.target.where, "bold"),
         "  ",
         phase_text(status.phase, suspended=policy.spec.suspend),
-        f"  {policy.spec.target}, step {status.step or 'none'}, moved {status.moved}/{status.total}, "
-        f"generation {status.generation}, for {age(status.phase_since)}",
+        f"  {policy.spec.target}, {stands}generation {status.generation}, for {age(status.phase_since)}",
     )
     tree = Tree(head)
+    if policy.deleted:
+        tree.add(Text("the policy was deleted: this is what its assignment holds", style="yellow"))
     if status.reason:
         tree.add(Text.assemble((status.reason, "bold"), ": ", said(status.message)))
     for cohort in fleet.cohorts:
@@ -123,15 +125,13 @@ def _tree(fleet: "Fleet") -> Tree:
 def _workload_text(line: "WorkloadLine") -> Text:
     text = Text.assemble(
         f"{line.kind.lower()}/{line.name}",
-        f"  template {line.template or 'unknown (a reference says it)'}",
-        f", wanted {line.wanted}" if line.wanted else "",
+        f"  assigned {line.assigned or 'nothing: as its template has it'}",
+        f", reports {' and '.join(line.reported)}" if line.reported else "",
         f", generation {line.generation}" if line.generation else "",
         f", {line.delivery}" if line.delivery else "",
     )
     if line.acknowledged is not None:
         text.append(*(", acknowledged", "green") if line.acknowledged else (", not acknowledged", "yellow"))
-    if line.latch is not None:
-        text.append(f", latched {line.latch}", style="yellow")
     for breach in line.breaches:
         value = f" {breach.measured}" if breach.measured else ""
         text.append(f"  {breach.severity} {breach.signal}{value} for {age(breach.since)}", style="red")
@@ -150,8 +150,8 @@ def _report_text(report: "Report") -> Text:
 
 
 def _pod_text(line: "PodLine") -> Text:
-    text = Text(f"{line.name}  told {line.told or 'unknown'}")
-    text.append(f", generation {line.generation}" if line.generation is not None else ", no request", style="dim")
+    text = Text(f"{line.name}  requested {line.requested or 'unknown'}")
+    text.append(f", generation {line.generation}" if line.generation is not None else ", no generation", style="dim")
     text.append(f", on {line.node}" if line.node else "", style="dim")
     if line.report is not None:
         text.append_text(_report_text(line.report))

@@ -3,20 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 
 PHASES: Mapping[Phase, str] = {
     Phase.PENDING: "nothing has been moved yet",
     Phase.PROGRESSING: "a step is being carried out or judged",
     Phase.PAUSED: "the evidence of the step is good; a person must approve the next one",
-    Phase.HEALTHY: "every step is done; the fleet is guarded for life",
-    Phase.DEGRADED: "some workloads were rolled back by themselves; the rest is guarded",
+    Phase.HEALTHY: "every step is done; the fleet is watched",
+    Phase.DEGRADED: "some workloads were rolled back by themselves; the rest is watched",
     Phase.ROLLING_BACK: "all of the fleet is on its way to the fallback; new pods start in it",
     Phase.HELD: "the fleet was rolled back and stays so until a person retries; new pods start in the fallback",
 }
 
-BY_CANARY = "a few breached workloads are in the fallback, the rest only if that helps; new pods start in the fallback"
+BY_CANARY = "a few breached workloads are in the fallback; the rest follows only if that helps"
 """Of RollingBack, as long as it has come no further than its canary."""
+
+LEFT_BEHIND = "its policy was deleted; what a rollback put into the fallback stays there, new pods included"
+"""Of Held, after the policy's deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +28,50 @@ class Guidance:
 
     meaning: str
     steps: tuple[str, ...] = ()
-    """What to do; ``{name}`` is the policy, and a line ``!`` stands before a verb of ours. None: only wait."""
+    """What to do; ``{name}`` is the policy. ``!`` stands before a verb of ours, or before kubectl. None: only wait."""
 
 
 _LOOK_AT_PODS = "look at the pods named above: kubectl describe, kubectl logs"
 _CHECK_SCRAPE = (
     "check that Prometheus scrapes the trainers' port 9400 and attaches the labels namespace and pod (docs/contract.md)"
 )
+_INSTALL_ADMISSION = (
+    "ask the cluster's admin to upgrade the chart, or to apply manifests/admission",
+    "see what is installed: `!kubectl get mutatingadmissionpolicies,validatingadmissionpolicies`",
+)
+_RELEASE = (
+    "end what it holds, so that new pods start as their templates have them: "
+    "`!kubectl delete precisionassignment {name}`"
+)
 _AFTER_BREACH = (
     "find the cause: `!history {name}`, `!get {name}`, `!incident list {name}`, the trainers' logs and dashboards",
-    "see what must be acknowledged before another attempt: `!ack --policy {name}`",
+    "see what must be acknowledged before a retry: `!ack --policy {name}`",
     "then start again: `!retry {name}`",
 )
 _AFTER_CANARY = (
-    "look for another cause: data, nodes, a change of the trainers; `!get {name}` says who is where",
+    "look for another cause: data, nodes, a change of the trainers; `!get {name}` shows each workload",
     "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
     "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
 )
 
 REASONS: Mapping[str, Guidance] = {
     "Suspended": Guidance(
-        "a person paused the policy: nothing is moved, judged or guarded", ("go on: `!resume {name}`",)
+        "a person paused the policy: nothing is moved, judged or watched", ("go on: `!resume {name}`",)
     ),
     "AwaitingApproval": Guidance("the step ends with `pause: {}`", ("approve it: `!promote {name}`",)),
     "Soaking": Guidance("the evidence is good and must stay so for a while"),
     "AwaitingEvaluation": Guidance("the metrics have not been read, or not judged, yet"),
-    "AwaitingAcknowledgement": Guidance(
-        "trainers have been told; their own metrics do not say yet that they have moved"
-    ),
+    "AwaitingAcknowledgement": Guidance("the mode was requested; the trainers' own metrics do not report it yet"),
     "ProgressDeadlineExceeded": Guidance(
         "a step takes longer than spec.progressDeadlineSeconds", (_LOOK_AT_PODS, "or go back: `!rollback {name}`")
     ),
     "DeadlineExceeded": Guidance(
         "the rollback takes longer than its deadline",
-        (_LOOK_AT_PODS, "delete pods that do not react; new ones start safe"),
+        (_LOOK_AT_PODS, "delete pods that are unresponsive; new ones start in the fallback"),
     ),
     "EvidenceInsufficient": Guidance(
         "a signal is neither in breach nor good enough to promote",
-        ("wait until it settles, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),
+        ("wait for better metrics, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),
     ),
     "CauseNotPrecision": Guidance(
         "workloads that train in FP32 are in breach too, so that a rollback would not help",
@@ -88,7 +97,7 @@ REASONS: Mapping[str, Guidance] = {
     ),
     "QueryInvalid": Guidance(
         "a query cannot be asked as it is written",
-        ("correct criteria.<signal>.promql, where it is the policy's own; else tell the operator's admin",),
+        ("correct criteria.<signal>.promql, where it is the policy's own; else ask the operator's admin",),
     ),
     "UnknownEndpoint": Guidance(
         "spec.prometheusRef names a metric source that the operator's configuration lacks",
@@ -105,19 +114,69 @@ REASONS: Mapping[str, Guidance] = {
     "NoWorkloads": Guidance(
         "no workload's pod template carries the labels of spec.selector",
         (
-            "compare: kubectl get deployments -o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels",
+            "compare: `!kubectl get deployments "
+            "-o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels`",
         ),
     ),
     "Undeliverable": Guidance(
         "these workloads can be moved in no way that spec.delivery allows",
-        ("declare the contract in their pod template (docs/contract.md), or choose another delivery",),
+        (
+            "declare the contract in their pod template (docs/contract.md), or name ENABLE_FP16_TRAINING there, "
+            "or choose another delivery",
+        ),
     ),
     "PolicyConflict": Guidance(
         "a workload of two policies belongs to the older one", ("make the selectors disjoint: `!get`",)
     ),
-    "ConflictedWriter": Guidance(
-        "somebody else writes these templates' precision too, e.g. what deploys them: theirs is left to them",
-        ("leave the contract's annotations and the switch out of what is applied, or go back: `!rollback {name}`",),
+    "FleetTooLarge": Guidance(
+        "the record of so many workloads would not fit into one PrecisionAssignment: nothing is moved",
+        ("divide the fleet among several policies with disjoint selectors",),
+    ),
+    "SelectorPending": Guidance(
+        "spec.selector was edited; the one before stays in force while a rollback holds workloads under it",
+        ("retry what is held: `!retry {name}`", "or put the old selector back"),
+    ),
+    "StateLost": Guidance(
+        "the PrecisionAssignment was deleted: which workload was in which mode is not known any more, so that all of them "
+        "went to the fallback",
+        (
+            "find out who deleted it: `!history {name}`, the API server's audit log",
+            "see what must be acknowledged before a retry: `!ack --policy {name}`",
+            "then start again: `!retry {name}`",
+        ),
+    ),
+    "PolicyDeleted": Guidance(
+        "the policy was deleted; what a rollback put into the fallback stays there, and no other pod is changed",
+        ("apply the policy again to go on from here", _RELEASE),
+    ),
+    "PolicyRecreated": Guidance("a new policy of this name goes on from what the one before it left behind"),
+    "NotChecked": Guidance("no API server was asked yet whether it gives new pods their mode"),
+    "NotEnforcing": Guidance(
+        "an API server does not give new pods the mode that is assigned to their workload", _INSTALL_ADMISSION
+    ),
+    "AdmissionNotInstalled": Guidance("an admission policy of the operator is missing", _INSTALL_ADMISSION),
+    "AdmissionDiffers": Guidance(
+        "an installed admission policy is not the one that this operator was shipped with", _INSTALL_ADMISSION
+    ),
+    "AdmissionNotConfirmed": Guidance(
+        "it could not be confirmed that every API server knows the newest assignment; no pod is deleted before that",
+        ("see whether the operator reaches each API server: its log, `!kubectl get endpointslices -n default`",),
+    ),
+    "AdmissionBehind": Guidance("an API server does not know the newest assignment yet; it is asked again"),
+    "Unfenced": Guidance(
+        "the admission policy that limits the operator's own writes is missing, so that it deletes no pods",
+        _INSTALL_ADMISSION,
+    ),
+    "PodsInWrongMode": Guidance(
+        "replaced pods came back in another mode than the assigned one, twice: they are not deleted again",
+        (
+            "compare what is assigned with what they report: `!get {name}`",
+            "see whether another webhook, or the template, sets ENABLE_FP16_TRAINING after admission",
+        ),
+    ),
+    "Forbidden": Guidance(
+        "the API server refuses a write of the operator: its role, or an admission policy, forbids it",
+        ("see which: `!status {name}`; then upgrade the chart, or ask the cluster's admin",),
     ),
     "LabelsDisagree": Guidance(
         "a workload's own labels and its template's answer the selector differently; the template's count",
@@ -125,10 +184,6 @@ REASONS: Mapping[str, Guidance] = {
     ),
     "WindowNotClear": Guidance(
         "the metrics' window still reaches back into the last rollback: its breaches are not new ones"
-    ),
-    "LatchedWorkloads": Guidance(
-        "workloads still carry the latch of a rollback under an earlier policy",
-        ("where its cause is gone: `!retry {name}`",),
     ),
     "OverflowRateHigh": Guidance("too many steps overflowed; they were skipped, weights are intact", _AFTER_BREACH),
     "LossDiverged": Guidance("the loss rose above the workload's own FP32 baseline", _AFTER_BREACH),
@@ -141,7 +196,7 @@ REASONS: Mapping[str, Guidance] = {
         ("see each workload's rung: `!status {name}`", "or go back now: `!rollback {name}`"),
     ),
     "Investigating": Guidance(
-        "training is slow, which harms no weights: there is time to look for the cause before it is rolled back",
+        "training is slow, which harms no weights: there is time to look for the cause before a rollback",
         (
             "are the batch and the layers multiples of 8, which tensor cores need? (genesis_run_info, the model's sizes)",
             "are the tensor cores busy? (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE, where a DCGM exporter runs)",
@@ -150,7 +205,7 @@ REASONS: Mapping[str, Guidance] = {
         ),
     ),
     "MitigationExhausted": Guidance(
-        "what was tried is over; a breach that is to be rolled back was not seen since, nor that all is well",
+        "what was tried is over; since then neither a breach that is rolled back was seen, nor good metrics",
         ("lower the overflow, or restore the metrics, or go back: `!rollback {name}`",),
     ),
     "Mitigated": Guidance("the signal became good again within its window: nothing is rolled back"),
@@ -169,7 +224,7 @@ REASONS: Mapping[str, Guidance] = {
     "CanaryNoDifference": Guidance(
         "the fallback helped the canary no more than waiting helped the rest", _AFTER_CANARY
     ),
-    "CanaryWorse": Guidance("the canary fares worse in the fallback than the rest", _AFTER_CANARY),
+    "CanaryWorse": Guidance("the canary is in worse health in the fallback than the rest", _AFTER_CANARY),
     "CanaryInconclusive": Guidance("there was too little data to say whether the fallback helps", _AFTER_CANARY),
     "TrainingFailing": Guidance("too many training runs failed or crashed", _AFTER_BREACH),
     "TrainingSlow": Guidance(
@@ -187,24 +242,19 @@ REASONS: Mapping[str, Guidance] = {
     "RollbackRequested": Guidance("a person asked for a rollback", _AFTER_BREACH[1:]),
     "RolledBack": Guidance("the rollback is over", _AFTER_BREACH),
     "AwaitingPrerequisites": Guidance(
-        "another attempt needs spec.reenable.prerequisites acknowledged since this rollback",
+        "a retry needs spec.reenable.prerequisites acknowledged since this rollback",
         ("see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",),
     ),
-    "BackingOff": Guidance("repeated failures: another attempt must wait for spec.reenable.backoff"),
-    "AwaitingRetry": Guidance(
-        "another attempt waits for nothing but a person's word", ("start again: `!retry {name}`",)
-    ),
+    "BackingOff": Guidance("repeated rollbacks: a retry must wait for spec.reenable.backoff"),
+    "AwaitingRetry": Guidance("waiting for a manual retry", ("start again: `!retry {name}`",)),
     "NotANumber": Guidance(
         "a ratio could not be worked out, for one because there is no FP32 baseline", (_CHECK_SCRAPE,)
     ),
     "DuplicateSeries": Guidance(
-        "Prometheus holds several series of one pod, and which is true is not known",
+        "Prometheus holds several series of one pod, and it is not known which of them is right",
         ("look for a pod that is scraped twice, or for a query without `by (pod)`",),
     ),
     "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (_LOOK_AT_PODS,)),
-    "Settling": Guidance("the rollback is being written into the templates, without a restart; then it goes on"),
-    "Unlatching": Guidance("the latches of the rollback are being taken off; then it starts again"),
-    "RestoreIncomplete": Guidance("the policy is being deleted; not every workload has its original values back yet"),
 }
 
 

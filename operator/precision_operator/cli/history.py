@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _STAGES = {
     "detectedAt": "the breach was detected",
     "decidedAt": "the rollback was decided",
-    "lastPatchAt": "the last workload had been written to",
+    "lastPatchAt": "the last pod had been requested, or deleted",
     "lastAckAt": "the last workload had acknowledged",
-    "settledAt": "every template held the fallback",
+    "recoveredAt": "training ended well again",
 }
 
 
@@ -47,7 +47,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         parents=[common],
         help="what happened, when, and who asked for it",
         description="Show the policy's Events, the stages of its newest rollback and the commands that stand, oldest first. "
-        "The API server keeps Events for an hour unless told otherwise; the newest rollback and the commands stay.",
+        "The API server keeps Events for an hour unless configured otherwise; the newest rollback and the commands stay.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.set_defaults(run=run)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 
 PIPE_WIDTH = 100_000
 """Columns where there is no terminal: who reads a pipe wants whole lines."""

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from precision_operator.api.policy import Policy, parse_policy
-from precision_operator.api.status import Status
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.policy import Policy, deleted_policy, parse_policy
+from precision_operator.api.state import State
+from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
-from precision_operator.kube.port import POLICIES, JsonObject, KubeApi
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 
 Answered = TypeVar("Answered")
 
@@ -29,11 +31,16 @@ class Refused(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A policy as it was just read."""
+    """A policy and its assignment, as they were just read."""
 
     policy: Policy
-    status: Status
+    """As far as the assignment kept it, where the policy itself was deleted."""
+    status: Summary
+    """What the operator shows of its last pass."""
+    state: State
+    """The operator's record, from the assignment; a new policy's where there is none."""
     body: JsonObject
+    """Of the policy; of the assignment, where the policy was deleted."""
 
     @property
     def where(self) -> str:
@@ -51,26 +58,34 @@ class Session:
     """``--context`` and ``--kubeconfig`` as they were given, for kubectl lines that do the same."""
 
     async def policies(self, *, everywhere: bool = False) -> tuple[Target, ...]:
-        """All policies of the namespace, or of all namespaces."""
-        found = await _readable(self.api.list(POLICIES, "" if everywhere else self.namespace))
-        return tuple(_target(body) for body in found)
+        """All policies of the namespace, or of all namespaces, and what deleted ones have left behind."""
+        where = "" if everywhere else self.namespace
+        bodies = {_key(body): body for body in await _readable(self.api.list(POLICIES, where))}
+        records = {_key(body): body for body in await _readable(self.api.list(ASSIGNMENTS, where))}
+        return tuple(_target(bodies.get(key), records.get(key)) for key in sorted({*bodies, *records}))
 
     async def policy(self, name: str | None) -> Target:
-        """The policy of this name; without a name, the only one of the namespace.
+        """The policy of this name, or what it has left behind; without a name, the only one of the namespace.
 
         Raises:
             Refused: there is none, or there are several to choose from.
         """
         if name is not None:
-            try:
-                return _target(await _readable(self.api.get(POLICIES, self.namespace, name)))
-            except NotFound:
+            body, record = await self._read(POLICIES, name), await self._read(ASSIGNMENTS, name)
+            if body is None and record is None:
                 found = await self.policies()
-                raise Refused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}") from None
+                raise Refused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}")
+            return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
             raise Refused(f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}")
         return found[0]
+
+    async def _read(self, resource: Resource, name: str) -> JsonObject | None:
+        try:
+            return await _readable(self.api.get(resource, self.namespace, name))
+        except NotFound:
+            return None
 
     def kubectl(self, *words: str) -> str:
         """A kubectl line that can be pasted into a shell."""
@@ -81,9 +96,40 @@ class Session:
         return shlex.join(("kubectl", "precision", *words, "-n", self.namespace, *self.flags))
 
 
-def _target(body: JsonObject) -> Target:
-    policy, status = parse_policy(body)
-    return Target(policy, status, body)
+def _key(body: JsonObject) -> tuple[str, str]:
+    metadata = mapping(body.get("metadata"))
+    return text(metadata.get("namespace")), text(metadata.get("name"))
+
+
+def _target(body: JsonObject | None, record: JsonObject | None) -> Target:
+    state = parse_assignment(record) if record is not None else State()
+    if body is not None:
+        return Target(parse_policy(body), parse_summary(body.get("status")), state, body)
+    left = record or {}
+    namespace, name = _key(left)
+    generation = state.observed_generation
+    policy = deleted_policy(namespace, name, uid=state.policy_uid, generation=generation, settings=state.settings)
+    return Target(policy, _summary_of(state), state, left)
+
+
+def _summary_of(state: State) -> Summary:
+    """What is known without a policy that could show it."""
+    return Summary(
+        observed_generation=state.observed_generation,
+        phase=state.phase,
+        reason=state.reason,
+        message=state.message,
+        precision=state.precision,
+        fallback=state.fallback,
+        generation=state.generation,
+        transition_id=state.transition_id,
+        step_index=state.step_index,
+        phase_since=state.phase_since,
+        held=len(state.held),
+        attempts=state.attempts,
+        incident=state.incident,
+        conditions=state.conditions,
+    )
 
 
 def _choice(found: Sequence[Target]) -> str:
@@ -96,7 +142,9 @@ async def _readable(call: Awaitable[Answered]) -> Answered:
     try:
         return await call
     except Forbidden as error:
-        raise Refused(f"{error}; ask for `get` and `list` on precisionpolicies.precision.genesis.ai there") from error
+        raise Refused(
+            f"{error}; ask for `get` and `list` on precisionpolicies and precisionassignments there"
+        ) from error
 
 
 def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]) -> int:

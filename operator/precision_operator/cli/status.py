@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.workload import name_of
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary
 from precision_operator.core.gates import names
@@ -104,38 +105,57 @@ def _line(target: "Target") -> Text:
 
 def render(target: "Target") -> RenderableType:
     """The status as a small table."""
-    policy, status = target.policy, target.status
+    policy, status, state = target.policy, target.status, target.state
     rows = Table.grid(padding=(0, 2))
     rows.add_row("policy", Text(target.where, style="bold"))
     rows.add_row(
         "phase", phase_text(status.phase, suspended=policy.spec.suspend).append(f"  for {age(status.phase_since)}")
     )
-    if status.observed_generation != policy.generation:
+    if policy.deleted:
+        rows.add_row("", Text("the policy was deleted: this is what its assignment holds", style="yellow"))
+    elif status.observed_generation != policy.generation:
         rows.add_row("", Text("the operator has not looked at the newest spec yet", style="yellow"))
     rows.add_row("reason", Text.assemble((status.reason or "none", "bold"), ": ", said(status.message)))
     found = summary(target)["waiting"]
     if isinstance(found, dict) and found["reason"] != status.reason:
         rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
     if status.step:
-        rows.add_row("step", Text(f"{status.step}, for {age(status.step_since)}"))
-    rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
-    rows.add_row("in trouble", Text(f"{status.breached} breached, {status.unknown} without believable data"))
-    if status.evidence_since is not None:
-        rows.add_row("evidence", Text(f"good for {age(status.evidence_since)}"))
-    rows.add_row("gate", Text("closed: new pods start safe" if status.gate_closed else "open"))
-    for failing in status.failing:
-        text = f"{failing.severity} {failing.signal} {failing.measured} in {failing.name} for {age(failing.since)}"
+        rows.add_row("step", Text(f"{status.step}, for {age(state.step_since)}"))
+    if not policy.deleted:
+        rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
+        rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
+    if state.evidence_since is not None:
+        rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))
+    rows.add_row("new pods", _new_pods(target))
+    for failing in state.failing:
+        who = failing.name or "further workloads"
+        text = f"{failing.severity} {failing.signal} {failing.measured} in {who} for {age(failing.since)}"
         rows.add_row("breach", Text(text, "red"))
+    if state.held:
+        rows.add_row("held", said(names([h.name for h in state.held]), "red"))
     for condition in status.conditions:
         if condition.type == "Alerting" and condition.status == "True":
             rows.add_row("alert", Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
-    for window in status.mitigations:
+    for window in state.mitigations:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
-    if status.comparison is not None and status.canary:
-        rows.add_row("canary", _canary(status.comparison, [member.name for member in status.canary]))
+    if state.comparison is not None and state.canary:
+        rows.add_row("canary", _canary(state.comparison, [name_of(key) for key in state.canary]))
     return rows
+
+
+def _new_pods(target: "Target") -> Text:
+    """What admission gives them, and whether it is certain to."""
+    state = target.state
+    if not state.enforce:
+        return Text("start as their templates have them: nothing is enforced yet")
+    known = state.fallback or "as their templates have it"
+    text = Text(f"{known}, except for those of {len(state.modes)} workloads" if state.modes else str(known))
+    for condition in target.status.conditions:
+        if condition.type == "AdmissionEnforced" and condition.status != "True" and not target.policy.deleted:
+            text.append("  not certain: ", style="yellow").append_text(said(condition.message, "yellow"))
+    return text
 
 
 def _bar(done: int, total: int) -> str:
@@ -163,7 +183,7 @@ def _canary(comparison: "Comparison", canary: list[str]) -> Text:
     """Who went first, and what that has shown."""
     text = Text.assemble(names(canary), " ", (str(comparison.verdict), "bold"), f" after {comparison.looks} looks")
     mean = comparison.mean
-    return text if mean is None else text.append(f": the rest is in more trouble by {mean:+.2f} (-1 to 1)")
+    return text if mean is None else text.append(f": the rest is worse by {mean:+.2f} (-1 to 1)")
 
 
 def _checks(checks: "Checks") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
 from precision_operator.contract import ABORT, PROMOTE, RETRY, ROLLBACK
 
@@ -62,15 +62,23 @@ def _refused(target: "Target", why: str) -> Exception:
 
 
 def _needs_running(session: "Session", target: "Target") -> None:
+    _needs_a_policy(session, target)
     if target.policy.spec.suspend:
         line = session.plugin("resume", target.policy.name)
         raise _refused(target, f"is paused (spec.suspend), so the operator would not act: first `{line}`")
 
 
+def _needs_a_policy(session: "Session", target: "Target") -> None:
+    if target.policy.deleted:
+        line = session.kubectl("delete", "precisionassignment", target.policy.name)
+        left = f"to end what it left behind: `{line}`" if target.state.deletable else "its rollback is being finished"
+        raise _refused(target, f"was deleted, so nobody reads its commands; {left}")
+
+
 async def _promote(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_running(session, target)
     status = target.status
-    if status.by_canary:
+    if target.state.by_canary:
         write = Write({PROMOTE: answering(target, arguments)})
         return await carry_out(session, target, write, arguments=arguments, done="the rest follows the canary")
     if status.phase is not Phase.PAUSED:
@@ -83,6 +91,7 @@ async def _promote(session: "Session", target: "Target", arguments: argparse.Nam
 
 
 async def _pause(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _needs_a_policy(session, target)
     if target.policy.spec.suspend:
         return nothing_to_do(target, arguments=arguments, why="is paused already")
     write = Write(suspend=True)
@@ -91,11 +100,12 @@ async def _pause(session: "Session", target: "Target", arguments: argparse.Names
         raise _refused(
             target, f"is being rolled back: a pause would leave it half moved. Where that is meant: `{line}`"
         )
-    done = "paused: nothing is moved, forward or back, and nothing is guarded, until `resume`"
+    done = "paused: nothing is moved, forward or back, and nothing is watched, until `resume`"
     return await carry_out(session, target, write, arguments=arguments, done=done)
 
 
 async def _resume(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _needs_a_policy(session, target)
     if target.policy.spec.suspend:
         return await carry_out(session, target, Write(suspend=False), arguments=arguments, done="resumed")
     if target.status.phase is Phase.PAUSED:
@@ -105,15 +115,16 @@ async def _resume(session: "Session", target: "Target", arguments: argparse.Name
 
 
 async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _needs_a_policy(session, target)
     status, emergency = target.status, bool(arguments.emergency)
     expedites = emergency and status.incident is not None and status.incident.severity is not Severity.P0
-    expedites = expedites or status.by_canary
+    expedites = expedites or target.state.by_canary
     if status.phase is Phase.HELD or (status.phase is Phase.ROLLING_BACK and not expedites):
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
     if status.phase is Phase.PENDING:
         line = session.plugin("pause", target.policy.name)
         raise _refused(target, f"has moved nothing yet, so there is nothing to roll back; to keep it so: `{line}`")
-    # A pause must not stand in the way of safety: both in one write, so that nothing moves forward in between.
+    # A pause must not stand in the way of safety: both in one write, so that nothing is promoted in between.
     resumed = False if target.policy.spec.suspend else None
     write = Write({ABORT if emergency else ROLLBACK: answering(target, arguments)}, suspend=resumed)
     how = "emergency rollback" if emergency else "gradual rollback"
@@ -122,20 +133,25 @@ async def _rollback(session: "Session", target: "Target", arguments: argparse.Na
     return await carry_out(session, target, write, arguments=arguments, done=done)
 
 
+def waits_for_retry(target: "Target") -> bool:
+    """Something was rolled back, the fleet or single workloads, and stays so until a person retries."""
+    return target.status.phase is Phase.HELD or bool(target.state.held) or target.state.by_canary
+
+
 async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_running(session, target)
-    status = target.status
-    if status.by_canary and not (status.comparison is not None and status.comparison.ended_at is not None):
+    status, state = target.status, target.state
+    if state.by_canary and not (state.comparison is not None and state.comparison.ended_at is not None):
         raise _refused(target, "still compares its canary; what ends that is a verdict, `promote` or `rollback`")
-    if status.phase is not Phase.HELD and not status.held and not status.by_canary:
+    if not waits_for_retry(target):
         raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
     missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
-    if missing and (status.phase is Phase.HELD or status.by_canary):
+    if missing:
         line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
         sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
     write = Write({RETRY: answering(target, arguments)})
-    return await carry_out(session, target, write, arguments=arguments, done="another attempt asked for")
+    return await carry_out(session, target, write, arguments=arguments, done="retry asked for")
 
 
 VERBS: Mapping[str, Verb] = {
@@ -147,7 +163,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "pause": Verb(
         "stop moving the fleet, forward or back",
-        "Set spec.suspend: nothing is moved, judged or guarded.",
+        "Set spec.suspend: nothing is moved, judged or watched. New pods still get the mode assigned to their workload.",
         _pause,
         says_why=False,
     ),
@@ -160,8 +176,8 @@ VERBS: Mapping[str, Verb] = {
     ),
     "retry": Verb(
         "start again after a rollback",
-        "Leave Held, once what spec.reenable asks for is met, or let workloads that were rolled back by themselves join "
-        "again.",
+        "Leave Held, or let workloads that were rolled back by themselves join again, once what spec.reenable asks for is "
+        "met: acknowledgements, and the back-off after repeated rollbacks.",
         _retry,
     ),
 }

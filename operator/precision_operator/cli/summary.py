@@ -1,12 +1,13 @@
-"""A policy's status in few words, for people and for programs."""
+"""A policy's status and its assignment in few words, for people and for programs."""
 
 from precision_operator.api.canary import comparison_to_wire
 from precision_operator.api.commands import answers
 from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import mitigations_to_wire
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.api.verification import checks_to_wire
 from precision_operator.api.wire import format_time
+from precision_operator.api.workload import name_of
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
 
@@ -19,7 +20,7 @@ UNKNOWN_PERSON = "unknown"
 
 def summary(target: Target) -> dict[str, object]:
     """What `status -o json` gives. Times are RFC 3339; what is not known is null."""
-    policy, status = target.policy, target.status
+    policy, status, state = target.policy, target.status, target.state
     return {
         "namespace": policy.namespace,
         "name": policy.name,
@@ -30,7 +31,8 @@ def summary(target: Target) -> dict[str, object]:
         "message": status.message,
         "target": policy.spec.target,
         "precision": status.precision,
-        "gate": "Closed" if status.gate_closed else "Open",
+        "fallback": status.fallback,
+        "enforce": state.enforce,
         "generation": status.generation,
         "transitionId": status.transition_id,
         "step": status.step,
@@ -38,26 +40,28 @@ def summary(target: Target) -> dict[str, object]:
         "total": status.total,
         "breached": status.breached,
         "unknown": status.unknown,
+        "held": [{"workload": h.key, "reason": h.reason, "since": format_time(h.since)} for h in state.held],
         "attempts": status.attempts,
         "phaseSince": format_time(status.phase_since),
-        "stepSince": format_time(status.step_since),
-        "evidenceSince": format_time(status.evidence_since),
-        "noDataSince": format_time(status.no_data_since),
-        "mitigations": mitigations_to_wire(status.mitigations),
+        "stepSince": format_time(state.step_since),
+        "evidenceSince": format_time(state.evidence_since),
+        "noDataSince": format_time(state.no_data_since),
+        "mitigations": mitigations_to_wire(state.mitigations),
         "incident": incident_json(status.incident) if status.incident else None,
-        "canary": [member.name for member in status.canary],
-        "comparison": comparison_to_wire(status.comparison),
+        "canary": [name_of(key) for key in state.canary],
+        "comparison": comparison_to_wire(state.comparison),
         "waiting": waiting(target),
         "commands": [
             {"command": a.name, "transitionId": a.transition_id, "message": a.message, "by": a.by}
             for a in answers(policy.annotations)
         ],
         "observed": status.observed_generation == policy.generation,
+        "deleted": policy.deleted,
     }
 
 
 def waiting(target: Target) -> dict[str, object] | None:
-    """The first closed gate: what the policy waits for, as the Progressing condition has it."""
+    """The promotion check that waits, as the Progressing condition has it."""
     for condition in target.status.conditions:
         if condition.type == "Progressing":
             return {"reason": condition.reason, "message": condition.message}
@@ -88,6 +92,5 @@ def stages(incident: Incident) -> tuple[tuple[str, float | None], ...]:
         ("decidedAt", incident.decided_at),
         ("lastPatchAt", incident.last_patch_at),
         ("lastAckAt", incident.last_ack_at),
-        ("settledAt", incident.settled_at),
         ("recoveredAt", incident.recovered_at),
     )

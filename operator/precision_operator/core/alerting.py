@@ -3,7 +3,7 @@
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
-from precision_operator.api.status import Failing, Status
+from precision_operator.api.state import Failing, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
@@ -35,13 +35,13 @@ def alerting(facts: Facts) -> Condition:
     texts = []
     for signal in dict.fromkeys(f.signal for f in found):
         level, seconds = _level(facts.spec, signal), facts.spec.criterion(signal).alert_after_seconds
-        who = names([f.name for f in found if f.signal is signal])
+        who = names([f.name for f in found if f.signal is signal and f.key]) or "workloads without data"
         texts.append(f"{signal} beyond {level:g} for {seconds:g} s or longer in {who}")
     text = f"{'; '.join(texts)}: nothing is promoted, nothing rolled back"
     return Condition(ALERTING, "True", _reason(found[0].signal), text)
 
 
-def told(before: Status, after: Status) -> tuple[Notify, ...]:
+def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     """The Event of an alert that is new, or that speaks of others than before."""
     was, now = (next((c for c in s.conditions if c.type == ALERTING), None) for s in (before, after))
     if now is None or now.status != "True":

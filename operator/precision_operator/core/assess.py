@@ -1,13 +1,14 @@
 """What the metrics say of each workload, and which breaches stand."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
-from precision_operator.api.status import Failing
+from precision_operator.api.state import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
@@ -19,6 +20,9 @@ SPEED_AGE_SHARE = 0.5
 """Of the window: a silence longer than this leaves two samples too close to one another to tell a speed from their scrapes'
 jitter.
 """
+
+FAILING_BYTES = 48 * 1024
+"""What the list of standing breaches may take in the assignment."""
 
 TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
@@ -117,26 +121,57 @@ def update_failing(
     A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
     are not judged any more (rolled back, gone) end.
     """
-    before = {(f.uid, f.signal, f.severity): f for f in old}
-    unanswered = {(f.uid, f.signal): f for f in old}
+    before = {(f.key, f.signal, f.severity): f for f in old}
+    known_of = {(f.key, f.signal): f for f in old if f.key}
+    rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
     enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     apart = TURN_SHARE * spec.evaluation.interval_seconds
     standing: list[Failing] = []
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
-            name, uid = verdict.workload.name, verdict.workload.uid
-            known = unanswered.get((uid, signal))
+            key = verdict.workload.key
+            known = known_of.get((key, signal))
             if isinstance(reading, Breach):
                 # Another severity is another breach: five mild evaluations are not one severe one.
-                found = before.get((uid, signal, reading.severity))
-                found = found or Failing(name, uid, signal, reading.severity, at, count=0)
+                found = before.get((key, signal, reading.severity))
+                found = found or _unlisted(before, key, signal, reading.severity)
+                found = found or Failing(key, signal, reading.severity, at, count=0)
                 if found.count < enough and not 0 <= at - found.evaluated_at < apart:
                     found = replace(found, count=found.count + 1, evaluated_at=at, measured=f"{reading.value:.3g}")
                 standing.append(found)
-            elif isinstance(reading, Unknown) and known:
-                standing.append(known)
-    return tuple(sorted(standing, key=lambda f: (f.name, f.signal)))
+            elif isinstance(reading, Unknown):
+                # Where too many were in breach to list them all, it may be one of the rest.
+                standing += [known] if known else rest[signal]
+    return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
+
+
+def _unlisted(
+    before: Mapping[tuple[str, Signal, Severity], Failing], key: str, signal: Signal, severity: Severity
+) -> Failing | None:
+    """The entry of a workload that was in breach with more others than are listed."""
+    others = before.get(("", signal, severity))
+    return replace(others, key=key) if others is not None else None
+
+
+def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
+    """What is kept of the breaches from one pass to the next: the worst, and one entry for all others of a kind.
+
+    Bounded by bytes: a rollback is never refused because too much is in breach.
+    """
+    kept: list[Failing] = []
+    rest: dict[tuple[Signal, Severity], Failing] = {}
+    room = FAILING_BYTES
+    for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
+        size = failing_bytes(found)
+        if found.key and size <= room:
+            kept.append(found)
+            room -= size
+            continue
+        others = rest.setdefault((found.signal, found.severity), replace(found, key="", measured=""))
+        if found.count > others.count:
+            rest[found.signal, found.severity] = replace(found, key="", measured="")
+    return tuple(sorted((*kept, *rest.values()), key=lambda f: (f.key, f.signal, f.severity)))
 
 
 def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float, limit: int) -> tuple[Failing, ...]:

@@ -14,13 +14,13 @@ _PLACES: tuple[tuple[str, Place], ...] = (("node", lambda pod: pod.node), ("node
 
 
 def only_place(facts: Facts, breached: Collection[str], signal: Signal) -> str | None:
-    """What to say where all the breached (by uid) run in one place, and enough others, elsewhere only, are known to be fine.
+    """What to say where all the breached (by key) run in one place, and enough others, elsewhere only, are known to be fine.
 
     Two of them at least, for one workload is always in one place; and as many others as make a fleet's breach. Others whose
     readings are Unknown speak for nobody, and one in breach elsewhere speaks against it.
     """
     enough = max(2, facts.spec.rollback.fleet_minimum)
-    found = [w for w in facts.observation.workloads if w.uid in breached and live_pods(w)]
+    found = [w for w in facts.workloads if w.key in breached and live_pods(w)]
     if len(found) < enough:
         return None
     for what, place in _PLACES:

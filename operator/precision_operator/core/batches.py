@@ -7,29 +7,27 @@ from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery
 from precision_operator.core.facts import Facts
 from precision_operator.core.plan import Desired
-from precision_operator.core.progress import progress_of
 
 
 def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -> tuple[Desired, ...]:
-    """What has been told already, and as many more as one batch leaves room for: the breached first.
-
-    Nothing is remembered: what is under way shows on the workloads themselves.
-    """
-    told: list[Desired] = []
+    """What was asked already, and as many more as one batch leaves room for: the breached first."""
+    begun: list[Desired] = []
     waiting: list[Desired] = []
-    unanswered = 0
+    unacknowledged, moved = 0, frozenset(facts.state.members)
     for desired in everything:
-        progress = progress_of(desired.workload, desired.accepted, facts.evaluation, desired.delivery)
-        restarting = desired.delivery is Delivery.RESTART and desired.workload.template_mode in desired.accepted
-        if progress.told or restarting:
-            told.append(desired)
-            unanswered += not progress.acknowledged
+        progress = facts.progress(desired.workload, desired.accepted, desired.delivery)
+        if progress.requested or desired.workload.key in facts.state.restarts:
+            begun.append(desired)
+            # Who was never moved has nothing to acknowledge, though no metrics say what it trains in.
+            ours = desired.workload.key in moved or desired.workload.key in facts.state.changed
+            unacknowledged += ours and not progress.acknowledged
         else:
             waiting.append(desired)
     size = max(1, math.floor(facts.spec.rollback.gradual.batch_share * facts.moved_count))
     waiting = [desired for desired in waiting if _in_turn(desired, facts, incident)]
-    waiting.sort(key=lambda desired: (desired.workload.name not in incident.workloads, desired.workload.name))
-    return (*told, *waiting[: max(0, size - unanswered)])
+    breached = frozenset(facts.state.breached)
+    waiting.sort(key=lambda desired: (desired.workload.key not in breached, desired.workload.key))
+    return (*begun, *waiting[: max(0, size - unacknowledged)])
 
 
 def _in_turn(desired: Desired, facts: Facts, incident: Incident) -> bool:

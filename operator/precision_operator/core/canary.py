@@ -12,11 +12,10 @@ from precision_operator.api.canary import Choice
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Delivery, Severity
-from precision_operator.api.status import Member
 from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.cohorts import canary_order
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import not_down
+from precision_operator.core.followup import not_in_fallback
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods
@@ -27,19 +26,19 @@ KNOWN_SHARE = 0.5
 """Of the rest that must be known in a look; of the canary, all."""
 
 
-def choose(facts: Facts, trigger: Trigger) -> tuple[Member, ...]:
-    """The canary of a rollback that is decided now; empty where fewer than two breached workloads could be compared."""
-    rules, breached = facts.spec.rollback.canary, {uid for _, uid in trigger.workloads}
+def choose(facts: Facts, trigger: Trigger) -> tuple[str, ...]:
+    """The keys of a rollback canary; empty where fewer than two breached workloads could be compared."""
+    rules, breached = facts.spec.rollback.canary, frozenset(trigger.workloads)
     pool = [
         w
         for w, d in (*facts.members, *facts.residual)
-        if w.uid in breached and d is not Delivery.NEW_ONLY and live_pods(w) and facts.reduced(w)
+        if w.key in breached and d is not Delivery.NEW_ONLY and live_pods(w) and facts.reduced(w)
     ]
     chosen = _labelled(facts, pool)
     if not 0 < len(chosen) < len(pool):
         size = max(1, math.floor(rules.share * facts.moved_count))
         chosen = canary_order(facts.policy.uid, pool)[: min(size, len(pool) // 2)]
-    return tuple(sorted(Member(w.name, w.uid) for w in chosen))
+    return tuple(sorted(w.key for w in chosen))
 
 
 def _labelled(facts: Facts, pool: list[WorkloadView]) -> list[WorkloadView]:
@@ -52,28 +51,27 @@ def _labelled(facts: Facts, pool: list[WorkloadView]) -> list[WorkloadView]:
 
 def difference(facts: Facts) -> float | Closed:
     """How much more trouble the rest is in than the canary, -1 to 1; or why that is not known."""
-    incident = facts.status.incident
-    inside = {member.uid for member in facts.status.canary}
+    inside = frozenset(facts.state.canary)
     fleet = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if live_pods(w)]
-    canary = [(w, d) for w, d in fleet if w.uid in inside]
+    canary = [(w, d) for w, d in fleet if w.key in inside]
     if not canary:
         return Closed("CanaryGone", "no workload of the canary has a pod: there is nothing to compare")
-    late = [w.name for w, _ in not_down(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
+    late = [w.name for w, _ in not_in_fallback(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
     if late:
         return Closed("AwaitingAcknowledgement", f"waiting for {names(late)} to report {facts.spec.fallback} again")
-    known = incident.workloads if incident is not None else ()
-    rest = [w for w, _ in fleet if w.name in known and w.uid not in inside and facts.reduced(w)]
+    known = frozenset(facts.state.breached)
+    rest = [w for w, _ in fleet if w.key in known and w.key not in inside and facts.reduced(w)]
     if not rest:
         return Closed("NothingToCompare", "none of the breached workloads is left in reduced precision")
-    first = {w.name: trouble(facts, w) for w, _ in canary}
-    others = {w.name: trouble(facts, w) for w in rest}
-    unknown = [name for name, found in first.items() if found is None]
-    heard = [found for found in others.values() if found is not None]
-    if len(heard) < KNOWN_SHARE * len(others):
-        unknown += [name for name, found in others.items() if found is None]
+    first = [(w.name, trouble(facts, w)) for w, _ in canary]
+    others = [(w.name, trouble(facts, w)) for w in rest]
+    unknown = [name for name, found in first if found is None]
+    known_rest = [found for _, found in others if found is not None]
+    if len(known_rest) < KNOWN_SHARE * len(others):
+        unknown += [name for name, found in others if found is None]
     if unknown:
         return Closed("CanaryUnknown", f"no believable data for {names(unknown)}: this look is not counted")
-    return fmean(heard) - fmean(found for found in first.values() if found is not None)
+    return fmean(known_rest) - fmean(found for _, found in first if found is not None)
 
 
 def trouble(facts: Facts, workload: WorkloadView) -> float | None:

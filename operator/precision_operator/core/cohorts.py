@@ -1,6 +1,7 @@
 """Which workloads are in a cohort.
 
-The order is a hash of policy and workload uid: deterministic, so that a restart of the operator chooses the same; nested,
+The order is a hash of the policy's uid and the workload's key: deterministic, so that a restart of the operator chooses the
+same; nested,
 so that 10 % is part of 25 %; and dealt out over node pools, so that a canary sees every kind of hardware it can.
 """
 
@@ -8,7 +9,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 
-from precision_operator.api.status import Member
 from precision_operator.core.model import WorkloadView
 
 
@@ -19,15 +19,15 @@ def cohort_size(weight: int, total: int) -> int:
     return max(1, total * weight // 100)
 
 
-def rank(policy_uid: str, workload_uid: str) -> str:
+def rank(policy_uid: str, key: str) -> str:
     """The place of a workload in the policy's order."""
-    return hashlib.sha256(f"{policy_uid}/{workload_uid}".encode()).hexdigest()
+    return hashlib.sha256(f"{policy_uid}/{key}".encode()).hexdigest()
 
 
 def canary_order(policy_uid: str, workloads: Iterable[WorkloadView]) -> list[WorkloadView]:
     """All workloads in the order in which they join: one of each node in turn, by rank within a node."""
     by_node: dict[str, list[WorkloadView]] = defaultdict(list)
-    for workload in sorted(workloads, key=lambda w: rank(policy_uid, w.uid)):
+    for workload in sorted(workloads, key=lambda w: rank(policy_uid, w.key)):
         node = min((pod.node for pod in workload.pods if pod.node), default="")
         by_node[node].append(workload)
     queues = sorted(by_node.values(), key=lambda queue: rank(policy_uid, queue[0].uid))
@@ -39,20 +39,20 @@ def canary_order(policy_uid: str, workloads: Iterable[WorkloadView]) -> list[Wor
 
 def extend_cohort(
     policy_uid: str,
-    members: Sequence[Member],
+    members: Sequence[str],
     workloads: Sequence[WorkloadView],
     *,
     size: int,
     first: Container[str] = (),
-) -> tuple[Member, ...]:
-    """The cohort of ``size``: who is in it stays in it, the next in order join. Gone workloads leave.
+) -> tuple[str, ...]:
+    """The cohort of ``size``, as keys: who is in it stays in it, the next in order join. Gone workloads leave.
 
-    ``first``: uids of workloads that join before all others.
+    ``first``: keys of workloads that join before all others.
     """
-    alive = {w.uid: w for w in workloads}
-    kept = [m for m in members if m.uid in alive]
-    inside = {m.uid for m in kept}
-    joining = [w for w in canary_order(policy_uid, workloads) if w.uid not in inside]
-    joining.sort(key=lambda w: w.uid not in first)
-    kept.extend(Member(w.name, w.uid) for w in joining[: max(0, size - len(kept))])
+    alive = {w.key for w in workloads}
+    kept = [key for key in members if key in alive]
+    inside = set(kept)
+    joining = [w.key for w in canary_order(policy_uid, workloads) if w.key not in inside]
+    joining.sort(key=lambda key: key not in first)
+    kept.extend(joining[: max(0, size - len(kept))])
     return tuple(sorted(kept))

@@ -1,9 +1,13 @@
 """The conditions that a pass leaves behind."""
 
+from dataclasses import replace
+
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
-from precision_operator.api.status import Phase, Status
-from precision_operator.core.alerting import alerting
+from precision_operator.api.state import Phase, State
+from precision_operator.api.text import bounded
+from precision_operator.api.workload import name_of
+from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 
@@ -15,44 +19,77 @@ _STUCK = frozenset(
 
 
 def conditions(
-    facts: Facts, status: Status, waiting: Closed | None, *, conflicts: tuple[str, ...] = ()
+    facts: Facts, state: State, waiting: Closed | None, *, stuck: tuple[str, ...] = ()
 ) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
-        _accepted(facts, conflicts),
+        _accepted(facts),
         _metrics(facts),
-        _progressing(facts, status, waiting),
-        _is("Healthy", status.phase is Phase.HEALTHY, status.reason, status.message),
-        _is("RolledBack", status.phase is Phase.HELD, status.reason, status.message),
-        _is("GateClosed", status.gate_closed, "GateClosed" if status.gate_closed else "GateOpen", ""),
+        _progressing(facts, state, waiting),
+        _is("Healthy", state.phase is Phase.HEALTHY, state.reason, state.message),
+        _is("RolledBack", state.phase is Phase.HELD, state.reason, state.message),
+        _admission(facts, state),
+        _writes(facts),
+        _stuck(stuck),
         alerting(facts),
     ]
-    return merge_conditions(facts.status.conditions, found, observed_generation=facts.policy.generation, now=facts.now)
+    found = [replace(condition, message=bounded(condition.message)) for condition in found]
+    return merge_conditions(facts.state.conditions, found, observed_generation=facts.policy.generation, now=facts.now)
 
 
 def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
     return Condition(kind, "True" if true else "False", reason or "Pending", message)
 
 
-def _accepted(facts: Facts, conflicts: tuple[str, ...]) -> Condition:
+def without_messages(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """As the state keeps them: an alert's message decides whether its Event is sent again, no other's does."""
+    return tuple(c if c.type == ALERTING else replace(c, message="") for c in found)
+
+
+def _admission(facts: Facts, state: State) -> Condition:
+    found = facts.observation.admission
+    if not state.enforce:
+        return Condition("AdmissionEnforced", "False", "NotEnforcing", "no workload has been assigned a mode yet")
+    status = "Unknown" if found.enforced is None else str(found.enforced)
+    return Condition("AdmissionEnforced", status, found.reason, found.message)
+
+
+def _writes(facts: Facts) -> Condition:
+    refused = facts.observation.refused
+    if not refused:
+        return _is("WritesAccepted", True, "WritesAccepted", "")
+    text = f"the API server refuses {len(refused)} writes, e.g. {refused[0].what}: {refused[0].reason}"
+    return _is("WritesAccepted", False, refused[0].reason, text)
+
+
+def _stuck(stuck: tuple[str, ...]) -> Condition:
+    if not stuck:
+        return _is("Stuck", False, "NothingStuck", "")
+    text = f"pods of {names(list(stuck))} came back in another mode than the assigned one, twice: see AdmissionEnforced"
+    return _is("Stuck", True, "PodsInWrongMode", text)
+
+
+def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
         return _is("Accepted", False, *facts.observation.problem)
     contested = facts.observation.contested
     if contested:
         text = f"an older policy selects them too: {names([f'{w} ({p})' for w, p in contested])}; make them disjoint"
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
-    if not facts.observation.workloads:
+    if not facts.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
-    if conflicts:
+    if facts.too_large is not None:
+        return _is("Accepted", False, facts.too_large.reason, facts.too_large.message)
+    if facts.selector != facts.spec.selector:
         text = (
-            f"somebody else wrote another precision than ours into the templates of {names(list(conflicts))}: they are left "
-            "alone until the next rollout; leave these fields out of what you apply"
+            "spec.selector was edited; the one before stays in force while a rollback holds workloads under it, and until "
+            "admission is enforced and it is known what the newly selected workloads train in"
         )
-        return _is("Accepted", True, "ConflictedWriter", text)
+        return _is("Accepted", True, "SelectorPending", text)
     if facts.stuck:
-        text = f"cannot be moved by delivery {facts.spec.delivery}: {names(list(facts.stuck))}"
+        text = f"cannot be moved by delivery {facts.spec.delivery}: {names([name_of(key) for key in facts.stuck])}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
-    disagree = [w.name for w in facts.observation.workloads if w.labels_disagree]
+    disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"
         return _is("Accepted", True, "LabelsDisagree", text)
@@ -76,11 +113,11 @@ def _metrics(facts: Facts) -> Condition:
     return Condition("MetricsAvailable", "True", "MetricsAvailable", "")
 
 
-def _progressing(facts: Facts, status: Status, waiting: Closed | None) -> Condition:
+def _progressing(facts: Facts, state: State, waiting: Closed | None) -> Condition:
     if facts.spec.suspend:
         return _is("Progressing", False, "Suspended", "spec.suspend is true: nothing is decided or written")
-    moving = status.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
+    moving = state.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
     if waiting is not None:
         stuck = waiting.reason in _STUCK
         return _is("Progressing", moving and not stuck, waiting.reason, waiting.message)
-    return _is("Progressing", moving, status.reason, status.message)
+    return _is("Progressing", moving, state.reason, state.message)

@@ -1,21 +1,25 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
+from precision_operator.api.commands import Answer, answered
 from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
+from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Delivery, PolicySpec
-from precision_operator.api.status import Failing, Member, Phase, Status
+from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
+from precision_operator.core.gates import Closed
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.plan import highest_generation
-from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of, resolve_delivery
 
 REDUCED = (Mode.FP16, Mode.BF16)
 
@@ -25,13 +29,17 @@ class Facts:
     """The input of a phase. Without slots: what is asked of it once a workload is worked out once a pass."""
 
     policy: Policy
-    status: Status
+    state: State
     observation: Observation
     now: float
+    workloads: tuple[WorkloadView, ...]
+    """What the selector in force matches."""
+    selector: Selector
+    """The selector in force: the policy's, or the one that it had before, while workloads are held under that."""
     movable: tuple[tuple[WorkloadView, Delivery], ...]
     """Selected workloads with the way in which each can be moved, by name."""
     stuck: tuple[str, ...]
-    """Selected workloads that no delivery can move."""
+    """Keys of selected workloads that no delivery can move."""
     verdicts: tuple[Verdict, ...]
     """Members that train in the target precision (or crash in it), judged."""
     failing: tuple[Failing, ...]
@@ -50,114 +58,157 @@ class Facts:
     @cached_property
     def members(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """The cohort as it is now, without workloads that were rolled back by themselves."""
-        inside = {m.uid for m in self.status.members} - {h.uid for h in self.status.held}
-        return tuple((w, d) for w, d in self.movable if w.uid in inside)
+        inside = frozenset(self.state.members) - self.state.held_keys
+        return tuple((w, d) for w, d in self.movable if w.key in inside)
 
-    @property
+    @cached_property
+    def hot_members(self) -> frozenset[str]:
+        """Keys of those of the cohort that a request reaches."""
+        return frozenset(w.key for w, delivery in self.members if delivery is Delivery.HOT)
+
+    @cached_property
     def residual(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
-        """Workloads outside of the cohort that we once moved and that still train in reduced precision.
+        """Workloads outside of the cohort that are assigned reduced precision: found in it, or moved for another target.
 
-        A change of ``spec.target`` leaves them: the fleet stays where it is until its turn comes, and is guarded there.
+        They stay in it until their turn comes, and are guarded there.
         """
-        known = {m.uid for m in self.status.members} | {h.uid for h in self.status.held}
-        safe = accepted_modes(self.spec.fallback, rollback=True)
+        known = {*self.state.members, *self.state.held_keys}
         return tuple(
             (w, d)
             for w, d in self.movable
-            if w.uid not in known
-            and w.touched
-            and d is not Delivery.NEW_ONLY
-            and any(p.effective_mode not in (*safe, None) for p in live_pods(w))
+            if w.key not in known and w.key in self.state.modes and d is not Delivery.NEW_ONLY and live_pods(w)
         )
+
+    def asked(self, command: str) -> Answer | None:
+        """A person's command that answers this very transition, and was not carried out yet."""
+        number = self.state.transition_id
+        given = answered(self.policy.annotations, command, number)
+        return given if self.state.commands.get(command, -1) != number else None
+
+    def progress(self, workload: WorkloadView, accepted: frozenset[Mode], delivery: Delivery) -> Progress:
+        """Where a workload stands on its way to one of the ``accepted`` modes."""
+        hot = delivery is Delivery.HOT
+        restart = self.state.restarts.get(workload.key)
+        patience = self.spec.rollback.ack_timeout_seconds
+        return progress_of(
+            workload,
+            accepted,
+            self.evaluation,
+            delivery,
+            since=self.state.changed.get(workload.key, 0) if hot else 0,
+            replacing=restart is not None and 0 <= self.now - restart.since <= patience,
+        )
+
+    def observed(self, workload: WorkloadView) -> Mode | None:
+        """What a workload trains in, by its processes' word, else by what its pods were started in; None: not known.
+
+        Of several modes the least safe; one in which nothing runs is in the fallback.
+        """
+        return observed_mode(workload, self.evaluation, idle=self.spec.fallback)
+
+    @property
+    def admission_waits(self) -> Closed | None:
+        """Why nothing is promoted: it is not certain that new pods get the mode that is assigned to them."""
+        found = self.observation.admission
+        return None if found.enforced else Closed(found.reason, found.message)
+
+    @cached_property
+    def too_large(self) -> Closed | None:
+        """Why the fleet cannot be governed: its assignment would not fit into one object."""
+        limit = OBJECT_LIMIT_BYTES - RESERVE_BYTES
+        needed = fleet_bytes(w.key for w in self.workloads)
+        if needed <= limit:
+            return None
+        text = (
+            f"{len(self.workloads)} workloads need {needed} bytes of a PrecisionAssignment, and {limit} is the limit: "
+            "divide them among several policies"
+        )
+        return Closed("FleetTooLarge", text)
 
     @property
     def target(self) -> Mode:
         """What members train in: while a changed ``spec.target`` has not been taken up, still the old one."""
-        return self.status.precision if self.status.precision in REDUCED else self.spec.target
+        return self.state.precision if self.state.precision in REDUCED else self.spec.target
 
     def wanted(self, workload: WorkloadView) -> Mode:
         """What this member should train in: the target, or BF16 where that is tried against its overflow, or helped."""
-        return Mode.BF16 if workload.uid in self._in_bf16 else self.target
+        return Mode.BF16 if workload.key in self._in_bf16 else self.target
 
     @cached_property
     def _in_bf16(self) -> frozenset[str]:
-        return in_bf16(self.status.mitigations)
+        return in_bf16(self.state.mitigations)
 
     @cached_property
     def windows(self) -> Mapping[tuple[str, Signal], Mitigation]:
-        """The windows of mitigation, open or not, by the workload's uid and the signal."""
-        return {(m.uid, m.signal): m for m in self.status.mitigations}
+        """The windows of mitigation, open or not, by the workload's key and the signal."""
+        return {(m.key, m.signal): m for m in self.state.mitigations}
 
     @cached_property
     def verdict_of(self) -> Mapping[str, Verdict]:
-        """The verdicts, by the workload's uid."""
-        return {verdict.workload.uid: verdict for verdict in self.verdicts}
-
-    def lags(self, workload: WorkloadView) -> bool:
-        """Its pods have been rolled back, and its template, which we wrote, still says reduced precision."""
-        safe = accepted_modes(self.spec.fallback, rollback=True)
-        down = all(pod.effective_mode in safe for pod in live_pods(workload))
-        return workload.has_original and down and workload.template_mode not in (*safe, None)
+        """The verdicts, by the workload's key."""
+        return {verdict.workload.key: verdict for verdict in self.verdicts}
 
     def reduced(self, workload: WorkloadView) -> bool:
-        """A pod of it is told to train in less than the fallback, or says that it does."""
+        """A pod of it is asked to train in less than the fallback, or reports that it does."""
         safe = accepted_modes(self.spec.fallback, rollback=True)
         seen = self.evaluation.pods if self.evaluation is not None else {}
-        said = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
-        told = {pod.effective_mode for pod in workload.pods}
-        return bool((told | said) - safe - {None})
+        reported = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
+        requested = {pod.effective_mode for pod in workload.pods}
+        return bool((requested | reported) - safe - {None})
 
     @property
     def moved_count(self) -> int:
         """How many workloads a fleet's share is taken of: all that were moved, held ones included."""
-        inside = {m.uid for m in self.status.members} | {h.uid for h in self.status.held}
-        return sum(w.uid in inside for w, _ in self.movable) + len(self.residual)
+        inside = {*self.state.members, *self.state.held_keys}
+        return sum(w.key in inside for w, _ in self.movable) + len(self.residual)
 
     @property
     def rescuable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """Stuck workloads whose running pods can still be asked: a template without the contract must not save them."""
         return tuple(
-            (w, Delivery.HOT)
-            for w in self.observation.workloads
-            if w.name in self.stuck and any(pod.hot for pod in live_pods(w))
+            (w, Delivery.HOT) for w in self.workloads if w.key in self.stuck and any(pod.hot for pod in live_pods(w))
         )
 
     @property
     def next_generation(self) -> int:
         """Above everything that this policy, or one before it, has ever written."""
-        return max(self.status.generation, highest_generation(self.observation.workloads)) + 1
+        return max(self.state.generation, highest_generation(self.workloads)) + 1
 
-    def in_cohort(self, step_index: int, members: Sequence[Member], *, latched: bool = False) -> tuple[Member, ...]:
+    def in_cohort(
+        self, step_index: int, members: Sequence[str], *, joining: Container[str] | None = None
+    ) -> tuple[str, ...]:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
 
-        ``latched``: whether workloads may join that a rollback still holds. Without a person's word they may not.
+        ``joining``: who may join; None: everybody that no rollback holds.
         """
-        kept = {m.uid for m in members}
-        joinable = [w for w, _ in self.movable if latched or w.latch is None or w.uid in kept]
+        kept, held = set(members), self.state.held_keys
+        candidates = [
+            w for w, _ in self.movable if w.key in kept or (w.key not in held if joining is None else w.key in joining)
+        ]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
-        joinable += [w for w in self.observation.workloads if w.name in self.stuck and w.uid in kept]
-        # What an earlier policy of the same target left moved is its canary already.
-        moved = {w.uid for w, _ in self.residual if live_pods(w)[0].effective_mode is self.spec.target}
-        return extend_cohort(self.policy.uid, members, joinable, size=self.cohort_size(step_index), first=moved)
+        candidates += [w for w in self.workloads if w.key in self.stuck and w.key in kept]
+        # What trains in the target already is a canary already.
+        moved = {w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target}
+        return extend_cohort(self.policy.uid, members, candidates, size=self.cohort_size(step_index), first=moved)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The steps of this attempt."""
-        return self.spec.reenable.stages_after(self.spec.stages) if self.status.attempts else self.spec.stages
+        return self.spec.reenable.stages_after(self.spec.stages) if self.state.attempts else self.spec.stages
 
     @cached_property
     def promotion(self) -> Mapping[Signal, Criterion]:
         """What readings are held against for a promotion; another attempt asks for more runs that end well."""
         found = {criterion.signal: criterion for criterion in self.spec.criteria}
         failures, most = found.get(Signal.FAILURES), 1.0 - self.spec.reenable.success
-        if failures is not None and failures.promote_below is not None and self.status.attempts:
+        if failures is not None and failures.promote_below is not None and self.state.attempts:
             found[Signal.FAILURES] = replace(failures, promote_below=min(failures.promote_below, most))
         return found
 
     @property
     def failure_limit(self) -> int:
         """Breached evaluations in a row that are tolerated: none in another attempt, the fault is known by then."""
-        again = self.status.attempts > 0 and self.status.phase in (Phase.PROGRESSING, Phase.PAUSED)
+        again = self.state.attempts > 0 and self.state.phase in (Phase.PROGRESSING, Phase.PAUSED)
         return 0 if again else self.spec.evaluation.failure_limit
 
     def cohort_size(self, step_index: int) -> int:
@@ -167,7 +218,7 @@ class Facts:
     @property
     def window_clear(self) -> bool:
         """The metrics' window no longer reaches back into the last rollback: its old breaches are not new ones."""
-        incident = self.status.incident
+        incident = self.state.incident
         if incident is None:
             return True
         over = incident.last_ack_at or incident.decided_at
@@ -179,23 +230,64 @@ class Facts:
         return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
 
 
-def look(policy: Policy, status: Status, observation: Observation, now: float) -> Facts:
+def look(policy: Policy, state: State, observation: Observation, now: float) -> Facts:
     """Work out the facts of a pass."""
     observation = _resolved(observation)
     movable: list[tuple[WorkloadView, Delivery]] = []
     stuck: list[str] = []
-    for workload in sorted(observation.workloads, key=lambda w: w.name):
+    workloads, selector = _selected(policy, state, observation)
+    for workload in sorted(workloads, key=lambda w: w.key):
         delivery = resolve_delivery(policy.spec.delivery, workload)
         if delivery is None:
-            stuck.append(workload.name)
+            stuck.append(workload.key)
         else:
             movable.append((workload, delivery))
-    facts = Facts(policy, status, observation, now, tuple(movable), tuple(stuck), (), status.failing)
+    facts = Facts(policy, state, observation, now, workloads, selector, tuple(movable), tuple(stuck), (), state.failing)
     verdicts = _judge(facts)
     failing = facts.failing
     if facts.evaluation is not None:
-        failing = update_failing(status.failing, verdicts, policy.spec, at=facts.evaluation.at)
+        failing = update_failing(state.failing, verdicts, policy.spec, at=facts.evaluation.at)
     return replace(facts, verdicts=verdicts, failing=failing)
+
+
+def _selected(policy: Policy, state: State, observation: Observation) -> tuple[tuple[WorkloadView, ...], Selector]:
+    """The workloads that the policy is about, and the selector that says so.
+
+    An edited selector takes effect once nothing is held under the old one: what a rollback holds stays in our hands.
+    """
+    if observation.matching is None:
+        return observation.workloads, policy.spec.selector
+    before, after = observation.matching
+    waits = state.holds or _edit_waits(policy, state, observation, after - before)
+    keys, selector = (before, state.selector) if waits else (after, policy.spec.selector)
+    return tuple(w for w in observation.workloads if w.key in keys), selector
+
+
+def _edit_waits(policy: Policy, state: State, observation: Observation, joining: frozenset[str]) -> bool:
+    """No edit moves a workload: it waits until it is known what the newly selected ones train in.
+
+    They are listed in that by the commit that selects them, which assigns less than the fallback: admission must work.
+    """
+    if not state.enforce:
+        return False
+    idle, joined = policy.spec.fallback, [w for w in observation.workloads if w.key in joining]
+    unknown = any(observed_mode(w, observation.evaluation, idle=idle) is None for w in joined)
+    return unknown or not observation.admission.enforced
+
+
+def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle: Mode) -> Mode | None:
+    """What a workload trains in: of several modes the least safe; ``idle`` where nothing runs; None: not known."""
+    seen = evaluation.pods if evaluation is not None else {}
+    modes = set[Mode | None]()
+    for pod in live_pods(workload):
+        signals = seen.get(pod.name)
+        reported = signals.mode if signals is not None else None
+        if reported is None and (pod.pending or pod.crashing):
+            continue
+        modes.add(reported or pod.effective_mode)
+    if None in modes:
+        return None
+    return next((mode for mode in (Mode.FP16, Mode.BF16, Mode.FP32) if mode in modes), idle)
 
 
 def _resolved(observation: Observation) -> Observation:
@@ -207,11 +299,11 @@ def _resolved(observation: Observation) -> Observation:
     if all(pod.started_mode is not None for workload in observation.workloads for pod in workload.pods):
         return observation
 
-    def said(pod: PodView) -> PodView:
+    def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
         return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
 
-    workloads = tuple(replace(w, pods=tuple(map(said, w.pods))) for w in observation.workloads)
+    workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)
     return replace(observation, workloads=workloads)
 
 
@@ -220,29 +312,29 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     if evaluation is None:
         return ()
     failing: dict[str, set[Signal]] = {}
-    standing = {entry.uid for entry in facts.status.failing}
-    for entry in facts.status.failing:
+    standing = {entry.key for entry in facts.state.failing}
+    for entry in facts.state.failing:
         if entry.severity is facts.spec.criterion(entry.signal).severity:
-            failing.setdefault(entry.uid, set()).add(entry.signal)
-    guarding = facts.status.phase in (Phase.HEALTHY, Phase.DEGRADED)
+            failing.setdefault(entry.key, set()).add(entry.signal)
+    guarding = facts.state.phase in (Phase.HEALTHY, Phase.DEGRADED)
     verdicts = []
-    inside = {m.uid for m in facts.status.members} - {h.uid for h in facts.status.held}
-    stranded = tuple((w, d) for w, d in facts.rescuable if w.uid in inside)
+    inside = frozenset(facts.state.members) - facts.state.held_keys
+    stranded = tuple((w, d) for w, d in facts.rescuable if w.key in inside)
     for workload, _ in (*facts.members, *stranded):
         pods = live_pods(workload)
         # On its way to BF16 it is judged in what it still trains in; with BF16 as fallback, in what the others have left.
         for mode in dict.fromkeys((facts.wanted(workload), facts.target, facts.spec.target)):
-            told = bool(pods) and all(pod.effective_mode is mode for pod in pods)
-            crashing = told and any(pod.crashing for pod in pods)
+            asked = bool(pods) and all(pod.effective_mode is mode for pod in pods)
+            crashing = asked and any(pod.crashing for pod in pods)
             # What was promoted, or breaches, stays judged even when its metrics are lost: that is Unknown, not gone.
             unseen = any(pod.name not in evaluation.pods for pod in pods)
-            watched = told and (guarding or unseen or workload.uid in standing)
+            watched = asked and (guarding or unseen or workload.key in standing)
             if watched or crashing or trains_in(workload, evaluation.pods, mode):
-                known = frozenset(failing.get(workload.uid, ()))
+                known = frozenset(failing.get(workload.key, ()))
                 verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
                 break
     for workload, _ in facts.residual:
-        mode = next(m for p in live_pods(workload) if (m := p.effective_mode) not in (Mode.FP32, None))
-        known = frozenset(failing.get(workload.uid, ()))
+        mode = facts.state.modes[workload.key]
+        known = frozenset(failing.get(workload.key, ()))
         verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
     return tuple(verdicts)

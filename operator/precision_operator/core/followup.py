@@ -1,4 +1,4 @@
-"""How a rollback comes to its end: told, acknowledged by the processes, escalated where that takes too long, settled."""
+"""How a rollback comes to its end: requested, acknowledged by the processes, escalated where that takes too long."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import WorkloadView
-from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
+from precision_operator.core.progress import Progress, accepted_modes, live_pods
 
 Movable = Iterable[tuple[WorkloadView, Delivery]]
 
@@ -24,7 +24,7 @@ class Followed:
     force: bool
     """Where restarted, also those of whom nothing is heard."""
     waiting: Closed | None
-    """Whose acknowledgement is missing; None: all are down."""
+    """Whose acknowledgement is missing; None: all are in the fallback."""
     notices: tuple[Notify, ...] = ()
 
 
@@ -37,9 +37,9 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     exceeded = facts.now > incident.deadline_at
     patient = facts.now - _asked_since(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
     late = not patient and (exceeded or not unreadable(facts))
-    waiting = [(w, p) for w, p in not_down(facts, workloads) if not (late and _crashes(w, p))]
+    waiting = [(w, p) for w, p in not_in_fallback(facts, workloads) if not (late and _crashes(w, p))]
     text = names([w.name for w, _ in waiting])
-    if all(progress.told for _, progress in waiting) and incident.last_patch_at is None:
+    if all(progress.requested for _, progress in waiting) and incident.last_patch_at is None:
         incident = replace(incident, last_patch_at=facts.now)
     if not waiting:
         if incident.last_ack_at is None:
@@ -54,7 +54,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
-    if exceeded and not any(c.reason == reason for c in facts.status.conditions if c.type == "Progressing"):
+    if exceeded and not any(c.reason == reason for c in facts.state.conditions if c.type == "Progressing"):
         notices += (Notify(reason, message, warning=True),)
     return Followed(incident, late, exceeded, Closed(reason, message), notices)
 
@@ -82,11 +82,11 @@ def _begun(incident: Incident) -> float:
     return max(incident.decided_at, incident.expedited_at or incident.decided_at)
 
 
-def not_down(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:
+def not_in_fallback(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:
     """Workloads that have not acknowledged the fallback."""
     accepted = accepted_modes(facts.spec.fallback, rollback=True)
     progress = [
-        (workload, progress_of(workload, accepted, facts.evaluation, delivery))
+        (workload, facts.progress(workload, accepted, delivery))
         for workload, delivery in workloads
         if delivery is not Delivery.NEW_ONLY
     ]
@@ -99,5 +99,5 @@ def unreadable(facts: Facts) -> bool:
 
 
 def _crashes(workload: WorkloadView, progress: Progress) -> bool:
-    """It trains in nothing at all: told, and its pods crash whenever they start in what they were told."""
-    return progress.told and any(pod.crashing for pod in live_pods(workload))
+    """It trains in nothing at all: asked, and its pods crash whenever they start in what they were asked for."""
+    return progress.requested and any(pod.crashing for pod in live_pods(workload))

@@ -1,7 +1,7 @@
 """What was observed: the frozen input of ``decide``.
 
-Everything here is a plain value. The shell fills it from its caches, from one answer of Prometheus a metric and from the
-clock; a recording of it is enough to decide again, bit for bit.
+Everything here is a plain value. The controller fills it from its caches, from one answer of Prometheus a metric and
+from the clock; a recording of it is enough to decide again, bit for bit.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
+from precision_operator.api.workload import kind_of, name_of
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The precision request that a pod or a template carries."""
+    """The precision request that a pod carries."""
 
     generation: int
     mode: Mode
@@ -37,29 +38,32 @@ class PodView:
     """The request annotation exactly as it stands: the value that the next write tests."""
     request: Request | None = None
     """The request, parsed; None where absent or malformed."""
+    admitted: tuple[tuple[str, int], ...] = ()
+    """(assignment, its generation) of each that gave this pod a mode at its creation."""
     started_mode: Mode | None = Mode.FP32
     """What the environment made it start in (literal value, or its annotations).
 
     None: not known from here, for the value is a reference; ``facts.look`` puts the process' own word in its place.
     """
+    created_at: float = 0.0
+    """By the API server's clock, in seconds since the epoch."""
     ready: bool = False
+    pending: bool = False
+    """None of its containers has started yet: it waits for a node, an image, a quota."""
     terminating: bool = False
     crashing: bool = False
     """A container waits in CrashLoopBackOff, or ended with a failure and has not come back."""
 
     @property
     def effective_mode(self) -> Mode | None:
-        """What it has been told to train in: the request where it can read one, else its environment; None: unknown."""
+        """What is asked of it: the request where it can read one, else its environment; None: unknown."""
         return self.request.mode if self.hot and self.request is not None else self.started_mode
 
-
-@dataclass(frozen=True, slots=True)
-class SettleIntent:
-    """A settle that has begun: kept on the workload so that a crash is finished, never left paused."""
-
-    generation: int
-    mode: Mode
-    was_paused: bool
+    @property
+    def generation(self) -> int:
+        """The newest generation that it carries; 0: none."""
+        requested = self.request.generation if self.request is not None else 0
+        return max(requested, *(generation for _, generation in self.admitted), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,49 +71,27 @@ class WorkloadView:
     """One workload that the policy selects."""
 
     namespace: str
-    name: str
+    key: str
+    """``apps/Deployment/vit-a``: what the assignment lists it by."""
     uid: str
-    kind: str = "Deployment"
     hot: bool = False
     """Its template carries the contract: new pods will be hot."""
     literal: bool = False
-    """A container of its template has a literal ENABLE_FP16_TRAINING: it can be moved by restart."""
-    template_mode: Mode | None = Mode.FP32
-    """What a new pod of the template starts in; None: a reference says it, so that it is not known, and never FP32."""
-    template_request: Request | None = None
-    generation_raw: str | None = None
-    """Our generation annotation exactly as it stands: the value that the next write tests."""
-    has_annotations: bool = False
-    has_template_annotations: bool = False
-    has_original: bool = False
-    latch: Mode | None = None
-    settle: SettleIntent | None = None
-    paused: bool = False
+    """Admission can give its pods a mode though they cannot read the request: the switch is named, or an envFrom may."""
     replicas: int = 1
-    updated_replicas: int = 0
-    observed: bool = True
-    """The controller has seen the newest spec (observedGeneration == generation)."""
     labels_disagree: bool = False
     """Its own labels and its template's labels give different answers to the selector."""
     pods: tuple[PodView, ...] = ()
 
     @property
-    def touched(self) -> bool:
-        """We, or an operator before us, have written to it or to one of its pods."""
-        return self.has_original or any(pod.request is not None for pod in self.pods)
+    def name(self) -> str:
+        """Its name, for a person."""
+        return name_of(self.key)
 
     @property
-    def rolled_out(self) -> bool:
-        """No rollout is in progress."""
-        return self.observed and self.updated_replicas == self.replicas and len(self.pods) == self.replicas
-
-    @property
-    def coming_up(self) -> bool:
-        """It is rolling out, or a pod that has a node is not ready yet: part of the budget of restarts.
-
-        A pod that waits for a node, or crashes, could hold the budget for ever.
-        """
-        return not self.rolled_out or any(pod.node and not (pod.ready or pod.crashing) for pod in self.pods)
+    def kind(self) -> str:
+        """Its kind, for a person."""
+        return name_of(kind_of(self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +122,47 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether the API servers give new pods the mode that is assigned to their workload."""
+
+    enforced: bool | None = None
+    """None: not known."""
+    reason: str = "NotChecked"
+    message: str = "no API server was asked yet"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedWrite:
+    """A write of an earlier pass that the API server refuses."""
+
+    what: str
+    """For a person: ``RequestPod pod-a``."""
+    reason: str
+    """As in ``errors``: ``Forbidden``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything that ``decide`` may know about the world."""
 
     workloads: tuple[WorkloadView, ...] = ()
+    """What the selector in force matches, and what the policy's own matches, where that is another."""
+    matching: tuple[frozenset[str], frozenset[str]] | None = None
+    """Where the policy's selector is not the one in force: the keys that each matches, the one in force first."""
     evaluation: Evaluation | None = None
     restart_slots: int = 0
-    """How many more workloads may be restarted at once in the whole cluster."""
-    settle_slots: int = 10
-    """How many more settles may be under way at once."""
+    """How many workloads may be restarting at once in the whole cluster, less those of other policies that are."""
     problem: tuple[str, str] | None = None
     """(reason, message) of why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
+    admission: Admission = Admission()
+    refused: tuple[RefusedWrite, ...] = ()
+    """Writes of the last pass that did not go through, and will not by themselves."""
     canary_nodes: tuple[str, ...] = ()
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(workload, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     verified: tuple[str, Checks] | None = None
-    """(incident, its checklist, counted), as the reporter has it; told on, and nothing is decided by it."""
+    """(incident, its checklist, counted), as the reporter has it; shown, and nothing is decided by it."""
     writer: str = ""
     """Who decides: the Lease's holder."""
     epoch: int = 0

@@ -1,15 +1,29 @@
 """From what should be to the writes that are missing. Level-triggered: the same difference gives the same writes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.api.wire import generation_text
-from precision_operator.core.actions import Action, Latch, RequestPod, Settle, Tuning, WriteTemplate
+from precision_operator.api.state import Restart
+from precision_operator.core.actions import Action, DeletePod, RequestPod, Tuning
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
-from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of
-from precision_operator.core.settle import next_settle
+from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged, right
+
+CHECKPOINT_SECONDS = 30.0
+"""How long a pod that is to be taken away is waited for to save a checkpoint."""
+
+ROUNDS = 2
+"""How often a workload's pods are taken away for one change of its mode."""
+
+YOUNG_SECONDS = 2.0
+"""A pod that is younger is not taken away yet: creation times have whole seconds, its replacement's must be a later one."""
+
+ROUND_SECONDS = 10.0
+"""Replacements that came back in the wrong mode are collected this long, and taken away together."""
+
+RESTARTING_SECONDS = 600.0
+"""A workload that is not back after this does not count among those that are restarting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +34,9 @@ class Desired:
     mode: Mode
     delivery: Delivery
     rollback: bool = False
-    """On the way down a workload that is already as safe needs no write; on the way up it must match."""
-    latch: bool = False
-    """It was moved and rolled back: that must stand on the workload itself."""
-    unlatch: bool = False
-    """A person has asked for another attempt: the latch comes off."""
+    """In a rollback a workload that is already as safe needs no write; in a rollout it must match."""
     rewind: bool = False
     """Its weights are poisoned: another precision alone would not mend them."""
-    insist: bool = False
-    """What somebody else writes into the template is corrected again and again."""
     escalate: bool = False
     """It did not acknowledge in time: its pods are restarted, where they can be seen to train in something else."""
     force: bool = False
@@ -36,7 +44,7 @@ class Desired:
     tuning: Tuning | None = None
     """What its loss scaler is asked for."""
     tuned_by: int = 0
-    """The generation of that: a pod whose request is older is told, though its mode is right."""
+    """The generation of that: a pod whose request is older is asked, though its mode is right."""
 
     @property
     def accepted(self) -> frozenset[Mode]:
@@ -44,149 +52,152 @@ class Desired:
         return accepted_modes(self.mode, rollback=self.rollback)
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The missing writes, the urgent ones first: running pods, then those that are taken away."""
+
+    actions: tuple[Action, ...]
+    restarts: Mapping[str, Restart]
+    """The workloads that are restarting, after these writes."""
+    stuck: tuple[str, ...]
+    """Names of workloads whose pods came back in the wrong mode more often than is tried."""
+
+
 @dataclass(slots=True)
 class Budget:
-    """What may still be started in this pass."""
+    """How many workloads may still begin to restart in this pass."""
 
     restarts: int
-    settles: int
+    urgent: bool
+    """What is rolled back waits for no turn."""
+
+    def spend(self, desired: Desired) -> bool:
+        """Take one, where there is one."""
+        if self.urgent and desired.rollback:
+            return True
+        self.restarts -= 1
+        return self.restarts >= 0
 
 
-def plan(
-    wanted: Iterable[Desired],
-    evaluation: Evaluation | None,
-    *,
-    generation: int,
-    budget: Budget,
-    settle: bool,
-) -> list[Action]:
-    """The missing writes, the urgent ones first: running pods, then templates, then settles and latches."""
-    requests: list[Action] = []
-    templates: list[Action] = []
-    settles: list[Action] = []
-    for desired in wanted:
-        progress = progress_of(desired.workload, desired.accepted, evaluation, desired.delivery)
-        requests += _requests(desired, generation)
-        template = _template(desired, progress, evaluation, generation=generation, budget=budget)
-        if template is not None:
-            templates.append(template)
-            continue
-        action = _lasting(desired, progress, generation=generation, settle=settle)
-        if action is None:
-            continue
-        if isinstance(action, Settle) and desired.workload.settle is None:
-            if budget.settles <= 0:
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """What the writes of a pass are worked out from."""
+
+    evaluation: Evaluation | None
+    generation: int
+    """What the writes carry."""
+    changed: Mapping[str, int]
+    """Workload → the generation of its last change of mode."""
+    now: float
+
+    def plan(
+        self, wanted: Iterable[Desired], restarts: Mapping[str, Restart], *, slots: int, urgent: bool = False
+    ) -> Plan:
+        """The missing writes.
+
+        Args:
+            wanted: what every workload should be in.
+            restarts: those that are restarting.
+            slots: how many may be at once.
+            urgent: of what is rolled back, any number.
+        """
+        under_way = sum(self.now - r.since < RESTARTING_SECONDS for r in restarts.values())
+        budget = Budget(max(0, slots - under_way), urgent)
+        known, stuck = dict(restarts), list[str]()
+        requests: list[Action] = []
+        deletions: list[Action] = []
+        for desired in wanted:
+            requests += self._requests(desired)
+            pods = self._to_take_away(desired)
+            if not pods:
                 continue
-            budget.settles -= 1
-        settles.append(action)
-    return requests + templates + settles
+            found, taken = self._round(desired, known.get(desired.workload.key), pods, budget)
+            if found is None:
+                continue
+            known[desired.workload.key] = found
+            for pod in taken:
+                waits = self._checkpoint_first(desired, pod, found)
+                if waits is not None:
+                    requests += waits
+                else:
+                    deletions.append(DeletePod(desired.workload, pod, self.generation))
+            if not taken and found.rounds >= ROUNDS:
+                stuck.append(desired.workload.name)
+        return Plan((*requests, *deletions), known, tuple(sorted(stuck)))
 
+    def _requests(self, desired: Desired) -> list[Action]:
+        """What is asked of running pods; never waits for anything."""
+        if desired.delivery is not Delivery.HOT:
+            return []
+        since = self.changed.get(desired.workload.key, 0)
+        return [
+            RequestPod(desired.workload, pod, desired.mode, self.generation, desired.rewind, desired.tuning)
+            for pod in live_pods(desired.workload)
+            if pod.hot and (not right(pod, desired.accepted, since=since) or _untuned(desired, pod))
+        ]
 
-def _lasting(desired: Desired, progress: Progress, *, generation: int, settle: bool) -> Settle | Latch | None:
-    """The next write that makes a finished move last: of its settle, else its latch."""
-    workload = desired.workload
-    may = settle and _may_settle(desired, progress) and not conflicted(desired, generation)
-    if workload.settle is not None or may:
-        accepted, latch = desired.accepted, _latch(desired)
-        step = next_settle(workload, desired.mode, accepted=accepted, generation=generation, latch=latch)
-        if step is not None or workload.settle is not None:
-            return step
-    if desired.unlatch and workload.latch is not None:
-        return Latch(workload, None, generation)
-    # A template that is still to be written gets its latch with that write; before, our mark would claim what is not so.
-    lasting = workload.template_mode in desired.accepted
-    if settle and desired.latch and lasting and workload.latch not in desired.accepted:
-        return Latch(workload, desired.mode, generation)
-    return None
-
-
-def conflicted(desired: Desired, generation: int) -> bool:
-    """Somebody wrote another mode into the template after us, in the same generation: correcting it would never end.
-
-    While the gate is closed it is corrected all the same: safety is worth the quarrel.
-    """
-    workload = desired.workload
-    ours = generation_text(workload.generation_raw) == generation and workload.settle is None
-    return ours and not desired.insist and workload.template_mode not in desired.accepted
-
-
-def _may_settle(desired: Desired, progress: Progress) -> bool:
-    """A hot workload settles when its processes have acknowledged; NewOnly is nothing but a settle."""
-    if desired.delivery is Delivery.NEW_ONLY:
-        return True
-    return desired.delivery is Delivery.HOT and progress.acknowledged
-
-
-def _latch(desired: Desired) -> Mode | None:
-    return desired.mode if desired.rollback else None
-
-
-def _requests(desired: Desired, generation: int) -> list[Action]:
-    if desired.delivery is not Delivery.HOT:
+    def _to_take_away(self, desired: Desired) -> list[PodView]:
+        """Pods that only a restart brings into the mode: those that cannot be asked, or did not answer."""
+        pods = live_pods(desired.workload)
+        if desired.delivery is Delivery.RESTART:
+            return [pod for pod in pods if pod.effective_mode not in desired.accepted]
+        if desired.delivery is Delivery.HOT and desired.escalate:
+            return self._unresponsive(desired, pods)
         return []
-    return [
-        RequestPod(desired.workload, pod, desired.mode, generation, desired.rewind, desired.tuning)
-        for pod in live_pods(desired.workload)
-        if pod.effective_mode not in desired.accepted or _untuned(desired, pod)
-    ]
+
+    def _unresponsive(self, desired: Desired, pods: tuple[PodView, ...]) -> list[PodView]:
+        """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline."""
+        seen = self.evaluation.pods if self.evaluation is not None else {}
+        observable = desired.force or any(pod.name in seen for pod in pods)
+        if not observable or any(pod.crashing for pod in pods):
+            return []
+        return [
+            pod
+            for pod in pods
+            if pod.effective_mode in desired.accepted
+            and not pod.pending
+            and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted)
+        ]
+
+    def _round(
+        self, desired: Desired, known: Restart | None, pods: list[PodView], budget: Budget
+    ) -> tuple[Restart | None, list[PodView]]:
+        """The round that these pods belong to, and which of them go now. None: it must wait for its turn."""
+        newest = max(pod.created_at for pod in pods)
+        old_enough = [] if 0 <= self.now - newest < YOUNG_SECONDS else pods
+        if known is None:
+            return (Restart(1, self.now, newest), old_enough) if budget.spend(desired) else (None, [])
+        replacements = [pod for pod in pods if pod.created_at > known.newest]
+        if not replacements:
+            return known, old_enough
+        # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
+        again = desired.delivery is Delivery.RESTART and known.rounds < ROUNDS
+        if again and self.now - known.since >= ROUND_SECONDS:
+            return Restart(known.rounds + 1, self.now, newest), pods
+        return known, [pod for pod in pods if pod.created_at <= known.newest]
+
+    def _checkpoint_first(self, desired: Desired, pod: PodView, restart: Restart) -> list[Action] | None:
+        """What a pod that can save a checkpoint is asked before it goes; None: it goes now."""
+        can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.crashing
+        # Of poisoned weights another checkpoint is no help.
+        if (
+            not can
+            or desired.rewind
+            or pod.effective_mode is None
+            or not 0 <= self.now - restart.since < CHECKPOINT_SECONDS
+        ):
+            return None
+        asked = pod.request is not None and pod.request.generation >= max(1, self.changed.get(desired.workload.key, 0))
+        if not asked:
+            return [RequestPod(desired.workload, pod, pod.effective_mode, self.generation, checkpoint=True)]
+        signals = self.evaluation.pods.get(pod.name) if self.evaluation is not None else None
+        return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
 
 
 def _untuned(desired: Desired, pod: PodView) -> bool:
     return desired.tuning is not None and (pod.request is None or pod.request.generation < desired.tuned_by)
 
 
-def _template(
-    desired: Desired, progress: Progress, evaluation: Evaluation | None, *, generation: int, budget: Budget
-) -> WriteTemplate | None:
-    workload = desired.workload
-    # Told first, restarted later: who was away past the deadline still lets the trainer answer.
-    if desired.escalate and desired.delivery is Delivery.HOT and _deaf(desired, progress, evaluation):
-        return _restart(desired, generation=generation, budget=budget)
-    if workload.settle is not None or workload.template_mode in desired.accepted or conflicted(desired, generation):
-        return None
-    if workload.replicas == 0 and not workload.pods:
-        return WriteTemplate(workload, desired.mode, generation, _latch(desired))
-    if desired.delivery is not Delivery.RESTART:
-        return None
-    # Pods that already run safely (the gate started them so) are not restarted only to make the template agree. On the way
-    # up a reference is overridden all the same: what a ConfigMap says is not ours to count on.
-    agrees = desired.rollback or workload.template_mode is not None
-    if agrees and workload.pods and all(pod.effective_mode in desired.accepted for pod in workload.pods):
-        return None
-    return _spend(desired, generation=generation, budget=budget)
-
-
-def _deaf(desired: Desired, progress: Progress, evaluation: Evaluation | None) -> bool:
-    """Told, alive, and not heard to have done it. Silence is not that, unless the deadline is past."""
-    if not progress.told or progress.acknowledged or any(pod.crashing for pod in desired.workload.pods):
-        return False
-    heard = evaluation is not None and any(p.name in evaluation.pods for p in live_pods(desired.workload))
-    return heard or desired.force
-
-
-def _restart(desired: Desired, *, generation: int, budget: Budget) -> WriteTemplate | None:
-    """Once a generation: a template that carries it has already restarted its pods, whatever mode it had before."""
-    carried = desired.workload.template_request
-    if not desired.workload.hot or (carried is not None and carried.generation >= generation):
-        return None
-    return _spend(desired, generation=generation, budget=budget)
-
-
-def _spend(desired: Desired, *, generation: int, budget: Budget) -> WriteTemplate | None:
-    if budget.restarts <= 0:
-        return None
-    budget.restarts -= 1
-    return WriteTemplate(desired.workload, desired.mode, generation, _latch(desired))
-
-
 def highest_generation(workloads: Iterable[WorkloadView]) -> int:
-    """The highest request generation found on anything: what the next one must exceed."""
-    found = 0
-    for workload in workloads:
-        if workload.template_request:
-            found = max(found, workload.template_request.generation)
-        found = max(found, generation_text(workload.generation_raw) or 0)
-        for pod in workload.pods:
-            if pod.request:
-                found = max(found, pod.request.generation)
-    return found
+    """The highest generation found on any pod: what the next one must exceed."""
+    return max((pod.generation for workload in workloads for pod in workload.pods), default=0)

@@ -1,4 +1,4 @@
-"""How far one workload has been moved towards a mode: told, acknowledged, settled."""
+"""How far one workload is on its way to a mode: requested, acknowledged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,24 +12,22 @@ from precision_operator.core.model import Evaluation, PodSignals, PodView, Workl
 class Progress:
     """Where a workload stands on its way to a mode."""
 
-    told: bool
-    """Every pod has been told (by request or by its environment)."""
+    requested: bool
+    """Every pod was asked for it (by request or by its environment)."""
     acknowledged: bool
-    """Every pod's own process reports the mode, and at least the request's generation."""
-    settled: bool
-    """New pods of the template start in the mode, and no settle is under way."""
+    """Every running pod's own process reports the mode, and at least the request's generation."""
 
 
 def resolve_delivery(wanted: Delivery, workload: WorkloadView) -> Delivery | None:
-    """How this workload can be moved; None where there is no way (neither contract nor literal value)."""
-    hot = workload.hot and all(pod.hot for pod in workload.pods)
+    """How this workload can be moved; None where there is no way (neither contract nor a switch that admission can set)."""
+    hot = workload.hot and all(pod.hot for pod in live_pods(workload))
     match wanted:
         case Delivery.HOT:
             return Delivery.HOT if hot else None
         case Delivery.RESTART:
             return Delivery.RESTART if workload.hot or workload.literal else None
         case Delivery.NEW_ONLY:
-            return Delivery.NEW_ONLY if workload.hot else None
+            return Delivery.NEW_ONLY if workload.hot or workload.literal else None
         case Delivery.AUTO:
             if hot:
                 return Delivery.HOT
@@ -37,7 +35,7 @@ def resolve_delivery(wanted: Delivery, workload: WorkloadView) -> Delivery | Non
 
 
 def accepted_modes(mode: Mode, *, rollback: bool) -> frozenset[Mode]:
-    """What counts as being in ``mode``: on the way down anything as safe, on the way up exactly it."""
+    """What counts as being in ``mode``: in a rollback anything as safe, in a rollout exactly it."""
     return frozenset(m for m in Mode if at_least_as_safe(m, mode)) if rollback else frozenset({mode})
 
 
@@ -55,25 +53,47 @@ def live_pods(workload: WorkloadView) -> tuple[PodView, ...]:
     return tuple(pod for pod in workload.pods if not pod.terminating)
 
 
+def running_pods(workload: WorkloadView, signals: Mapping[str, PodSignals]) -> tuple[PodView, ...]:
+    """The live pods in which something trains, as far as is known: started, or with metrics of their own."""
+    return tuple(pod for pod in live_pods(workload) if not pod.pending or pod.name in signals)
+
+
+def complete(workload: WorkloadView) -> bool:
+    """As many pods as it should have are there, and all have started."""
+    pods = live_pods(workload)
+    return len(pods) >= workload.replicas and not any(pod.pending for pod in pods)
+
+
+def right(pod: PodView, accepted: frozenset[Mode], *, since: int) -> bool:
+    """Whether the pod was asked for an accepted mode, and since the workload's mode changed last (by generation)."""
+    return pod.effective_mode in accepted and pod.generation >= since
+
+
 def progress_of(
-    workload: WorkloadView, accepted: frozenset[Mode], evaluation: Evaluation | None, delivery: Delivery
+    workload: WorkloadView,
+    accepted: frozenset[Mode],
+    evaluation: Evaluation | None,
+    delivery: Delivery,
+    *,
+    since: int = 0,
+    replacing: bool = False,
 ) -> Progress:
     """Where ``workload`` stands on its way to one of the ``accepted`` modes.
 
-    A workload without pods has moved when its template has: there is no process that could say more.
+    A pod that cannot start holds nothing back: admission, or the request that it carries, says what it will start in. A
+    terminating pod does, for as long as its process says that it trains in something else.
+
+    Args:
+        since: generation of the workload's last change of mode.
+        replacing: its pods were taken away a moment ago: as many must be back.
     """
-    template = workload.template_mode in accepted
-    settled = template and workload.settle is None
-    if not workload.pods and workload.replicas == 0:
-        return Progress(told=template, acknowledged=template, settled=settled)
     if delivery is Delivery.NEW_ONLY:
-        return Progress(told=True, acknowledged=settled, settled=settled)
+        return Progress(requested=True, acknowledged=True)
     signals: Mapping[str, PodSignals] = evaluation.pods if evaluation else {}
-    pods = live_pods(workload)
-    told = bool(pods) and all(pod.effective_mode in accepted for pod in workload.pods)
-    enough = len(pods) >= workload.replicas
-    acknowledged = told and enough and all(pod_acknowledged(pod, signals.get(pod.name), accepted) for pod in pods)
-    if delivery is Delivery.RESTART:
-        told = template and told
-        acknowledged = acknowledged and template and workload.rolled_out
-    return Progress(told=told, acknowledged=acknowledged, settled=settled)
+    requested = all(right(pod, accepted, since=since) for pod in live_pods(workload))
+    leaving = [signals.get(pod.name) for pod in workload.pods if pod.terminating]
+    left = all(s is None or s.mode is None or s.mode in accepted for s in leaving)
+    running = running_pods(workload, signals)
+    said = all(pod_acknowledged(pod, signals.get(pod.name), accepted) for pod in running)
+    enough = not replacing or len(running) >= workload.replicas
+    return Progress(requested=requested, acknowledged=requested and left and said and enough)

@@ -3,18 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 
-from precision_operator.api.commands import Answer, answered
+from precision_operator.api.commands import Answer
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Fallback, Severity, Strategy
-from precision_operator.api.status import Failing, Phase
+from precision_operator.api.state import Failing, Phase
+from precision_operator.api.text import bounded
 from precision_operator.contract import ABORT, ROLLBACK
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
-from precision_operator.core.model import WorkloadView
 from precision_operator.core.readings import LOSSES
 from precision_operator.core.windows import spared
 
@@ -36,20 +36,20 @@ class Trigger:
     scope: Scope
     reason: str
     message: str
-    workloads: tuple[tuple[str, str], ...]
-    """(name, uid) of the breached ones."""
+    workloads: tuple[str, ...]
+    """Keys of the breached ones."""
     detected_at: float
     strategy: Strategy
     poisoned: tuple[str, ...] = ()
-    """Names of those whose weights are to be taken back to a healthy checkpoint."""
+    """Keys of those whose weights are to be taken back to a healthy checkpoint."""
 
 
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
     gradual = None
-    if abort := _asked(facts, ABORT):
+    if abort := facts.asked(ABORT):
         return _whole_fleet(facts, abort, Severity.P0)
-    if asked := _asked(facts, ROLLBACK):
+    if asked := facts.asked(ROLLBACK):
         gradual = _whole_fleet(facts, asked, Severity.P2)
     if facts.evaluation is None:
         return gradual
@@ -66,42 +66,32 @@ def find_trigger(facts: Facts) -> Trigger | None:
 
 def standing(facts: Facts) -> list[Failing]:
     """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
-    return [f for f in _confirmed(facts) if cause_elsewhere(facts, f.signal) is None]
+    found = _confirmed(facts)
+    elsewhere = {signal for signal in {f.signal for f in found} if cause_elsewhere(facts, signal) is not None}
+    return [f for f in found if f.signal not in elsewhere]
 
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
     """What is confirmed, and seen now: a breach that stands through silence calls for nothing before it is seen again."""
     at = facts.evaluation.at if facts.evaluation is not None else facts.now
-    seen = {(verdict.workload.uid, signal) for verdict in facts.verdicts for signal in verdict.breaches}
+    seen = {(verdict.workload.key, signal) for verdict in facts.verdicts for signal in verdict.breaches}
     found = confirmed(facts.failing, facts.spec, at=at, limit=facts.failure_limit)
-    return tuple(f for f in found if (f.uid, f.signal) in seen)
-
-
-def _asked(facts: Facts, command: str) -> Answer | None:
-    """A person's command that answers this very transition."""
-    return answered(facts.policy.annotations, command, facts.status.transition_id)
+    return tuple(f for f in found if (f.key, f.signal) in seen)
 
 
 def _whole_fleet(facts: Facts, asked: Answer, severity: Severity) -> Trigger:
     emergency = severity is Severity.P0
-    everyone = tuple((m.name, m.uid) for m in facts.status.members)
+    everyone = facts.state.members
     message = f"{asked.by or 'a person'} asked for the {'emergency ' if emergency else ''}rollback"
     return Trigger(
         severity,
         Scope.FLEET,
         "Aborted" if emergency else "RollbackRequested",
-        f"{message}: {asked.message}" if asked.message else message,
+        bounded(f"{message}: {asked.message}" if asked.message else message),
         everyone,
         facts.now,
         Strategy.EMERGENCY if emergency else Strategy.GRADUAL,
     )
-
-
-def unfinished_rollback(facts: Facts, left: list[WorkloadView]) -> Trigger:
-    """A policy before this one was deleted in the middle of its rollback: it is finished before anything else."""
-    text = f"an earlier rollback has not reached {names([w.name for w in left])}"
-    concerned = tuple((w.name, w.uid) for w in left)
-    return Trigger(Severity.P1, Scope.FLEET, "LatchedWorkloads", text, concerned, facts.now, Strategy.EMERGENCY)
 
 
 def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
@@ -113,8 +103,8 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     if signal not in ALWAYS or facts.evaluation is None:
         return None
     # What was moved by us and is back in FP32 is no witness: its metrics still show what the precision did to it.
-    inside = {m.uid for m in facts.status.members} | {h.uid for h in facts.status.held}
-    others = [w for w, _ in facts.movable if w.uid not in inside and trains_in(w, facts.evaluation.pods, Mode.FP32)]
+    inside = {*facts.state.members, *facts.state.held_keys}
+    others = [w for w, _ in facts.movable if w.key not in inside and trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
     rollback = facts.spec.rollback
     if breached >= rollback.fleet_minimum and breached / judged >= rollback.fleet_share:
@@ -125,52 +115,56 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
 def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     severity = min(f.severity for f in standing)
     worst = min(standing, key=lambda f: (f.severity, f.since, f.name))
-    breached = {f.uid: f.name for f in standing}
-    breached.update({h.uid: h.name for h in facts.status.held})
+    breached = {f.key: f.name for f in standing}
+    breached.update({h.key: h.name for h in facts.state.held})
     rollback = facts.spec.rollback
-    share = max(rollback.fleet_minimum, math.ceil(rollback.fleet_share * facts.moved_count))
+    moved = facts.moved_count
+    # A fleet of one is a fleet: its rollback is no smaller matter than any other's.
+    share = max(min(rollback.fleet_minimum, max(1, moved)), math.ceil(rollback.fleet_share * moved))
     place = only_place(facts, breached, worst.signal)
     where = f", {place}" if place is not None else ""
     if len(breached) >= share and place is None:
         scope = Scope.FLEET
-    elif facts.status.phase in (Phase.PROGRESSING, Phase.PAUSED):
+    elif facts.state.phase in (Phase.PROGRESSING, Phase.PAUSED):
         scope = Scope.COHORT
     else:
         scope = Scope.WORKLOAD
-        breached = {f.uid: f.name for f in standing}
+        breached = {f.key: f.name for f in standing}
     criterion = facts.spec.criterion(worst.signal)
     level = criterion.enter if worst.severity is criterion.severity or criterion.warn is None else criterion.warn
     return Trigger(
         severity=severity,
         scope=scope,
         reason=REASONS[worst.signal],
-        message=f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}",
-        workloads=tuple(sorted((name, uid) for uid, name in breached.items())),
+        message=bounded(
+            f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}"
+        ),
+        workloads=tuple(sorted(breached)),
         detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],
-        poisoned=tuple(sorted({f.name for f in standing if f.signal in LOSSES})),
+        poisoned=tuple(sorted({f.key for f in standing if f.signal in LOSSES})),
     )
 
 
 def _since(facts: Facts, failing: Failing) -> float:
     """From when on its deadline counts: a window that spared it has moved that to the window's end."""
-    window = facts.windows.get((failing.uid, failing.signal))
+    window = facts.windows.get((failing.key, failing.signal))
     if window is None or not window.open or failing.severity is not Severity.P2:
         return failing.since
     return max(failing.since, min(window.until, facts.now))
 
 
 def _tried(facts: Facts, failing: Failing) -> str:
-    window = facts.windows.get((failing.uid, failing.signal))
+    window = facts.windows.get((failing.key, failing.signal))
     return f"; tried before in {window.name}: {', '.join(window.found)}" if window is not None and window.found else ""
 
 
 def _no_data(facts: Facts) -> Trigger | None:
-    rules, since = facts.spec.evaluation, facts.status.no_data_since
-    if rules.on_no_data is not Fallback.ROLLBACK or since is None or not facts.status.members:
+    rules, since = facts.spec.evaluation, facts.state.no_data_since
+    if rules.on_no_data is not Fallback.ROLLBACK or since is None or not facts.state.members:
         return None
     if facts.now - since < rules.no_data_limit_seconds:
         return None
-    everyone = tuple((m.name, m.uid) for m in facts.status.members)
+    everyone = facts.state.members
     message = f"no believable metrics for {rules.no_data_limit_seconds:g} s, and onNoData is Rollback"
     return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since, Strategy.EMERGENCY)

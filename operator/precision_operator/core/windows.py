@@ -1,10 +1,10 @@
-"""The windows of ``status.mitigations``: what they spare, what they ask for, and what may still be tried."""
+"""The windows of ``state.mitigations``: what they spare, what they ask for, and what may still be tried."""
 
 from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Severity, Strategy
-from precision_operator.api.status import Failing, Phase
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.state import Failing, Phase
 from precision_operator.api.wire import format_time
 from precision_operator.core.actions import Tuning
 from precision_operator.core.facts import Facts
@@ -19,30 +19,30 @@ _PATIENT = (Strategy.GRADUAL, Strategy.CANARY)
 """Answers that a window may come before: who asked for an emergency, or for none, gets no window."""
 
 
-def reading_of(facts: Facts, uid: str, signal: Signal) -> Reading:
+def reading_of(facts: Facts, key: str, signal: Signal) -> Reading:
     """What the signal reads now; Unknown where the workload is not judged."""
-    verdict = facts.verdict_of.get(uid)
+    verdict = facts.verdict_of.get(key)
     return verdict.readings.get(signal, Unknown("NotJudged")) if verdict is not None else Unknown("NotJudged")
 
 
 def spared(facts: Facts, failing: Failing) -> bool:
     """A mild breach that calls for no rollback: its window is open, or ended with little enough overflow."""
-    window = facts.windows.get((failing.uid, failing.signal))
+    window = facts.windows.get((failing.key, failing.signal))
     if window is None or not window.open or window_seconds(facts, failing) <= 0:
         return False
     return facts.now < window.until or _tolerated(facts, window)
 
 
 def _tolerated(facts: Facts, window: Mitigation) -> bool:
-    reading = reading_of(facts, window.uid, window.signal)
+    reading = reading_of(facts, window.key, window.signal)
     limit = facts.spec.rollback.mitigation.rollback_above
     return window.signal is Signal.OVERFLOW and isinstance(reading, Breach) and reading.value <= limit
 
 
 def window_seconds(facts: Facts, failing: Failing) -> float:
     """How long a breach may be mitigated; 0: it is answered at once."""
-    rollback, status = facts.spec.rollback, facts.status
-    again = status.attempts > 0 and status.phase in (Phase.PROGRESSING, Phase.PAUSED)
+    rollback, state = facts.spec.rollback, facts.state
+    again = state.attempts > 0 and state.phase in (Phase.PROGRESSING, Phase.PAUSED)
     # In another attempt the fault is known: what returns is rolled back.
     if again or failing.severity is not Severity.P2 or rollback.strategies[Severity.P2] not in _PATIENT:
         return 0.0
@@ -56,12 +56,11 @@ def length_seconds(facts: Facts, signal: Signal) -> float:
     return windows.get(signal, 0.0)
 
 
-def rungs_left(facts: Facts, uid: str, after: Rung | None) -> tuple[Rung, ...]:
+def rungs_left(facts: Facts, key: str, after: Rung | None) -> tuple[Rung, ...]:
     """What may still be tried on a workload: nothing where a request does not reach it, or no loss scale runs."""
-    hot = any(w.uid == uid and delivery is Delivery.HOT for w, delivery in facts.members)
-    if not hot or facts.spec.target is not Mode.FP16:
+    if key not in facts.hot_members or facts.spec.target is not Mode.FP16:
         return ()
-    # To the fallback goes a rollback, with its gate and its latch.
+    # To the fallback goes a rollback, never a mitigation.
     ladder = [
         r for r in facts.spec.rollback.mitigation.ladder if r is not Rung.BF16 or facts.spec.fallback is Mode.FP32
     ]
@@ -74,7 +73,7 @@ def tuning_of(facts: Facts, workload: WorkloadView) -> tuple[Tuning | None, int]
 
     Not again of a pod that comes later: the tuning is part of the checkpoint that it resumes from.
     """
-    window = facts.windows.get((workload.uid, Signal.OVERFLOW))  # the ladder is overflow's
+    window = facts.windows.get((workload.key, Signal.OVERFLOW))  # the ladder is overflow's
     if window is not None and window.open and window.acknowledged_at is None and window.rung in TUNINGS:
         return TUNINGS[window.rung], window.generation
     return None, 0
@@ -82,7 +81,7 @@ def tuning_of(facts: Facts, workload: WorkloadView) -> tuple[Tuning | None, int]
 
 def promotion_waits(facts: Facts) -> Closed | None:
     """Nothing is promoted while a window is open; the message has times that stand still."""
-    windows = [m for m in facts.status.mitigations if m.open]
+    windows = [m for m in facts.state.mitigations if m.open]
     if not windows:
         return None
     first = min(windows, key=lambda m: (m.until, m.name))

@@ -128,9 +128,47 @@ class KubeClient:
         path = _path(resource, namespace, name)
         await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=_unread)
 
-    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """DELETE; raises NotFound where it is gone already."""
-        await self._call("delete", "DELETE", resource, _path(resource, namespace, name))
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+    ) -> None:
+        """DELETE; raises NotFound where it is gone already, Conflict where the name is another object's by now."""
+        options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace >= 0:
+            options["gracePeriodSeconds"] = grace
+        verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
+        await self._call(verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=_unread)
+
+    async def dry_run(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
+    ) -> JsonObject:
+        """A merge patch that writes nothing, over a connection of its own: behind a load balancer each may reach another
+        server.
+        """
+        path = f"{_path(resource, namespace, name)}?dryRun=All"
+        headers = {**self._headers, "Content-Type": MERGE_PATCH, "Accept": JSON, **await self._authorization()}
+        context = self._api.rest_client.ssl_context
+        base = server or str(self._configuration.host)
+        try:
+            async with aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=context, force_close=True), timeout=self._timeout
+            ) as session:
+                answer = await session.patch(
+                    f"{base}{path}",
+                    data=json.dumps(body),
+                    headers=headers,
+                    proxy=None if server else self._configuration.proxy,
+                )
+                raw, status = await answer.read(), answer.status
+        except TimeoutError as error:
+            raise Unavailable(f"PATCH {base}{path}: no answer within {self._timeout.total} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"PATCH {base}{path}: {type(error).__name__}: {error}") from error
+        parsed = _parse(raw)
+        if 200 <= status < 300 and parsed is not None:
+            return parsed
+        raise error_of(f"PATCH {base}{path}", status, parsed, retry_after=answer.headers.get("Retry-After"))
 
     async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
         """A container's last lines. What is no UTF-8 in them is replaced."""

@@ -23,6 +23,8 @@ class FakeKube:
         self.reads: list[tuple[str, str, str]] = []
         self.before_write: Callable[[str, Key], None] = lambda verb, key: None
         """Called before each write; a test raises a KubeError here, or changes an object behind the writer's back."""
+        self.answer: Callable[[JsonObject], JsonObject] = lambda body: body
+        """What admission makes of an object in a dry run."""
         self.logs: dict[tuple[str, str, bool], str] = {}
         """(pod, container, previous) → its log."""
         self._versions = itertools.count(1)
@@ -93,12 +95,28 @@ class FakeKube:
             apply_operation(patched, operation)
         self.put(resource, patched)
 
-    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """See the port."""
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+    ) -> None:
+        """See the port; the grace passes at once."""
         key = (resource.plural, namespace, name)
-        self._write("delete", key)
-        self._find(key)
-        del self.objects[key]
+        if not dry_run:
+            self._write("delete", key)
+        found = _object(self._find(key)["metadata"])["uid"]
+        if uid and found != uid:
+            raise Conflict(
+                f"the UID in the precondition ({uid}) does not match the UID in record ({found})", status=409
+            )
+        if not dry_run:
+            del self.objects[key]
+
+    async def dry_run(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
+    ) -> JsonObject:
+        """See the port; ``answer`` stands for admission."""
+        self.reads.append(("dry-run", resource.plural, name))
+        found = copy.deepcopy(self._find((resource.plural, namespace, name)))
+        return self.answer(_object(merge(found, dict(body))))
 
     async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:
         """See the port: what :attr:`logs` holds; ``since`` is not understood."""

@@ -27,6 +27,7 @@ class Resource:
 
 
 POLICIES = Resource("precision.genesis.ai", "v1alpha1", "precisionpolicies")
+ASSIGNMENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionassignments")
 INCIDENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionincidents")
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
@@ -34,6 +35,7 @@ PODS = Resource("", "v1", "pods")
 NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
 
 LOG_LINES = 500
 LOG_BYTES = 256 * 1024
@@ -85,8 +87,25 @@ class KubeApi(Protocol):
         """JSON patch; where a ``test`` does not hold or a path is missing, PreconditionFailed, and nothing is written."""
         ...
 
-    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        """Delete it; NotFound where it is gone already."""
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+    ) -> None:
+        """Delete it; NotFound where it is gone already.
+
+        Args:
+            uid: of the object that is meant: Conflict where another has its name by now.
+            dry_run: the server judges, and deletes nothing.
+            grace: seconds until it is killed; below 0: what the object says itself.
+        """
+        ...
+
+    async def dry_run(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
+    ) -> JsonObject:
+        """What a merge patch would make of the object, asked over a new connection; nothing is written.
+
+        ``server``: base URL of one API server; empty: whichever the configured address leads to.
+        """
         ...
 
     async def log(self, namespace: str, pod: str, container: str, *, since: str, previous: bool = False) -> str:

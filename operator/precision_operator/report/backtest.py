@@ -1,9 +1,9 @@
 """What a policy would have decided on last month's metrics: the same ``decide``, over history.
 
-History is open-loop: it cannot answer to what the policy would have done. So the fleet's *precision* is simulated (every
-order is acknowledged at once), and the *values* are history's, believed only where the real trainers were in the simulated
-precision at that time; else they are absent, which is Unknown. After a rollback the fleet is simulated in the fallback; it
-starts over as soon as history has been clean for a window, so that each breach of history is met once.
+History does not react to what the policy would have done. So the fleet's *precision* is simulated: every workload is hot,
+and acknowledges each request at once. The *values* are history's. They count only where the real trainers were in the
+simulated precision at that time; else they are absent, which is Unknown. After a rollback the fleet is simulated in the
+fallback. It starts over once history has been clean for a window, so that each breach of history is met once.
 """
 
 import re
@@ -15,19 +15,22 @@ from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity
-from precision_operator.api.status import HeldWorkload, Phase, Status
-from precision_operator.core.actions import RequestPod, WriteTemplate
+from precision_operator.api.spec import Delivery, Severity
+from precision_operator.api.state import Phase, State
+from precision_operator.core.actions import RequestPod
 from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.decide import Decision, decide
-from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
 from precision_operator.core.readings import Breach, judge
 
 _POD = re.compile(r"(-[a-z0-9]{5,10}-[a-z0-9]{5}|-[0-9]+)$")
 _GONE_SECONDS = 86400.0
 """A workload without data stays in the fleet for this long, Unknown; then it counts as deleted."""
 _GENERATED = 1
-"""Generation that the simulated orders begin above."""
+"""Generation that the simulated requests begin above."""
+_KIND = "apps/Deployment"
+"""Of all simulated workloads: a pod's name does not say which kind owns it."""
+_ENFORCED = Admission(enforced=True, reason="Simulated", message="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +60,16 @@ class Backtest:
 
 
 def workload_of(pod: str) -> str:
-    """The workload that a pod's name tells: a Deployment's or a StatefulSet's."""
+    """The workload, as a pod's name has it: a Deployment's or a StatefulSet's."""
     return _POD.sub("", pod)
 
 
 def _answerable(policy: Policy) -> Policy:
-    """Without the rung that history cannot judge: no trainer was in BF16 then, and Unknown would end no window."""
+    """Without what history cannot show: restarts, and BF16, in which no trainer was (Unknown would end no window)."""
     rollback = policy.spec.rollback
     ladder = tuple(rung for rung in rollback.mitigation.ladder if rung is not Rung.BF16)
     rollback = replace(rollback, mitigation=replace(rollback.mitigation, ladder=ladder))
-    return replace(policy, spec=replace(policy.spec, rollback=rollback))
+    return replace(policy, spec=replace(policy.spec, rollback=rollback, delivery=Delivery.HOT))
 
 
 class Simulation:
@@ -75,9 +78,9 @@ class Simulation:
     def __init__(self, policy: Policy, *, guard: bool) -> None:
         self._policy = _answerable(policy)
         self._guard = guard
-        self._status = Status()
-        self._orders: dict[str, Request] = {}
-        """Workload → what it was last told."""
+        self._state = State()
+        self._requests: dict[str, Request] = {}
+        """Workload → its last request."""
         self._clean_since: float | None = None
         self._started = False
         self._result = Backtest(0.0, 0.0)
@@ -110,19 +113,19 @@ class Simulation:
         if not self._started and observation.workloads:
             self._begin(observation, now)
         self._start_over(reading, now)
-        before = self._status
+        before = self._state
         decision = decide(self._policy, before, observation, now)
         self._obey(decision)
-        self._note(before, decision.status, now)
+        self._note(before, decision.state, now)
         elapsed = now - last.end if last.decisions else 0.0
-        phase = decision.status.phase
+        phase = decision.state.phase
         self._seconds_in[phase] = self._seconds_in.get(phase, 0.0) + elapsed
         self._result = replace(
             last,
             start=last.start if last.decisions else now,
             end=now,
             decisions=last.decisions + 1,
-            unknown_seconds=last.unknown_seconds + (elapsed if decision.status.unknown or reading.errors else 0.0),
+            unknown_seconds=last.unknown_seconds + (elapsed if decision.summary.unknown or reading.errors else 0.0),
         )
 
     def _begin(self, observation: Observation, now: float) -> None:
@@ -130,17 +133,21 @@ class Simulation:
         self._started = True
         if not self._guard:
             return
-        target = self._policy.spec.target
-        stages = self._policy.spec.stages
+        spec = self._policy.spec
         members = extend_cohort(self._policy.uid, (), list(observation.workloads), size=len(observation.workloads))
         for workload in observation.workloads:
-            self._orders[workload.name] = Request(_GENERATED, target)
-        self._status = Status(
+            self._requests[workload.name] = Request(_GENERATED, spec.target)
+        self._state = State(
+            selector=spec.selector,
+            fallback=spec.fallback,
+            modes=dict.fromkeys(members, spec.target),
+            enforce=True,
+            policy_uid=self._policy.uid,
             phase=Phase.HEALTHY,
             reason="Assumed",
-            precision=target,
+            precision=spec.target,
             generation=_GENERATED,
-            step_index=len(stages) - 1,
+            step_index=len(spec.stages) - 1,
             phase_since=now,
             members=members,
         )
@@ -159,28 +166,25 @@ class Simulation:
         workloads = tuple(self._workload(name, pods) for name, pods in sorted(fleet.items()))
         signals = {name: self._signals(name, real) for name, real in reading.pods.items()}
         evaluation = replace(reading, pods=signals, continuous_since=0.0)
-        return Observation(workloads, evaluation, restart_slots=len(workloads), settle_slots=0, writer="backtest")
+        return Observation(workloads, evaluation=evaluation, admission=_ENFORCED, writer="backtest")
 
     def _workload(self, name: str, pods: Sequence[str]) -> WorkloadView:
-        order = self._orders.get(name)
-        mode = order.mode if order is not None else Mode.FP32
+        request = self._requests.get(name)
+        mode = request.mode if request is not None else Mode.FP32
         return WorkloadView(
             namespace=self._policy.namespace,
-            name=name,
+            key=f"{_KIND}/{name}",
             uid=name,
             hot=True,
-            template_mode=mode,
-            template_request=order,
             replicas=len(pods),
-            updated_replicas=len(pods),
-            pods=tuple(PodView(pod, pod, hot=True, started_mode=mode, request=order, ready=True) for pod in pods),
+            pods=tuple(PodView(pod, pod, hot=True, started_mode=mode, request=request, ready=True) for pod in pods),
         )
 
     def _signals(self, pod: str, real: PodSignals) -> PodSignals:
         """The simulated mode with history's values, where history was in that mode."""
-        order = self._orders.get(workload_of(pod))
-        mode = order.mode if order is not None else Mode.FP32
-        generation = order.generation if order is not None else 0
+        request = self._requests.get(workload_of(pod))
+        mode = request.mode if request is not None else Mode.FP32
+        generation = request.generation if request is not None else 0
         same = real.mode is mode
         return replace(
             real,
@@ -192,20 +196,19 @@ class Simulation:
 
     def _obey(self, decision: Decision) -> None:
         for action in decision.actions:
-            if isinstance(action, RequestPod | WriteTemplate):
-                self._orders[action.workload.name] = Request(action.generation, action.mode)
-        self._status = decision.status
+            if isinstance(action, RequestPod):
+                self._requests[action.workload.name] = Request(action.generation, action.mode)
+        self._state = decision.state
 
-    def _note(self, before: Status, after: Status, now: float) -> None:
+    def _note(self, before: State, after: State, now: float) -> None:
         if after.phase is not before.phase:
             self._changes.append(Change(now, before.phase, after.phase, after.reason, after.message))
         if after.incident is not None and (before.incident is None or before.incident.id != after.incident.id):
             self._incidents.append(after.incident)
 
     def _start_over(self, reading: Evaluation, now: float) -> None:
-        """After a rollback: as if a person had asked for another attempt once history was clean for a window."""
-        held: tuple[HeldWorkload, ...] = self._status.held
-        if self._status.phase is not Phase.HELD and not held:
+        """After a rollback: as if a person had asked for a retry once history was clean for a window."""
+        if self._state.phase is not Phase.HELD and not self._state.held:
             self._clean_since = None
             return
         if any(self._breached(signals) for signals in reading.pods.values()):
@@ -215,13 +218,13 @@ class Simulation:
         if now - self._clean_since < self._policy.spec.evaluation.window_seconds:
             return
         self._clean_since = None
-        self._changes.append(Change(now, self._status.phase, Phase.PENDING, "StartedOver", "history has been clean"))
-        transition = self._status.transition_id + 1
-        self._status = Status(generation=self._status.generation + 1, transition_id=transition)
-        self._orders.clear()
+        self._changes.append(Change(now, self._state.phase, Phase.PENDING, "StartedOver", "history has been clean"))
+        transition = self._state.transition_id + 1
+        self._state = State(generation=self._state.generation + 1, transition_id=transition)
+        self._requests.clear()
         if self._guard:
             self._begin(self._observe(reading), now)
-            self._status = replace(self._status, transition_id=transition)
+            self._state = replace(self._state, transition_id=transition)
 
     def _breached(self, signals: PodSignals) -> bool:
         for criterion in self._policy.spec.criteria:

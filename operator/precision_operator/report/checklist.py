@@ -31,7 +31,7 @@ class View:
     evaluation: Evaluation | None
     report: Report
     window_clear: bool
-    """The metrics' window no longer reaches back to before all were down: until then rates speak of the fault itself."""
+    """The metrics' window no longer reaches back to before all were in the fallback: before that, rates show the breach."""
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -52,7 +52,9 @@ def _stable(view: View) -> Outcome:
 
 def _in_fallback(view: View) -> Outcome:
     accepted = accepted_modes(view.report.fallback, rollback=True)
-    return _judged(view, "ack", lambda pod, signals: pod_acknowledged(pod, signals, accepted), "every process says so")
+    return _judged(
+        view, "ack", lambda pod, signals: pod_acknowledged(pod, signals, accepted), "every process reports it"
+    )
 
 
 def _no_reduced_steps(view: View) -> Outcome:
@@ -131,13 +133,13 @@ def concerned(report: Report, seen: Pass) -> tuple[WorkloadView, ...]:
 
 
 def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple[Check, ...]:
-    """The checklist after a look at ``now``; the clock starts when all trainers were down.
+    """The checklist after a look at ``now``; the clock starts when all trainers were in the fallback.
 
-    Until then a trainer that restarts, or has not acknowledged yet, is the rollback at its work and no failure of it; but
-    a rollback that takes longer than the first window is looked at as it stands, its clock starting with the decision.
+    Until then a trainer that restarts, or has not acknowledged yet, is no failure of the rollback. One that takes longer
+    than the first window is looked at as it stands, its clock starting with the decision.
     """
-    elapsed = now - (report.down_at or report.decided_at)
-    if report.down_at is None and elapsed < windows.immediate_seconds:
+    elapsed = now - (report.in_fallback_at or report.decided_at)
+    if report.in_fallback_at is None and elapsed < windows.immediate_seconds:
         return report.checklist or blank()
     spans = {
         "Immediate": (0.0, windows.immediate_seconds),
@@ -146,7 +148,7 @@ def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple
     }
     evaluation = seen.observation.evaluation
     read_at = evaluation.at if evaluation is not None else now
-    clear = read_at - (report.down_at or read_at) >= seen.policy.spec.evaluation.window_seconds
+    clear = read_at - (report.in_fallback_at or read_at) >= seen.policy.spec.evaluation.window_seconds
     view = View(concerned(report, seen), evaluation, report, window_clear=clear)
     checks: list[Check] = []
     for check in report.checklist or blank():
@@ -168,24 +170,24 @@ def _judged(view: View, query: str, probe: Callable[[PodView, PodSignals], bool 
     if error:
         return Result.UNKNOWN, error.partition(":")[0]
     bad: list[str] = []
-    silent: list[str] = []
+    missing: list[str] = []
     for pod in view.pods:
         signals = evaluation.pods.get(pod.name)
         verdict = probe(pod, signals) if signals is not None else None
         if verdict is None:
-            silent.append(pod.name)
+            missing.append(pod.name)
         elif not verdict:
             bad.append(pod.name)
     if not view.pods:
         return Result.UNKNOWN, "no pods run"
-    return _outcome(bad, silent, said)
+    return _outcome(bad, missing, said)
 
 
-def _outcome(bad: list[str], silent: list[str], said: str) -> Outcome:
+def _outcome(bad: list[str], missing: list[str], said: str) -> Outcome:
     if bad:
         return Result.FAILED, f"not so in {_few(bad)}"
-    if silent:
-        return Result.UNKNOWN, f"no data from {_few(silent)}"
+    if missing:
+        return Result.UNKNOWN, f"no data from {_few(missing)}"
     return Result.PASSED, said
 
 

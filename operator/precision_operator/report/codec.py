@@ -1,7 +1,6 @@
 """Frozen values ↔ JSON, by their declared types: lossless, without what equals its default, strict about the unknown.
 
-Non-finite floats are strings, for JSON has none. Fields are camelCase, as everywhere in the API. A value is written as its
-*declared* type: what the shell added in a subclass is left out.
+Non-finite floats are strings, for JSON has none. Fields are camelCase, as everywhere in the API.
 """
 
 import math
@@ -98,6 +97,8 @@ def _made(kind: object) -> _Coder:
         return _union(get_args(kind))
     if origin is tuple:
         return _tuple(get_args(kind))
+    if origin is frozenset:
+        return _set(*get_args(kind))
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(*get_args(kind))
     if isinstance(kind, type):
@@ -182,6 +183,15 @@ def _tuple(kinds: tuple[object, ...]) -> _Coder:
     return _Coder(
         lambda value: [coder.encode(item) for coder, item in zip(coders, value, strict=True)],
         lambda raw: tuple(coder.decode(item) for coder, item in zip(coders, raw, strict=True)),
+    )
+
+
+def _set(kind: object) -> _Coder:
+    """In order, so that equal sets give equal text."""
+    each = _coder(kind)
+    return _Coder(
+        lambda value: sorted((each.encode(item) for item in value), key=str),
+        lambda raw: frozenset(each.decode(item) for item in raw),
     )
 
 

@@ -14,10 +14,18 @@ SEVERITY_LABEL = f"{INCIDENTS.group}/severity"
 PHASE_LABEL = f"{INCIDENTS.group}/phase"
 
 
-def name_of(incident_id: str, policy_uid: str) -> str:
-    """The object's name: the incident's own and its policy's uid, so that writing it twice makes one object."""
+def name_of(incident_id: str, decided_at: str) -> str:
+    """The object's name: of the incident's id and its time, so that writing it twice makes one object.
+
+    Not of the policy's uid: a rollback goes on when its policy is deleted and made anew.
+    """
     plain = re.sub(r"[^a-z0-9.-]+", "-", incident_id.lower()).strip("-.")
-    return f"{plain[:230]}-{sha256(policy_uid.encode()).hexdigest()[:8]}"
+    return f"{plain[:230]}-{sha256(decided_at.encode()).hexdigest()[:8]}"
+
+
+def name_for(report: Report) -> str:
+    """The name of a report's object."""
+    return name_of(report.id, report.stages.decided_at)
 
 
 def label(text: str) -> str:
@@ -28,7 +36,7 @@ def label(text: str) -> str:
 def to_body(report: Report, *, namespace: str, resource_version: str = "") -> JsonObject:
     """The object: without owner, so that it outlives the policy."""
     metadata: JsonObject = {
-        "name": name_of(report.id, report.policy_uid),
+        "name": name_for(report),
         "namespace": namespace,
         "labels": {
             POLICY_LABEL: label(report.policy),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.incident import Evidence, stamp
@@ -18,6 +19,8 @@ AROUND_SECONDS = 1800.0
 """How far before the breach was detected the signals are kept."""
 DAY_SECONDS = 86400.0
 """How far back trends and run infos are looked at."""
+QUERY_CHARACTERS = 8192
+"""What the schema takes of a query: one that a policy brings grows when it is confined to its namespace."""
 POINTS = 120
 """Of one series."""
 SERIES_LIMIT = 50
@@ -88,7 +91,7 @@ def queries_of(
     min_steps: int,
     raw: Sequence[tuple[str, str]] = (),
 ) -> dict[str, str]:
-    """PromQL by signal name, as the evaluator asks it; what cannot be rendered is left out: the evaluation said so."""
+    """PromQL by signal name, as the evaluator asks it; what cannot be rendered is left out: a condition names it."""
     found: dict[str, str] = {}
     own = dict(raw)
     for signal, name in wanted:
@@ -105,7 +108,8 @@ def queries_of(
 
 def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[str]) -> Evidence:
     """The evidence of an answer, or of the error that stands for it; ``first`` are workloads whose series matter most."""
-    base = Evidence(question.name, question.query, stamp(question.start), stamp(question.end), question.step_seconds)
+    query = bounded(question.query, QUERY_CHARACTERS)
+    base = Evidence(question.name, query, stamp(question.start), stamp(question.end), question.step_seconds)
     if isinstance(answer, str):
         return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, error=answer)
     ranked = sorted(answer, key=lambda s: (not _of(s, first), sorted(s.labels.items())))

@@ -54,7 +54,7 @@ def _panel(report: Report, evidence: Evidence, policy: Policy | None) -> Panel:
         levels = [("enter", criterion.enter), ("leave", criterion.leave)]
         if criterion.promote_below is not None:
             levels.append(("promoteBelow", criterion.promote_below))
-    stages = (("detected", report.stages.detected_at), ("down", report.stages.last_ack_at))
+    stages = (("detected", report.stages.detected_at), ("in fallback", report.stages.last_ack_at))
     moments = [(name, at) for name, stamp in stages if (at := parse_time(stamp)) is not None]
     return Panel(evidence.name, series_of(evidence), levels, moments)
 

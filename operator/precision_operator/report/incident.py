@@ -1,4 +1,4 @@
-"""The report of one rollback, as a value, and how each pass carries it on. Pure: what is done with it is the shell's.
+"""The report of one rollback, as a value, and how each pass carries it on. Pure: what is done with it is the controller's.
 
 A report is what stands in a PrecisionIncident under ``report``. Times are RFC 3339, for people read it with kubectl.
 """
@@ -12,9 +12,11 @@ from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import format_time, parse_time
-from precision_operator.core.actions import Notify
+from precision_operator.api.workload import name_of
+from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
 from precision_operator.report.redact import redact
@@ -22,14 +24,17 @@ from precision_operator.report.redact import redact
 TIMELINE_LIMIT = 100
 """Entries of a timeline; the ones in the middle go first."""
 
+WORKLOADS_LIMIT = 100
+"""Names of workloads that a report lists."""
+
 
 class IncidentPhase(StrEnum):
     """Where an incident stands."""
 
     ACTIVE = "Active"
-    """Not every trainer has said that it is down."""
+    """Not every trainer reports the fallback yet."""
     VERIFYING = "Verifying"
-    """All are down; the checklist is being worked through."""
+    """Every trainer reports the fallback; the checklist is being worked through."""
     CLOSED = "Closed"
     """Nothing more will be written."""
 
@@ -54,10 +59,10 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One decision with everything that went into it."""
+    """One decision with everything that went into it, after the deletion of its policy too."""
 
     policy: Policy
-    before: Status
+    before: State
     observation: Observation
     decision: Decision
     now: float
@@ -135,7 +140,6 @@ class Stages:
     deadline_at: str = ""
     last_patch_at: str = ""
     last_ack_at: str = ""
-    settled_at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ class Report:
     since_before: str
     """Since when the policy had been in that phase."""
     workloads: tuple[str, ...] = ()
-    """The breached ones, at most 100."""
+    """Names of the breached ones, at most WORKLOADS_LIMIT."""
     phase: IncidentPhase = IncidentPhase.ACTIVE
     stages: Stages = Stages()
     timeline: tuple[Moment, ...] = ()
@@ -180,15 +184,15 @@ class Report:
         return parse_time(self.stages.decided_at) or 0.0
 
     @property
-    def down_at(self) -> float | None:
-        """When the last trainer said that it was down; None: not yet."""
+    def in_fallback_at(self) -> float | None:
+        """When the last trainer reported the fallback; None: not yet."""
         return parse_time(self.stages.last_ack_at)
 
     @property
     def met_deadline(self) -> bool | None:
-        """Whether it was down in time; None: not down yet."""
-        deadline = parse_time(self.stages.deadline_at)
-        return None if self.down_at is None or deadline is None else self.down_at <= deadline
+        """Whether all reported it in time; None: not all do yet."""
+        deadline, reached = parse_time(self.stages.deadline_at), self.in_fallback_at
+        return None if reached is None or deadline is None else reached <= deadline
 
     def said(self, kind: str) -> bool:
         """Whether a message of the kind was rendered already."""
@@ -203,6 +207,7 @@ def stamp(seconds: float) -> str:
 def open_report(seen: Pass, incident: Incident) -> Report:
     """The report of an incident that this pass knows of."""
     spec, before = seen.policy.spec, seen.before
+    breached = tuple(dict.fromkeys(map(name_of, seen.decision.state.breached)))
     report = Report(
         id=incident.id,
         policy=seen.policy.name,
@@ -210,15 +215,16 @@ def open_report(seen: Pass, incident: Incident) -> Report:
         severity=incident.severity,
         scope=incident.scope,
         reason=incident.reason,
-        message=redact(incident.message),
+        message=_clean(incident.message),
         target=spec.target,
         fallback=spec.fallback,
         phase_before=before.phase,
         since_before=stamp(before.phase_since) if before.phase_since is not None else "",
-        workloads=incident.workloads[:100],
+        workloads=(breached or incident.workloads)[:WORKLOADS_LIMIT],
+        stages=Stages(decided_at=stamp(incident.decided_at)),
     )
     first = (
-        Moment(stamp(incident.detected_at), "Detected", redact(incident.message)),
+        Moment(stamp(incident.detected_at), "Detected", _clean(incident.message)),
         Moment(stamp(incident.decided_at), "Decided", f"{incident.severity} {incident.scope} {incident.reason}"),
     )
     return replace(report, timeline=first)
@@ -226,7 +232,8 @@ def open_report(seen: Pass, incident: Incident) -> Report:
 
 def carry_on(report: Report, seen: Pass) -> Report:
     """What a pass adds: stages reached, its notices and edges, the end of the incident."""
-    incident, status = seen.decision.status.incident, seen.decision.status
+    state = seen.decision.state
+    incident = state.incident
     if report.phase is IncidentPhase.CLOSED:
         return report
     if incident is None or incident.id != report.id:
@@ -235,33 +242,45 @@ def carry_on(report: Report, seen: Pass) -> Report:
     moments = _acknowledged(report, seen)
     for action in seen.decision.actions:
         if isinstance(action, Notify):
-            moments.append(Moment(stamp(seen.now), action.reason, redact(action.message)))
+            moments.append(Moment(stamp(seen.now), action.reason, _clean(action.message)))
     stages = Stages(
         detected_at=stamp(incident.detected_at),
         decided_at=stamp(incident.decided_at),
         deadline_at=stamp(incident.deadline_at),
         last_patch_at=format_time(incident.last_patch_at) or "",
         last_ack_at=format_time(incident.last_ack_at) or "",
-        settled_at=format_time(incident.settled_at) or "",
     )
     moments += _reached(report, replace(report, stages=stages))
-    report = replace(report, stages=stages, timeline=_extended(report.timeline, moments))
-    if report.phase is IncidentPhase.ACTIVE and report.down_at is not None:
+    report = replace(report, stages=stages, timeline=extended(report.timeline, moments))
+    if report.phase is IncidentPhase.ACTIVE and report.in_fallback_at is not None:
         report = replace(report, phase=IncidentPhase.VERIFYING)
-    gone = status.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
-    if gone and seen.before.phase is not status.phase:
-        return close(report, status.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
+    if _released(seen):
+        return close(report, "PolicyDeleted", "its policy was deleted: the rest is not verified", now=seen.now)
+    left = state.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
+    if left and seen.before.phase is not state.phase:
+        return close(report, state.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
     return report
 
 
+def _clean(text: str) -> str:
+    """What others wrote, without credentials, and short enough for the schema: no incident is refused for its words."""
+    return bounded(redact(text))
+
+
+def _released(seen: Pass) -> bool:
+    """The policy is gone, and nothing of the rollback is under way any more: what is held stays held, and is not watched."""
+    ended = any(isinstance(action, DeleteAssignment) for action in seen.decision.actions)
+    return seen.policy.deleted and (ended or seen.decision.state.fallback is None)
+
+
 def _acknowledged(report: Report, seen: Pass) -> list[Moment]:
-    """Prerequisites of another attempt, with who vouched for each and why: the next rollback's overwrite the annotations."""
+    """Prerequisites of a retry, with who acknowledged each and why: those of the next rollback overwrite the annotations."""
     known = {moment.message for moment in report.timeline if moment.what == "Acknowledged"}
     found: list[Moment] = []
     for item in Prerequisite:
         given = answered(seen.policy.annotations, item.annotation, seen.before.transition_id)
         if given is not None:
-            text = f"{item} by {given.by or 'unknown'}" + (f": {redact(given.message)}" if given.message else "")
+            text = _clean(f"{item} by {given.by or 'unknown'}" + (f": {given.message}" if given.message else ""))
             found += [] if text in known else [Moment(stamp(seen.now), "Acknowledged", text)]
     return found
 
@@ -274,24 +293,24 @@ def close(report: Report, what: str, message: str, *, now: float) -> Report:
         else check
         for check in report.checklist
     )
-    timeline = _extended(report.timeline, [Moment(stamp(now), what, message)])
+    timeline = extended(report.timeline, [Moment(stamp(now), what, message)])
     return replace(report, phase=IncidentPhase.CLOSED, checklist=checks, timeline=timeline)
 
 
 def _reached(before: Report, after: Report) -> list[Moment]:
     moments: list[Moment] = []
     if after.stages.last_patch_at and not before.stages.last_patch_at:
-        moments.append(Moment(after.stages.last_patch_at, "Written", "every workload has been told"))
+        moments.append(
+            Moment(after.stages.last_patch_at, "Requested", "every pod has been asked for it, or taken away")
+        )
     if after.stages.last_ack_at and not before.stages.last_ack_at:
         held = "within" if after.met_deadline else "past"
         text = f"every trainer reports {after.fallback}, {held} the deadline {after.stages.deadline_at}"
-        moments.append(Moment(after.stages.last_ack_at, "Down", text))
-    if after.stages.settled_at and not before.stages.settled_at:
-        moments.append(Moment(after.stages.settled_at, "Settled", "new pods start in the fallback too"))
+        moments.append(Moment(after.stages.last_ack_at, "InFallback", text))
     return moments
 
 
-def _extended(timeline: tuple[Moment, ...], moments: Iterable[Moment]) -> tuple[Moment, ...]:
+def extended(timeline: tuple[Moment, ...], moments: Iterable[Moment]) -> tuple[Moment, ...]:
     """In the order of time, each once, the middle thinned."""
     found = list(dict.fromkeys((*timeline, *moments)))
     found.sort(key=lambda moment: moment.at)

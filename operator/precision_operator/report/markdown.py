@@ -7,7 +7,7 @@ _MARKS = {Result.PASSED: "x", Result.FAILED: " ", Result.UNKNOWN: " ", Result.PE
 
 def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = ()) -> str:
     """Markdown; ``plots`` are file names beside the page."""
-    deadline = {True: "met", False: "missed", None: "not down yet"}[report.met_deadline]
+    deadline = {True: "met", False: "missed", None: "not all have acknowledged yet"}[report.met_deadline]
     lines = [
         f"# {report.severity} {report.reason}: {namespace}/{report.policy}",
         "",
@@ -21,10 +21,9 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
         f"| before | {report.phase_before} since {report.since_before or 'unknown'} |",
         f"| detected | {report.stages.detected_at or 'unknown'} |",
         f"| decided | {report.stages.decided_at or 'unknown'} |",
-        f"| last workload told | {report.stages.last_patch_at or 'unknown'} |",
-        f"| last trainer down | {report.stages.last_ack_at or 'not yet'} |",
+        f"| last pod requested | {report.stages.last_patch_at or 'unknown'} |",
+        f"| last trainer in {report.fallback} | {report.stages.last_ack_at or 'not yet'} |",
         f"| deadline | {report.stages.deadline_at or 'unknown'} ({deadline}) |",
-        f"| settled | {report.stages.settled_at or 'not yet'} |",
         "",
         "## Timeline",
         "",

@@ -6,9 +6,13 @@ from statistics import median
 from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.model import Evaluation
 from precision_operator.report.incident import Check, Message, Report, Result, stamp
+
+SUBJECT_CHARACTERS, BODY_CHARACTERS = 512, 16384
+"""What the schema takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class Wording:
     postmortem_after_seconds: float = 86400.0
     """When to propose the post-mortem, after the decision."""
     escalate_after_seconds: tuple[float, ...] = (900.0, 1800.0)
-    """When a rollback that is not down yet is escalated, after the decision."""
+    """When a rollback of which not every trainer has acknowledged is escalated, after the decision."""
 
 
 def notice(report: Report, wording: Wording, *, namespace: str, now: float) -> Message:
@@ -28,9 +32,9 @@ def notice(report: Report, wording: Wording, *, namespace: str, now: float) -> M
     label = "Action Required" if report.severity is Severity.P0 else "Rollback"
     whole = report.scope is not Scope.WORKLOAD
     steps = [
-        f"New {report.target} training is stopped: the gate is closed" if whole else "The rest of the fleet is guarded",
+        f"New pods start in {report.fallback}" if whole else "The rest of the fleet stays, and is watched",
         f"Running trainers are asked for {report.fallback} at their next step boundary",
-        "Trainers that cannot change while they run are restarted from a checkpoint, within the cluster's budget",
+        "Pods that cannot change while they run are asked for a checkpoint, then deleted; their controllers replace them",
     ]
     following = [
         "Trainers that do not acknowledge are restarted",
@@ -49,7 +53,7 @@ def notice(report: Report, wording: Wording, *, namespace: str, now: float) -> M
 
 
 def escalation(report: Report, wording: Wording, *, namespace: str, now: float) -> Message:
-    """A rollback that is not down yet."""
+    """A rollback of which not every trainer has acknowledged."""
     late = _minutes(now - report.decided_at)
     body = [
         f"IMPACT: {report.message} ({report.reason})",
@@ -66,13 +70,13 @@ def escalation(report: Report, wording: Wording, *, namespace: str, now: float) 
 def all_clear(
     report: Report, wording: Wording, *, namespace: str, now: float, before: Evaluation | None, after: Evaluation | None
 ) -> Message:
-    """The last message: all are down and nothing that was checked has failed."""
+    """The last message: all are in the fallback, and nothing that was checked has failed."""
     marks = {Result.PASSED: "ok", Result.UNKNOWN: "unknown", Result.FAILED: "FAILED", Result.PENDING: "pending"}
     checks = [f"- {marks[c.result]}: {c.name}{f' ({c.observed})' if c.observed else ''}" for c in report.checklist]
     verdict = "met" if report.met_deadline else "missed"
     body = [
         f"STATUS: {report.fallback} confirmed by the processes of {_reach(report)}",
-        f"DURATION: {_minutes((report.down_at or now) - report.decided_at)}; deadline {verdict}",
+        f"DURATION: {_minutes((report.in_fallback_at or now) - report.decided_at)}; deadline {verdict}",
         "VERIFICATION:",
         *checks,
         "PERFORMANCE:",
@@ -137,4 +141,4 @@ def _links(report: Report, wording: Wording, namespace: str) -> list[str]:
 
 
 def _message(kind: str, now: float, subject: str, body: list[str]) -> Message:
-    return Message(kind, stamp(now), subject, "\n".join(body))
+    return Message(kind, stamp(now), bounded(subject, SUBJECT_CHARACTERS), "\n".join(body)[:BODY_CHARACTERS])

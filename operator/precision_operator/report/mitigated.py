@@ -7,7 +7,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, Result
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.core.gates import names
 from precision_operator.core.triggers import REASONS
 from precision_operator.report.incident import IncidentPhase, Moment, Pass, Report, Stages, stamp
@@ -18,13 +18,13 @@ Group = tuple[Signal, float]
 WORKLOADS = 100
 """Named in a report."""
 MOMENTS = 10
-"""Windows of which a timeline tells."""
+"""Windows that a timeline lists."""
 
 
-def ended_well(status: Status) -> dict[Group, list[Mitigation]]:
+def ended_well(state: State) -> dict[Group, list[Mitigation]]:
     """The groups of which no window is open any more, with those that were mitigated."""
     groups: dict[Group, list[Mitigation]] = {}
-    for window in status.mitigations:
+    for window in state.mitigations:
         groups.setdefault((window.signal, window.since), []).append(window)
     over = {group: windows for group, windows in groups.items() if not any(w.open for w in windows)}
     good = {group: [w for w in windows if w.result is Result.MITIGATED] for group, windows in over.items()}
@@ -58,9 +58,9 @@ def closed_report(seen: Pass, windows: Sequence[Mitigation]) -> Report:
     )
 
 
-def with_windows(report: Report, status: Status) -> Report:
+def with_windows(report: Report, state: State) -> Report:
     """The report of a rollback, with what was tried before it on the workloads that it is about."""
-    failed = [w for w in status.mitigations if w.result is Result.FAILED and w.name in report.workloads]
+    failed = [w for w in state.mitigations if w.result is Result.FAILED and w.name in report.workloads]
     moments = sorted((*moments_of(failed), *report.timeline), key=lambda moment: moment.at)
     return replace(report, timeline=tuple(moments))
 

@@ -33,12 +33,12 @@ def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluati
         if sum(message.kind == "Escalation" for message in report.messages) < late:
             report = _say(report, escalation(report, pace.wording, namespace=namespace, now=now))
         return report
-    elapsed = now - (report.down_at or report.decided_at)
+    elapsed = now - (report.in_fallback_at or report.decided_at)
     over = elapsed >= windows.long_seconds
     clear = elapsed >= windows.short_seconds and not unresolved(report.checklist, "Long" if over else "Short")
     if clear and not report.said("AllClear"):
-        told = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
-        report = _say(report, told)
+        message = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
+        report = _say(report, message)
     if over:
         failed = [c.name for c in report.checklist if c.result.value == "Failed"]
         what = "VerificationFailed" if failed else "Verified"
@@ -47,11 +47,11 @@ def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluati
 
 
 def _asked_at(report: Report, seen: Pass) -> float:
-    """From when on the whole fleet is to be down: not while a canary is compared, but from when the rest follows it."""
-    status = seen.decision.status
-    if status.by_canary:
+    """From when on all must reach the fallback: not while a canary is compared, but from when the rest follows it."""
+    state = seen.decision.state
+    if state.by_canary:
         return math.inf
-    expedited = status.incident.expedited_at if status.incident is not None else None
+    expedited = state.incident.expedited_at if state.incident is not None else None
     return report.decided_at if expedited is None else expedited
 
 
@@ -59,7 +59,7 @@ def next_due(report: Report, pace: Pace, *, now: float) -> float | None:
     """When time alone changes the report; None: never."""
     if report.phase is IncidentPhase.CLOSED:
         return None
-    began, windows = report.down_at or report.decided_at, pace.windows
+    began, windows = report.in_fallback_at or report.decided_at, pace.windows
     moments = [began + s for s in (windows.immediate_seconds, windows.short_seconds, windows.long_seconds)]
     if report.phase is IncidentPhase.ACTIVE:
         moments += [report.decided_at + s for s in pace.wording.escalate_after_seconds]
@@ -68,7 +68,7 @@ def next_due(report: Report, pace: Pace, *, now: float) -> float | None:
 
 def worth_keeping(report: Report, seen: Pass) -> bool:
     """Whether a pass belongs on the tape: all while the rollback runs, later those that changed anything."""
-    return report.phase is IncidentPhase.ACTIVE or seen.before != seen.decision.status or bool(seen.decision.actions)
+    return report.phase is IncidentPhase.ACTIVE or seen.before != seen.decision.state or bool(seen.decision.actions)
 
 
 def first_reading(recordings: Sequence[Recording]) -> Evaluation | None:

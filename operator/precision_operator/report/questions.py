@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.triggers import REASONS
 from precision_operator.report.evidence import RUN_INFO, RUN_LABELS, series_of
@@ -84,7 +85,7 @@ def _changed(report: Report) -> Answer:
     if not news:
         return Answer(CHANGED, "Nothing that trainers report: " + ", ".join(RUN_LABELS), "genesis_run_info of 24 h")
     text = "; ".join(f"{k}: {_words(before[k])} → {_words(v)}" for k, v in news.items())
-    return Answer(CHANGED, text, "genesis_run_info of 24 h")
+    return Answer(CHANGED, bounded(text), "genesis_run_info of 24 h")
 
 
 def _warnings(report: Report, spec: PolicySpec) -> Answer:
@@ -117,14 +118,14 @@ def _again(report: Report, changed: Answer) -> Answer:
     devices = {s.labels.get("device", "") for s in _series(report, RUN_INFO)}
     bad = {s.labels.get("device", "") for s in _series(report, RUN_INFO) if _breached(s, report)}
     if len(devices) > 1 and bad and bad < devices and report.scope is not Scope.WORKLOAD:
-        return Answer(AGAIN, "Only on specific hardware", f"breached on {_words(bad)} of {_words(devices)}")
+        return Answer(AGAIN, "Only on specific hardware", bounded(f"breached on {_words(bad)} of {_words(devices)}"))
     if " → " in changed.answer:
         kind = (
             "architecture modifications"
             if changed.answer.startswith(("model:", "model_hash:"))
             else "configuration changes"
         )
-        return Answer(AGAIN, f"With {kind}", f"it broke after: {changed.answer}")
+        return Answer(AGAIN, f"With {kind}", f"the breach began after: {changed.answer}")
     if report.reason == REASONS[Signal.SPEED]:
         return Answer(AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained")
     return Answer(AGAIN, "unknown", "the data points to no single cause; see the signals and the runbook")

@@ -13,16 +13,20 @@ from dataclasses import dataclass, fields, replace
 from typing import cast, get_type_hints
 
 from precision_operator import __version__
+from precision_operator.api.commands import ANNOTATIONS
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Status
-from precision_operator.contract import PREFIX
+from precision_operator.api.state import State
+from precision_operator.contract import STAMP, SUSPEND_BY
 from precision_operator.core.actions import Action
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation, PodView, WorkloadView
 from precision_operator.report.codec import Json, RecordingError, decode, encode, fingerprint
 from precision_operator.report.delta import apply, difference
 
-FORMAT = 1
+FORMAT = 2
+
+COMMANDS = frozenset({*ANNOTATIONS, *(f"{name}{STAMP}" for name in ANNOTATIONS), SUSPEND_BY})
+"""Annotations of a policy that are recorded: what people asked for, and who. No other decides anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Recording:
     """One pass: the inputs of ``decide``, and its answer as :func:`describe` gives it."""
 
     policy: Policy
-    status: Status
+    state: State
     """Before the pass."""
     observation: Observation
     now: float
@@ -51,22 +55,22 @@ class Tape:
 
 def schema() -> str:
     """The fingerprint of what is recorded, as this version has it."""
-    return fingerprint(Policy, Status, Observation)
+    return fingerprint(Policy, State, Observation)
 
 
 def record(
-    policy: Policy, status: Status, observation: Observation, *, now: float, decision: Decision | None
+    policy: Policy, state: State, observation: Observation, *, now: float, decision: Decision | None
 ) -> Recording:
-    """A pass as it is kept: annotations that are not ours left out, for ``decide`` reads none of them."""
-    ours = {key: value for key, value in policy.annotations.items() if key.startswith(f"{PREFIX}/")}
+    """A pass as it is kept: of the policy its spec and its commands, for ``decide`` reads nothing else of it."""
+    commands = {key: value for key, value in policy.annotations.items() if key in COMMANDS}
     answer = describe(decision) if decision is not None else None
-    return Recording(replace(policy, annotations=ours), status, observation, now, answer)
+    return Recording(replace(policy, annotations=commands, resource_version=""), state, observation, now, answer)
 
 
 def describe(decision: Decision) -> Json:
-    """A decision as JSON: the status, each action with the names of what it writes to, and when to look again."""
+    """A decision as JSON: the state, each action with the names of what it writes to, and when to look again."""
     return {
-        "status": encode(decision.status, Status),
+        "state": encode(decision.state, State),
         "actions": [_describe_action(action) for action in decision.actions],
         "wakeAt": decision.wake_at,
     }
@@ -88,7 +92,7 @@ def to_json(recording: Recording) -> dict[str, Json]:
     """One recording, whole."""
     return {
         "policy": encode(recording.policy, Policy),
-        "status": encode(recording.status, Status),
+        "state": encode(recording.state, State),
         "observation": encode(recording.observation, Observation),
         "now": recording.now,
         "decision": recording.decision,
@@ -102,10 +106,10 @@ def from_json(raw: Json) -> Recording:
         RecordingError: it is not one, or of a version with fields unknown here.
     """
     if not isinstance(raw, dict) or not isinstance(raw.get("now"), int | float):
-        raise RecordingError("expected a recording with policy, status, observation and now, found something else")
+        raise RecordingError("expected a recording with policy, state, observation and now, found something else")
     return Recording(
         policy=decode(raw.get("policy"), Policy),
-        status=decode(raw.get("status"), Status),
+        state=decode(raw.get("state"), State),
         observation=decode(raw.get("observation"), Observation),
         now=cast(float, raw["now"]),
         decision=raw.get("decision"),

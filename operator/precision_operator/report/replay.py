@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Any, get_type_hints
 
 from precision_operator.api.policy import Policy
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
+from precision_operator.api.summary import Summary
 from precision_operator.api.wire import duration_seconds
 from precision_operator.core.decide import Decision, decide
 from precision_operator.report.codec import Json, RecordingError, camel
@@ -23,7 +24,7 @@ class Difference:
     """Of the pass, from 0."""
     now: float
     path: str
-    """Within the decision, e.g. ``status.phase``."""
+    """Within the decision, e.g. ``state.phase``."""
     recorded: Json
     decided: Json
 
@@ -33,14 +34,14 @@ class Lane:
     """One pass of two runs over the same observations."""
 
     now: float
-    recorded: Status
-    other: Status
+    recorded: Summary
+    other: Summary
     other_actions: int
 
 
 def redecide(recording: Recording) -> Decision:
     """The decision that the code which runs now takes on the recorded inputs."""
-    return decide(recording.policy, recording.status, recording.observation, recording.now)
+    return decide(recording.policy, recording.state, recording.observation, recording.now)
 
 
 def first_difference(recordings: Sequence[Recording]) -> Difference | None:
@@ -58,19 +59,18 @@ def first_difference(recordings: Sequence[Recording]) -> Difference | None:
 
 
 def what_if(recordings: Sequence[Recording], assignments: Mapping[str, str]) -> list[Lane]:
-    """The same observations under other settings. Each run keeps its own status; the fleet is the recorded one in both.
+    """The same observations under other settings. Each run keeps its own state; the fleet is the recorded one in both.
 
     Raises:
         RecordingError: an assignment names no setting, or its value does not fit.
     """
     lanes: list[Lane] = []
-    status: Status | None = None
+    state: State | None = None
     for recording in recordings:
         policy = changed(recording.policy, assignments)
-        before = status if status is not None else recording.status
-        other = decide(policy, before, recording.observation, recording.now)
-        lanes.append(Lane(recording.now, redecide(recording).status, other.status, len(other.actions)))
-        status = other.status
+        other = decide(policy, recording.state if state is None else state, recording.observation, recording.now)
+        lanes.append(Lane(recording.now, redecide(recording).summary, other.summary, len(other.actions)))
+        state = other.state
     return lanes
 
 

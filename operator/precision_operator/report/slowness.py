@@ -1,4 +1,4 @@
-"""What can be seen of why training is slow: the checks of an investigation. Pure: who asks Prometheus is the shell."""
+"""What can be seen of why training is slow: the checks of an investigation. Pure: the controller asks Prometheus."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

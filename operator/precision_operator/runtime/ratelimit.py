@@ -43,7 +43,7 @@ class RateLimiter:
         self._concurrency = concurrency
         self._tokens = self._burst
         self._filled_at = self._clock.monotonic()
-        self._paused_until = self._filled_at
+        self._paused_until: dict[str, float] = {}
         self._in_flight = 0
         self._emergencies: deque[asyncio.Future[None]] = deque()
         self._normals: deque[asyncio.Future[None]] = deque()
@@ -59,9 +59,9 @@ class RateLimiter:
         """Writes that wait for a slot."""
         return sum(not waiter.done() for lane in (self._emergencies, self._normals) for waiter in lane)
 
-    def slot(self, emergency: bool = False) -> AbstractAsyncContextManager[None]:
-        """Hold one write slot: waits for a token and for room among the writes in flight."""
-        return _Slot(self, emergency)
+    def slot(self, emergency: bool = False, group: str = "") -> AbstractAsyncContextManager[None]:
+        """Hold one write slot: waits for a token and for room among the writes in flight, and out a pause of its group."""
+        return _Slot(self, emergency, group)
 
     async def _take(self, emergency: bool) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,14 +79,19 @@ class RateLimiter:
         self._in_flight -= 1
         self._grant()
 
-    @property
-    def paused_seconds(self) -> float:
-        """For how long nothing is granted; 0 where writes may go."""
-        return max(0.0, self._paused_until - self._clock.monotonic())
+    def paused_seconds(self, group: str) -> float:
+        """For how long nothing is granted to the group; 0 where its writes may go."""
+        return max(0.0, self._paused_until.get(group, 0.0) - self._clock.monotonic())
 
-    def pause(self, seconds: float) -> None:
-        """Grant nothing for ``seconds``: the API server asked us to slow down (429)."""
-        self._paused_until = max(self._paused_until, self._clock.monotonic() + seconds)
+    def pause(self, seconds: float, group: str) -> None:
+        """Grant the group nothing for ``seconds``: the API server asked us to slow down (429). Others are not held back."""
+        now = self._clock.monotonic()
+        standing = {name: until for name, until in self._paused_until.items() if until > now}
+        self._paused_until = {**standing, group: max(standing.get(group, 0.0), now + seconds)}
+
+    async def _wait_out(self, group: str) -> None:
+        while (seconds := self.paused_seconds(group)) > _ROUNDING:
+            await self._clock.sleep(seconds)
 
     def close(self) -> None:
         """Stop the timer; for shutdown."""
@@ -104,7 +109,7 @@ class RateLimiter:
                 if lane[0].done():
                     lane.popleft()
                     continue
-                wait = max(self._paused_until - now, (needed - self._tokens) / self._rate)
+                wait = (needed - self._tokens) / self._rate
                 if wait > _ROUNDING:
                     break
                 self._tokens -= 1.0
@@ -125,11 +130,13 @@ class RateLimiter:
 class _Slot(AbstractAsyncContextManager[None]):
     """A slot. Not a generator: those register with the loop, which a thousand writes in an emergency can feel."""
 
-    def __init__(self, limiter: RateLimiter, emergency: bool) -> None:
+    def __init__(self, limiter: RateLimiter, emergency: bool, group: str) -> None:
         self._limiter = limiter
         self._emergency = emergency
+        self._group = group
 
     async def __aenter__(self) -> None:
+        await self._limiter._wait_out(self._group)
         await self._limiter._take(self._emergency)
 
     async def __aexit__(

@@ -26,10 +26,9 @@ class Alerts:
 
     def concerned(self, alert: Alert) -> frozenset[PolicyKey]:
         """The named policy; else those of the named workload or pod; else all of the namespace."""
-        known = self._inventory.policies_in(alert.namespace)
+        known = self._inventory.policy_keys_in(alert.namespace)
         if alert.policy:
             return frozenset({PolicyKey(alert.namespace, alert.policy)} & known)
-        workload = alert.deployment or self._inventory.workload_of_pod(alert.namespace, alert.pod)
-        if workload:
-            return self._inventory.policies_for_workload(alert.namespace, workload)
-        return frozenset() if alert.pod else known
+        if alert.deployment:
+            return self._inventory.named(alert.namespace, alert.deployment)
+        return self._inventory.concerned_by_pod(alert.namespace, alert.pod) if alert.pod else known

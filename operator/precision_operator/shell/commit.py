@@ -1,10 +1,15 @@
-"""The commit: one compare-and-swap of the status, carrying only what changed."""
+"""The commit: the whole record in one compare-and-swap; and the summary, which only changes what changed."""
 
 from collections.abc import Mapping
 
-from precision_operator.api.status import Status, status_to_wire
-from precision_operator.kube.port import POLICIES, JsonObject, JsonValue, KubeApi
+from precision_operator.api.assignment import assignment_to_wire
+from precision_operator.api.state import State
+from precision_operator.api.summary import Summary, summary_to_wire
+from precision_operator.errors import Conflict, NotFound
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, KubeApi
 from precision_operator.shell.inventory import PolicyKey
+
+_OURS = ("apiVersion", "kind", "metadata")
 
 
 def difference(old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> JsonObject:
@@ -21,23 +26,50 @@ def difference(old: Mapping[str, JsonValue], new: Mapping[str, JsonValue]) -> Js
     return patch
 
 
-async def commit_status(api: KubeApi, key: PolicyKey, body: JsonObject, before: Status, after: Status) -> bool:
-    """Write the status where it changed; returns whether it was written.
+async def commit(api: KubeApi, key: PolicyKey, body: JsonObject | None, before: State, after: State) -> bool:
+    """Write the assignment where it changed, or where there is none; returns whether it was written.
 
     Raises:
-        Conflict: the policy changed since it was read, or an older leader is writing: gather again.
+        Conflict: it changed since it was read, or went: an older leader is writing, or a person deleted it; gather again.
         KubeError: as the API server answered.
     """
-    if after == before:
+    if body is not None and after == before:
         return False
+    wire = _json(assignment_to_wire(after))
+    metadata: JsonObject = {"name": key.name, "namespace": key.namespace}
+    document: JsonObject = {
+        "apiVersion": "precision.genesis.ai/v1alpha1",
+        "kind": "PrecisionAssignment",
+        "metadata": metadata,
+        **wire,
+    }
+    if body is None:
+        await api.create(ASSIGNMENTS, key.namespace, document)
+        return True
+    if {name: value for name, value in body.items() if name not in _OURS} == wire:
+        return False
+    known = body.get("metadata")
+    for name in ("resourceVersion", "uid", "labels", "annotations"):
+        if isinstance(known, dict) and name in known:
+            metadata[name] = known[name]
+    try:
+        await api.replace(ASSIGNMENTS, key.namespace, key.name, document)
+    except NotFound as error:
+        raise Conflict(f"{error}; it was deleted since it was read", status=409) from error
+    return True
+
+
+async def write_summary(api: KubeApi, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
+    """Write the policy's status where it changed; returns whether it was written.
+
+    Raises:
+        KubeError: as the API server answered.
+    """
     raw = body.get("status")
-    patch = difference(raw if isinstance(raw, dict) else {}, _json(status_to_wire(after)))
+    patch = difference(raw if isinstance(raw, dict) else {}, _json(summary_to_wire(summary)))
     if not patch:
         return False
-    metadata = body.get("metadata")
-    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
-    change: JsonObject = {"metadata": {"resourceVersion": version}, "status": patch}
-    await api.merge_patch(POLICIES, key.namespace, key.name, change, subresource="status")
+    await api.merge_patch(POLICIES, key.namespace, key.name, {"status": patch}, subresource="status")
     return True
 
 

@@ -4,7 +4,7 @@ Level-triggered planning would ask for them again on every pass until the watch 
 entry expires after seconds, and a write made twice is harmless.
 """
 
-from precision_operator.core.actions import Action, Latch, RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.runtime.clock import Clock
 
 EXPIRY_SECONDS = 3.0
@@ -14,13 +14,9 @@ EXPIRY_SECONDS = 3.0
 def _key(action: Action) -> tuple[str, ...] | None:
     match action:
         case RequestPod():
-            return ("pod", action.pod.uid, str(action.generation), action.mode, action.pod.request_raw or "")
-        case WriteTemplate():
-            return ("template", action.workload.uid, str(action.generation), action.mode)
-        case Latch():
-            return ("latch", action.workload.uid, str(action.generation), action.mode or "")
-        case Settle():
-            return ("settle", action.workload.uid, str(action.generation), action.mode, action.stage)
+            return ("request", action.pod.uid, str(action.generation), action.mode, action.pod.request_raw or "")
+        case DeletePod():
+            return ("delete", action.pod.uid)
         case _:
             return None
 
@@ -44,11 +40,6 @@ class Expectations:
         if key is not None:
             self._written.pop(key, None)  # to the end: the order is that of expiry
             self._written[key] = self._clock.monotonic() + EXPIRY_SECONDS
-
-    def restarting(self) -> frozenset[str]:
-        """Uids of workloads whose template was written a moment ago."""
-        self._expire()
-        return frozenset(key[1] for key in self._written if key[0] == "template")
 
     def _expire(self) -> None:
         now = self._clock.monotonic()

@@ -1,22 +1,28 @@
 """Gather: everything that one decision may know, from the caches and from one reading of the metrics."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicySpec, Strategy
+from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import HURRY_SECONDS
-from precision_operator.core.model import Evaluation, Observation
+from precision_operator.core.model import Admission, Evaluation, Observation, WorkloadView
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
-from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.act import Actor
+from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 
 JITTER_SHARE = 0.05
 """A reading is due this share of an interval early: a wake-up that comes a little early must not wait a whole one."""
+
+Matching = tuple[frozenset[str], frozenset[str]]
 
 WAKE_SECONDS = 0.5
 """However many alerts come in: no policy is read more often than this for them."""
@@ -40,7 +46,9 @@ class Gatherer:
         nodes: LabelledNodes,
         evaluator: Evaluator,
         elector: LeaseElector,
-        expectations: Expectations,
+        actor: Actor,
+        enforcement: Enforcement,
+        restarts: Restarts,
         settings: Settings,
         clock: Clock,
     ) -> None:
@@ -48,51 +56,72 @@ class Gatherer:
         self._nodes = nodes
         self._evaluator = evaluator
         self._elector = elector
-        self._expectations = expectations
+        self._actor = actor
+        self._enforcement = enforcement
+        self._restarts = restarts
         self._settings = settings
         self._clock = clock
         self._readings: dict[PolicyKey, _Reading] = {}
         self._woken: set[PolicyKey] = set()
 
-    async def gather(self, key: PolicyKey, policy: Policy, *, hurry: bool = False) -> Observation:
-        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation.
-
-        ``hurry``: acknowledgements are awaited, so metrics are read at least as often as HURRY_SECONDS.
-        """
+    async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
+        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
         plan = plan_of(policy)
         problem = self._evaluator.problem(plan)
         evaluation = None
         if problem is None and not policy.spec.suspend:
-            evaluation = await self._read(key, plan, hurry=hurry)
+            # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
+            evaluation = await self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK)
         canary_nodes = await self._canary_nodes(policy.spec)
+        admission = await self._admission(key, policy, state)
         # The caches are read after the metrics: they are the fresher of the two.
-        selected = self._inventory.selected(policy.namespace, policy.spec.selector)
-        alone = self._inventory.policies_in(key.namespace) <= {key}
-        owners = {workload.name: key if alone else self._owner(key, workload.name) for workload in selected}
-        workloads = tuple(workload for workload in selected if owners[workload.name] == key)
-        restarting = self._inventory.restarting() | self._expectations.restarting()
-        settling = sum(1 for workload in workloads if workload.settle is not None)
+        workloads, matching, contested = self._selected(key, policy, state)
+        if _slipped(key.name, state, workloads):
+            self._enforcement.doubt(key)
         return Observation(
             workloads=workloads,
+            matching=matching,
             evaluation=evaluation,
-            restart_slots=max(0, self._settings.restart_budget - len(restarting)),
-            settle_slots=max(0, self._settings.settle_budget - settling),
+            restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
             problem=problem,
+            admission=admission,
+            refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
-            contested=tuple((name, owner.name) for name, owner in owners.items() if owner != key),
+            contested=contested,
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
+
+    def _selected(
+        self, key: PolicyKey, policy: Policy, state: State
+    ) -> tuple[tuple[WorkloadView, ...], Matching | None, tuple[tuple[str, str], ...]]:
+        """The workloads that the policy's selector matches, and the one in force; and those that are another policy's."""
+        found = {view.key: view for view in self._inventory.selected(key.namespace, policy.spec.selector)}
+        matching = None
+        if not state.selector.empty and state.selector != policy.spec.selector:
+            before = {view.key: view for view in self._inventory.selected(key.namespace, state.selector)}
+            matching = (frozenset(before), frozenset(found))
+            found = {**before, **found}
+        owners = {view.key: self._owner(key, view.uid) for view in found.values()}
+        workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
+        contested = tuple((found[name].name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
+        return workloads, matching, contested
+
+    async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
+        if policy.deleted or not state.policy_uid:
+            return self._enforcement.admission(key)  # nothing is promoted, or there is no assignment yet to ask for
+        return await self._enforcement.current(key, generation=state.generation)
 
     async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
         rules = spec.rollback.canary
         asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
         return await self._nodes.names(rules.node_label) if asked else ()
 
-    def _owner(self, key: PolicyKey, workload: str) -> PolicyKey:
-        """The oldest of the policies that select a workload; by name among those of the same second."""
-        rivals = self._inventory.policies_for_workload(key.namespace, workload) | {key}
-        return min(rivals, key=lambda rival: (self._inventory.created(rival), rival.name))
+    def _owner(self, key: PolicyKey, uid: str) -> PolicyKey:
+        """The oldest of the policies that select a workload; by uid among those of the same second."""
+        if self._inventory.keys_in(key.namespace) <= {key}:
+            return key
+        return min(self._inventory.rivals(key.namespace, uid) | {key}, key=self._inventory.age)
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
         known = self._readings.get(key)
@@ -115,6 +144,24 @@ class Gatherer:
         """The policy is gone."""
         self._readings.pop(key, None)
         self._woken.discard(key)
+        self._actor.forget(key)
+        self._enforcement.forget(key)
+        self._restarts.forget(key)
+
+
+def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> bool:
+    """A pod was created since its workload's mode changed, and admission gave it another: it was not enforcing then."""
+    if not state.enforce:
+        return False
+    for workload in workloads:
+        mode, since = state.assigned(workload.key), state.changed.get(workload.key, 0)
+        restart = state.restarts.get(workload.key)
+        for pod in workload.pods:
+            new = restart is not None and pod.created_at > restart.newest
+            given = max((generation for assignment, generation in pod.admitted if assignment == name), default=-1)
+            if new and given < since and pod.started_mode is not mode:
+                return True
+    return False
 
 
 def plan_of(policy: Policy) -> EvaluationPlan:

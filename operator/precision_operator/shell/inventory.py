@@ -1,22 +1,24 @@
 """What the watches have told us, slim: no bodies but those of the policies, which are few."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from sys import intern
 
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.model import WorkloadView
 from precision_operator.kube.port import JsonObject
-from precision_operator.kube.workloads.port import PodRecord, WorkloadAdapter, WorkloadRecord
+from precision_operator.workloads.reading import PodRecord, WorkloadRecord, controller_of, read_deployment, read_pod
 
 
 class Kind(StrEnum):
     """What is watched, by plural."""
 
     POLICIES = "precisionpolicies"
+    ASSIGNMENTS = "precisionassignments"
     WORKLOADS = "deployments"
+    REPLICASETS = "replicasets"
     PODS = "pods"
 
 
@@ -26,6 +28,9 @@ class PolicyKey:
 
     namespace: str
     name: str
+
+
+Keys = frozenset[PolicyKey]
 
 
 @dataclass(slots=True)
@@ -45,27 +50,32 @@ class _Workload:
 @dataclass(slots=True)
 class _Namespace:
     policies: dict[str, _Policy] = field(default_factory=dict)
+    assignments: dict[str, Selector] = field(default_factory=dict)
+    """Name → the selector in force; an assignment may outlive its policy."""
     workloads: dict[str, _Workload] = field(default_factory=dict)
+    """By uid."""
     pods: dict[str, dict[str, PodRecord]] = field(default_factory=dict)
-    """By owning workload, then by pod name; pods may be seen before their workload."""
+    """By the uid of what controls them, then by pod name; pods may be seen before it."""
+    controlled: dict[str, set[str]] = field(default_factory=dict)
+    """Uid of a workload → uids of its ReplicaSets."""
 
 
 class Inventory:
-    """Caches of policies, workloads and pods.
+    """Caches of policies, assignments, workloads and pods.
 
-    The ``observe_*`` methods return the policies that have to look again: none where nothing changed that matters, so
-    that status chatter costs nothing. One thread only.
+    A pod belongs to the workload to which its chain of owners leads, uid by uid: a name or a label that anybody can
+    write proves nothing. ``observe`` returns the policies that have to look again: none where nothing changed that
+    matters, so that status chatter costs nothing. One thread only.
     """
 
-    def __init__(self, adapter: WorkloadAdapter, *, namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, *, namespaces: Sequence[str] = ()) -> None:
         """``namespaces``: those that are watched, each with a list of its own; none: one list of the whole cluster."""
-        self._adapter = adapter
         self._scopes: frozenset[str | None] = frozenset(namespaces) or frozenset([None])
         self._namespaces: dict[str, _Namespace] = {}
         self._seen: dict[Kind, dict[str, tuple[str, str]]] = {kind: {} for kind in Kind}
         """uid → (namespace, name), to forget what a new list no longer holds."""
         self._owners: dict[str, str] = {}
-        """Pod uid → owning workload."""
+        """Uid of a ReplicaSet → of the workload that controls it; of a pod → of what controls that."""
         self._synced: dict[Kind, set[str | None]] = {kind: set() for kind in Kind}
 
     def synced(self, kind: Kind) -> bool:
@@ -81,52 +91,21 @@ class Inventory:
         """How many objects of the kind are known."""
         return len(self._seen[kind])
 
-    def observe(self, kind: Kind, body: JsonObject, *, deleted: bool) -> frozenset[PolicyKey]:
+    def observe(self, kind: Kind, body: JsonObject, *, deleted: bool) -> Keys:
         """Take in one watch event; objects that are none of ours are passed over."""
         match kind:
             case Kind.POLICIES:
-                return self.observe_policy(body, deleted=deleted)
+                return self._observe_policy(body, deleted=deleted)
+            case Kind.ASSIGNMENTS:
+                return self._observe_assignment(body, deleted=deleted)
             case Kind.WORKLOADS:
-                return self.observe_workload(body, deleted=deleted)
+                return self._observe_workload(body, deleted=deleted)
+            case Kind.REPLICASETS:
+                return self._observe_replicaset(body, deleted=deleted)
             case Kind.PODS:
-                return self.observe_pod(body, deleted=deleted)
+                return self._observe_pod(body, deleted=deleted)
 
-    def observe_policy(self, body: JsonObject, *, deleted: bool) -> frozenset[PolicyKey]:
-        """A policy came, changed or went: always worth a look."""
-        metadata = mapping(body.get("metadata"))
-        key = PolicyKey(text(metadata.get("namespace")), text(metadata.get("name")))
-        policies = self._namespace(key.namespace).policies
-        uid = text(metadata.get("uid"))
-        self._note(Kind.POLICIES, uid, key.namespace, key.name, deleted=deleted)
-        if deleted:
-            self._forget(Kind.POLICIES, uid, key.namespace, key.name)
-        else:
-            policies[key.name] = _Policy(body, uid, parse_selector(mapping(body.get("spec")).get("selector")))
-        return frozenset([key])
-
-    def observe_workload(self, body: JsonObject, *, deleted: bool) -> frozenset[PolicyKey]:
-        """A workload came, changed or went: for the policies that select it, or did so until now."""
-        record = self._adapter.workload(body)
-        namespace, name = record.view.namespace, record.view.name
-        self._note(Kind.WORKLOADS, record.view.uid, namespace, name, deleted=deleted)
-        return self._keep_workload(namespace, name, None if deleted else record, uid=record.view.uid)
-
-    def observe_pod(self, body: JsonObject, *, deleted: bool) -> frozenset[PolicyKey]:
-        """A pod came, changed or went: for the policies that select its workload."""
-        record = self._adapter.pod(body)
-        name, uid = record.view.name, record.view.uid
-        owner = self._owners.get(uid) or record.workload
-        if not owner:
-            return frozenset()
-        gone = deleted or record.finished or not record.workload
-        self._note(Kind.PODS, uid, record.namespace, name, deleted=gone)
-        if gone:
-            self._owners.pop(uid, None)
-        else:
-            self._owners[uid] = intern(owner)
-        return self._keep_pod(record.namespace, owner, name, None if gone else record, uid=uid)
-
-    def relisted(self, kind: Kind, namespace: str | None, uids: Iterable[str]) -> frozenset[PolicyKey]:
+    def relisted(self, kind: Kind, namespace: str | None, uids: Iterable[str]) -> Keys:
         """A full list was taken: what it lacks is gone, though nobody told us (the watch was away).
 
         ``namespace`` is None for a list of the whole cluster.
@@ -136,7 +115,7 @@ class Inventory:
         gone = [
             (uid, where) for uid, where in self._seen[kind].items() if uid not in keep and namespace in (None, where[0])
         ]
-        changed: frozenset[PolicyKey] = frozenset()
+        changed: Keys = frozenset()
         for uid, (where, name) in gone:
             changed |= self._forget(kind, uid, where, name)
         return changed
@@ -150,71 +129,185 @@ class Inventory:
         found = self._namespace(key.namespace).policies.get(key.name)
         return found.body if found else None
 
-    def created(self, key: PolicyKey) -> str:
-        """When a policy was created, as its metadata has it: sorts by age."""
-        return text(mapping((self.policy(key) or {}).get("metadata")).get("creationTimestamp"))
+    def age(self, key: PolicyKey) -> tuple[str, str]:
+        """When a policy was created, and its uid: sorts by age; one that is gone comes first, for it was there before."""
+        metadata = mapping((self.policy(key) or {}).get("metadata"))
+        return text(metadata.get("creationTimestamp")), text(metadata.get("uid"))
 
-    def policies(self) -> tuple[PolicyKey, ...]:
-        """All policies, sorted."""
-        return tuple(sorted(PolicyKey(ns, name) for ns, space in self._namespaces.items() for name in space.policies))
+    def policy_keys(self) -> tuple[PolicyKey, ...]:
+        """All policies, and the assignments whose policy is gone, sorted."""
+        return tuple(
+            sorted(
+                PolicyKey(namespace, name)
+                for namespace, space in self._namespaces.items()
+                for name in {*space.policies, *space.assignments}
+            )
+        )
 
-    def policies_in(self, namespace: str) -> frozenset[PolicyKey]:
-        """All policies of a namespace."""
+    def policy_keys_in(self, namespace: str) -> Keys:
+        """The same, of one namespace."""
         space = self._namespaces.get(namespace, _Namespace())
-        return frozenset(PolicyKey(namespace, name) for name in space.policies)
+        return frozenset(PolicyKey(namespace, name) for name in {*space.policies, *space.assignments})
 
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
-        """The namespace's workloads whose *template* labels the selector matches, by name, each with its pods."""
+        """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         space = self._namespaces.get(namespace)
         if space is None:
             return ()
-        return tuple(
+        found = [
             replace(view, labels_disagree=True) if not selector.matches(workload.record.labels) else view
-            for name, workload in sorted(space.workloads.items())
+            for workload in space.workloads.values()
             if selector.matches(workload.record.template_labels)
-            for view in [self._view(space, name, workload)]
-        )
+            for view in [self._view(space, workload)]
+        ]
+        return _merged(found)
 
-    def restarting(self) -> frozenset[str]:
-        """Uids of all workloads, of any namespace, that we wrote to and that are rolling out now."""
-        return frozenset(
-            view.uid
-            for space in self._namespaces.values()
-            for name, workload in space.workloads.items()
-            if workload.record.view.generation_raw is not None and not workload.record.view.paused
-            for view in [self._view(space, name, workload)]
-            if view.settle is None and view.replicas > 0 and view.coming_up
-        )
-
-    def disagreeing(self, namespace: str, selector: Selector) -> tuple[str, ...]:
-        """Names of workloads that the selector matches by their own labels only: they are *not* selected."""
+    def concerned(self, namespace: str, workload: WorkloadRecord) -> Keys:
+        """The policies whose selector, or whose assignment's, matches the template of a workload."""
         space = self._namespaces.get(namespace, _Namespace())
-        return tuple(
-            name
-            for name, workload in sorted(space.workloads.items())
-            if selector.matches(workload.record.labels) and not selector.matches(workload.record.template_labels)
-        )
+        labels = workload.template_labels
+        selectors = [(name, policy.selector) for name, policy in space.policies.items()]
+        selectors += space.assignments.items()
+        return frozenset(PolicyKey(namespace, name) for name, selector in selectors if selector.matches(labels))
 
-    def policies_for_labels(self, namespace: str, labels: Mapping[str, str]) -> frozenset[PolicyKey]:
-        """The policies of the namespace that select a template with these labels."""
+    def rivals(self, namespace: str, uid: str) -> Keys:
+        """The policies that select a workload, by its uid."""
         space = self._namespaces.get(namespace, _Namespace())
-        return frozenset(
-            PolicyKey(namespace, name) for name, policy in space.policies.items() if policy.selector.matches(labels)
-        )
+        workload = space.workloads.get(uid)
+        found = self.concerned(namespace, workload.record) if workload is not None else frozenset()
+        return frozenset(key for key in found if key.name in space.policies)
 
-    def policies_for_workload(self, namespace: str, name: str) -> frozenset[PolicyKey]:
-        """The policies that select this workload."""
+    def named(self, namespace: str, name: str) -> Keys:
+        """The policies that select a workload of this name."""
         space = self._namespaces.get(namespace, _Namespace())
-        workload = space.workloads.get(name)
-        return self.policies_for_labels(namespace, workload.record.template_labels) if workload else frozenset()
+        records = [workload.record for workload in space.workloads.values() if workload.record.view.name == name]
+        return frozenset(key for record in records for key in self.concerned(namespace, record))
 
-    def workload_of_pod(self, namespace: str, pod: str) -> str:
-        """The name of the workload that owns the pod; empty where it is none of ours."""
+    def concerned_by_pod(self, namespace: str, pod: str) -> Keys:
+        """The policies that select the workload of a pod; none where it is none of ours."""
         space = self._namespaces.get(namespace, _Namespace())
-        return next((owner for owner, pods in space.pods.items() if pod in pods), "")
+        controller = next((uid for uid, pods in space.pods.items() if pod in pods), "")
+        return self.rivals(namespace, self._owners.get(controller, controller)) if controller else frozenset()
 
     def _namespace(self, name: str) -> _Namespace:
         return self._namespaces.setdefault(intern(name), _Namespace())
+
+    def _observe_policy(self, body: JsonObject, *, deleted: bool) -> Keys:
+        """A policy came, changed or went: always worth a look."""
+        uid, key = self._named(Kind.POLICIES, body, deleted=deleted)
+        policies = self._namespace(key.namespace).policies
+        if not deleted:
+            policies[key.name] = _Policy(body, uid, parse_selector(mapping(body.get("spec")).get("selector")))
+        elif key.name in policies and policies[key.name].uid == uid:
+            del policies[key.name]
+        return frozenset([key])
+
+    def _observe_assignment(self, body: JsonObject, *, deleted: bool) -> Keys:
+        """Only its coming and going are news: what stands in it, we have written."""
+        _, key = self._named(Kind.ASSIGNMENTS, body, deleted=deleted)
+        assignments = self._namespace(key.namespace).assignments
+        known = assignments.pop(key.name, None)
+        if deleted:
+            return frozenset([key])
+        assignments[key.name] = selector = parse_selector(body.get("selector"))
+        return frozenset([key]) if known != selector else frozenset()
+
+    def _named(self, kind: Kind, body: JsonObject, *, deleted: bool) -> tuple[str, PolicyKey]:
+        metadata = mapping(body.get("metadata"))
+        key = PolicyKey(text(metadata.get("namespace")), text(metadata.get("name")))
+        uid = text(metadata.get("uid"))
+        self._note(kind, uid, key.namespace, key.name, deleted=deleted)
+        return uid, key
+
+    def _observe_workload(self, body: JsonObject, *, deleted: bool) -> Keys:
+        """A workload came, changed or went: for the policies that select it, or did so until now."""
+        record = read_deployment(body)
+        view = record.view
+        self._note(Kind.WORKLOADS, view.uid, view.namespace, view.name, deleted=deleted)
+        return self._keep_workload(view.namespace, view.uid, None if deleted else record)
+
+    def _keep_workload(self, namespace: str, uid: str, record: WorkloadRecord | None) -> Keys:
+        workloads = self._namespace(namespace).workloads
+        known = workloads.get(uid)
+        before = self.concerned(namespace, known.record) if known is not None else frozenset()
+        if record is None:
+            workloads.pop(uid, None)
+            return before
+        if known is not None and known.record == record:
+            return frozenset()
+        workloads[uid] = _Workload(record)
+        return before | self.concerned(namespace, record)
+
+    def _observe_replicaset(self, body: JsonObject, *, deleted: bool) -> Keys:
+        """A link between pods and their workload."""
+        uid, key = self._named(Kind.REPLICASETS, body, deleted=deleted)
+        owner = controller_of(body)
+        if deleted or not owner:
+            return self._unlink(key.namespace, uid)
+        if self._owners.get(uid) == owner:
+            return frozenset()
+        changed = self._unlink(key.namespace, uid)
+        self._owners[uid] = intern(owner)
+        space = self._namespace(key.namespace)
+        space.controlled.setdefault(owner, set()).add(uid)
+        return changed | self._pods_changed(key.namespace, uid)
+
+    def _unlink(self, namespace: str, uid: str) -> Keys:
+        space = self._namespace(namespace)
+        changed = self._pods_changed(namespace, uid)
+        owner = self._owners.pop(uid, None)
+        if owner is not None and owner in space.controlled:
+            space.controlled[owner].discard(uid)
+            if not space.controlled[owner]:
+                del space.controlled[owner]
+        return changed
+
+    def _observe_pod(self, body: JsonObject, *, deleted: bool) -> Keys:
+        """A pod came, changed or went: for the policies that select its workload."""
+        record = read_pod(body)
+        name, uid = record.view.name, record.view.uid
+        controller = self._owners.get(uid) or record.controller
+        if not controller:
+            return frozenset()
+        gone = deleted or record.finished or not record.controller
+        self._note(Kind.PODS, uid, record.namespace, name, deleted=gone)
+        if gone:
+            self._owners.pop(uid, None)
+        else:
+            self._owners[uid] = intern(controller)
+        return self._keep_pod(record.namespace, controller, name, uid, None if gone else record)
+
+    def _keep_pod(self, namespace: str, controller: str, name: str, uid: str, record: PodRecord | None) -> Keys:
+        space = self._namespace(namespace)
+        pods = space.pods.setdefault(controller, {})
+        known = pods.get(name)
+        if record is not None:
+            if known == record:
+                return frozenset()
+            pods[name] = record
+        else:
+            if known is not None and known.view.uid == uid:  # else late news of one that has a successor by now
+                del pods[name]
+            if not pods:
+                del space.pods[controller]
+            if known is None or known.view.uid != uid:
+                return frozenset()
+        return self._pods_changed(namespace, controller)
+
+    def _pods_changed(self, namespace: str, controller: str) -> Keys:
+        workload = self._namespace(namespace).workloads.get(self._owners.get(controller, controller))
+        if workload is None:
+            return frozenset()
+        workload.view = None
+        return self.concerned(namespace, workload.record)
+
+    def _view(self, space: _Namespace, workload: _Workload) -> WorkloadView:
+        if workload.view is None:
+            uid = workload.record.view.uid
+            sources = (uid, *space.controlled.get(uid, ()))
+            pods = [record.view for source in sources for record in space.pods.get(source, {}).values()]
+            workload.view = replace(workload.record.view, pods=tuple(sorted(pods, key=lambda pod: pod.name)))
+        return workload.view
 
     def _note(self, kind: Kind, uid: str, namespace: str, name: str, *, deleted: bool) -> None:
         if deleted:
@@ -222,61 +315,40 @@ class Inventory:
         else:
             self._seen[kind][uid] = (intern(namespace), name)
 
-    def _view(self, space: _Namespace, name: str, workload: _Workload) -> WorkloadView:
-        if workload.view is None:
-            pods: list[PodView] = [record.view for _, record in sorted(space.pods.get(name, {}).items())]
-            workload.view = replace(workload.record.view, pods=tuple(pods))
-        return workload.view
-
-    def _keep_workload(
-        self, namespace: str, name: str, record: WorkloadRecord | None, *, uid: str
-    ) -> frozenset[PolicyKey]:
-        space = self._namespace(namespace)
-        known = space.workloads.get(name)
-        if record is None:
-            if known is None or known.record.view.uid != uid:  # late news of one that has a successor by now
-                return frozenset()
-            del space.workloads[name]
-            return self.policies_for_labels(namespace, known.record.template_labels)
-        if known is not None and known.record == record:
-            return frozenset()
-        space.workloads[name] = _Workload(record)
-        before = self.policies_for_labels(namespace, known.record.template_labels) if known else frozenset()
-        return before | self.policies_for_labels(namespace, record.template_labels)
-
-    def _keep_pod(
-        self, namespace: str, owner: str, name: str, record: PodRecord | None, *, uid: str
-    ) -> frozenset[PolicyKey]:
-        space = self._namespace(namespace)
-        pods = space.pods.setdefault(owner, {})
-        known = pods.get(name)
-        if record is None:
-            if known is None or known.view.uid != uid:
-                return frozenset()
-            del pods[name]
-            if not pods:
-                del space.pods[owner]
-        elif known == record:
-            return frozenset()
-        else:
-            pods[name] = record
-        workload = space.workloads.get(owner)
-        if workload is None:
-            return frozenset()
-        workload.view = None
-        return self.policies_for_labels(namespace, workload.record.template_labels)
-
-    def _forget(self, kind: Kind, uid: str, namespace: str, name: str) -> frozenset[PolicyKey]:
+    def _forget(self, kind: Kind, uid: str, namespace: str, name: str) -> Keys:
         """Drop an object that a list no longer holds."""
         self._note(kind, uid, namespace, name, deleted=True)
+        space = self._namespace(namespace)
         match kind:
             case Kind.POLICIES:
-                policies = self._namespace(namespace).policies
-                if name in policies and policies[name].uid == uid:
-                    del policies[name]
+                if name in space.policies and space.policies[name].uid == uid:
+                    del space.policies[name]
+                return frozenset([PolicyKey(namespace, name)])
+            case Kind.ASSIGNMENTS:
+                space.assignments.pop(name, None)
                 return frozenset([PolicyKey(namespace, name)])
             case Kind.WORKLOADS:
-                return self._keep_workload(namespace, name, None, uid=uid)
+                return self._keep_workload(namespace, uid, None)
+            case Kind.REPLICASETS:
+                return self._unlink(namespace, uid)
             case Kind.PODS:
-                owner = self._owners.pop(uid, "")
-                return self._keep_pod(namespace, owner, name, None, uid=uid)
+                return self._keep_pod(namespace, self._owners.pop(uid, ""), name, uid, None)
+
+
+def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
+    """One view for each key, sorted: objects whose pods carry one workload label are one workload."""
+    found: dict[str, WorkloadView] = {}
+    for view in sorted(views, key=lambda view: (view.key, view.uid)):
+        first = found.get(view.key)
+        if first is None:
+            found[view.key] = view
+            continue
+        found[view.key] = replace(
+            first,
+            hot=first.hot and view.hot,
+            literal=first.literal or view.literal,
+            replicas=first.replicas + view.replicas,
+            labels_disagree=first.labels_disagree or view.labels_disagree,
+            pods=(*first.pods, *view.pods),
+        )
+    return tuple(found.values())

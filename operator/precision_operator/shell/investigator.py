@@ -1,8 +1,8 @@
-"""The investigator: what is said and kept of windows of mitigation, beside the passes.
+"""The investigator: reports on windows of mitigation, beside the passes.
 
-When slow training may be investigated it says once, in an Event, what Prometheus shows of the usual causes. What ended
-without a rollback it keeps as a closed PrecisionIncident. ``observe`` returns at once, one task does the rest; no decision
-waits for it.
+When slow training may be investigated, one Event says what Prometheus shows of the usual causes. What ended without a
+rollback is kept as a closed PrecisionIncident. ``observe`` returns at once, and one task does the rest: no decision waits
+for it.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class _Ended:
 class Investigator:
     """Watches the passes for windows that open and end. Belongs to one event loop.
 
-    What was done is known in memory only: a new leader says it again, which the Event's count shows, and finds the incident
-    there.
+    What was done is known in memory only: a new leader sends the Event again, which its count shows, and finds the
+    incident there.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Investigator:
         self._events = events
         self._retention = retention
         self._failed = failed
-        """Told the reason of what failed."""
+        """Called with the reason of what failed."""
         self._asked: dict[str, frozenset[tuple[str, float]]] = {}
         self._kept: set[tuple[str, Group]] = set()
         self._cases: asyncio.Queue[_Slow | _Ended] = asyncio.Queue()
@@ -79,12 +79,12 @@ class Investigator:
 
     def observe(self, seen: Pass) -> None:
         """A pass has been carried out."""
-        if not seen.decision.status.mitigations:
+        if not seen.decision.state.mitigations:
             self._asked.pop(seen.policy.uid, None)
             return
         reference = PolicyRef(seen.policy.namespace, seen.policy.name, seen.policy.uid)
         self._observe_slow(seen, reference)
-        for group, windows in ended_well(seen.decision.status).items():
+        for group, windows in ended_well(seen.decision.state).items():
             key = (seen.policy.uid, group)
             recent = seen.now - max(w.good_since or w.since for w in windows) < RECENT_SECONDS
             if recent and key not in self._kept:
@@ -92,11 +92,11 @@ class Investigator:
                 self._cases.put_nowait(_Ended(reference, closed_report(seen, windows), key))
 
     def _observe_slow(self, seen: Pass, reference: PolicyRef) -> None:
-        windows = seen.decision.status.mitigations
-        slow = {(m.uid, m.since): m.name for m in windows if m.open and m.signal is Signal.SPEED}
-        names = {slow[key] for key in slow.keys() - self._asked.get(reference.uid, frozenset())}
-        self._asked[reference.uid] = frozenset(slow)
-        pods = {p.name: w.name for w in seen.observation.workloads if w.name in names for p in w.pods}
+        windows = seen.decision.state.mitigations
+        slow = frozenset((m.key, m.since) for m in windows if m.open and m.signal is Signal.SPEED)
+        begun = {key for key, _ in slow - self._asked.get(reference.uid, frozenset())}
+        self._asked[reference.uid] = slow
+        pods = {p.name: w.name for w in seen.observation.workloads if w.key in begun for p in w.pods}
         if pods:
             self._cases.put_nowait(_Slow(reference, seen.policy.spec.prometheus_ref, pods))
 

@@ -1,4 +1,4 @@
-"""Who is told what: each message to the channels of its roles, at least once, with back-off, and given up after a while."""
+"""Delivers messages to the channels of their roles: at least once, with back-off, and given up after a while."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.channels import NotDelivered, send
-from precision_operator.report.document import name_of
+from precision_operator.report.document import name_for
 from precision_operator.report.incident import Message, Report
 from precision_operator.runtime.clock import Clock
 from precision_operator.settings import NotificationChannel
@@ -24,7 +24,7 @@ Send = Callable[[NotificationChannel, Message, Mapping[str, str]], Awaitable[Non
 
 
 class Notifier:
-    """Delivers a report's messages, and says on them to whom they went."""
+    """Delivers a report's messages, and notes on them to whom they went."""
 
     def __init__(
         self, channels: Mapping[str, NotificationChannel], *, metrics: Metrics, clock: Clock, send: Send = send
@@ -63,21 +63,21 @@ class Notifier:
                 )
                 continue
             self._tries.pop(key, None)
-            told = tuple(
+            messages = tuple(
                 replace(m, delivered=(*m.delivered, name)) if (m.kind, m.at) == (message.kind, message.at) else m
                 for m in report.messages
             )
-            report = replace(report, messages=told)
+            report = replace(report, messages=messages)
         return report
 
     def forget(self, report: Report, namespace: str) -> None:
         """The incident is over: nothing more is tried."""
-        whose = f"{namespace}/{name_of(report.id, report.policy_uid)}"
+        whose = f"{namespace}/{name_for(report)}"
         self._tries = {key: value for key, value in self._tries.items() if key[0] != whose}
 
     def _owed(self, report: Report, namespace: str) -> list[tuple[tuple[str, str, str], Message, str]]:
         owed = []
-        whose = f"{namespace}/{name_of(report.id, report.policy_uid)}"
+        whose = f"{namespace}/{name_for(report)}"
         for message in report.messages:
             roles = _roles(report, message)
             for name, channel in sorted(self._channels.items()):
@@ -89,7 +89,7 @@ class Notifier:
 
 
 def _roles(report: Report, message: Message) -> tuple[str, ...]:
-    """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever was told."""
+    """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one."""
     escalations = [m.at for m in report.messages if m.kind == "Escalation"]
     reached = sum(at <= message.at for at in escalations) if message.kind != "AllClear" else len(escalations)
     return _LADDER[: 1 + min(reached, len(_LADDER) - 1)]
@@ -97,7 +97,7 @@ def _roles(report: Report, message: Message) -> tuple[str, ...]:
 
 def _facts(report: Report, namespace: str) -> dict[str, str]:
     return {
-        "incident": name_of(report.id, report.policy_uid),
+        "incident": name_for(report),
         "namespace": namespace,
         "policy": report.policy,
         "severity": str(report.severity),

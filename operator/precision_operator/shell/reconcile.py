@@ -3,23 +3,30 @@
 import logging
 from dataclasses import dataclass, replace
 
+from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
-from precision_operator.api.policy import Policy, parse_policy
-from precision_operator.api.status import Phase, Status
-from precision_operator.core.actions import Notify
+from precision_operator.api.policy import Policy, deleted_policy, parse_policy
+from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import Summary, lost_transition
+from precision_operator.api.wire import mapping
+from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
-from precision_operator.errors import NotFound, OperatorError
-from precision_operator.kube.port import POLICIES, KubeApi
+from precision_operator.core.lifecycle import lost
+from precision_operator.errors import Conflict, KubeError, NewerVersion, NotFound, OperatorError
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.incident import Pass as Seen
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.act import Actor
-from precision_operator.shell.commit import commit_status
+from precision_operator.shell.commit import commit, write_summary
+from precision_operator.shell.echo import moved_on
+from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.reporter import Reporter
+from precision_operator.shell.restarts import Restarts
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +55,8 @@ class Reconciler:
         *,
         gatherer: Gatherer,
         actor: Actor,
+        enforcement: Enforcement,
+        restarts: Restarts,
         metrics: Metrics,
         clock: Clock,
         reporter: Reporter | None = None,
@@ -58,48 +67,87 @@ class Reconciler:
         self._investigator = investigator
         self._gatherer = gatherer
         self._actor = actor
+        self._enforcement = enforcement
+        self._restarts = restarts
         self._metrics = metrics
         self._clock = clock
 
     async def reconcile(self, key: PolicyKey) -> Pass | None:
-        """One pass; None where the policy is gone.
+        """One pass; None where both the policy and its assignment are gone.
 
         Raises:
-            Conflict: somebody changed the policy meanwhile; gather again.
+            Conflict: somebody changed the policy or the assignment meanwhile; gather again.
+            NewerVersion: a newer operator wrote the assignment; nothing is written.
             KubeError: the API server did not answer as it should.
         """
-        try:
-            body = await self._api.get(POLICIES, key.namespace, key.name)
-        except NotFound:
+        body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
+        if body is None and self._reporter is not None:
+            self._reporter.gone(key)
+        if body is None and record is None:
             self._gatherer.forget(key)
             self._metrics.forget_policy(key.namespace, key.name)
-            if self._reporter is not None:
-                self._reporter.gone(key)
             return None
-        policy, before = parse_policy(body)
-        observation = await self._gatherer.gather(key, policy, hurry=before.phase is Phase.ROLLING_BACK)
+        policy, before = _parsed(key, body, record)
+        observation = await self._gatherer.gather(key, policy, before)
         if self._reporter is not None:
             observation = replace(observation, verified=self._reporter.verified(key))
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
+        if decision.promotes and body is not None:
+            await self._confirm(key, body, before)
         # The commit comes first: a stale leader loses here, before it has touched anything.
-        if policy.deleted_at is None and await commit_status(self._api, key, body, before, decision.status):
-            self._report(policy, before, decision.status)
+        committed = not _deletes(decision) and await commit(self._api, key, record, before, decision.state)
+        if committed:
+            self._report(policy, before, decision.state)
             self._report_escalations(policy, before, decision)
-        emergency = decision.status.phase is Phase.ROLLING_BACK
-        failures = await self._actor.act(policy, decision.actions, emergency=emergency)
-        for listener in (self._reporter, self._investigator) if policy.deleted_at is None else ():
-            if listener is not None:
-                listener.observe(Seen(policy, before, observation, decision, now))
-        self._metrics.policy_state(
-            key.namespace, key.name, phase=decision.status.phase, precision=decision.status.precision or ""
-        )
-        self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.status))
+        self._restarts.note(key, decision.state)
+        acted = await self._actor.act(policy, decision.state, decision.actions, emergency=_emergency(decision.state))
+        failures = list(acted.failures)
+        if body is not None:
+            failures += await self._summarize(key, body, decision)
+            self._metrics.policy_state(
+                key.namespace, key.name, phase=decision.state.phase, precision=decision.state.precision or ""
+            )
+            self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
+            for listener in (self._reporter, self._investigator):
+                if listener is not None:
+                    listener.observe(Seen(policy, before, observation, decision, now))
         # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
         elapsed_seconds = self._clock.monotonic() - decided_at
-        return Pass(max(0.0, decision.wake_at - now - elapsed_seconds), tuple(failures))
+        # The first commit is what admission can be asked about.
+        soon = acted.again or (committed and record is None)
+        return Pass(0.0 if soon else max(0.0, decision.wake_at - now - elapsed_seconds), tuple(failures))
 
-    def _report(self, policy: Policy, before: Status, after: Status) -> None:
+    async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
+        try:
+            return await self._api.get(resource, key.namespace, key.name)
+        except NotFound:
+            return None
+
+    async def _confirm(self, key: PolicyKey, body: JsonObject, state: State) -> None:
+        """Before something less safe is assigned: admission works at this moment, and the policy is still the newest.
+
+        Raises:
+            Conflict: neither is certain; the next pass sees what was learnt here.
+        """
+        echo = await self._enforcement.ask(key, generation=state.generation)
+        outdated = moved_on(body, echo.policy)
+        if outdated is not None:
+            raise outdated
+        if not echo.confirmed:
+            raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
+
+    async def _summarize(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
+        try:
+            await write_summary(self._api, key, body, decision.summary)
+        except NotFound:
+            return []  # deleted meanwhile: the watch will say so
+        except KubeError as error:
+            _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
+            return [error]
+        return []
+
+    def _report(self, policy: Policy, before: State, after: State) -> None:
         if after.phase is not before.phase:
             self._metrics.transition(
                 policy.namespace, policy.name, before=before.phase, after=after.phase, reason=after.reason
@@ -133,15 +181,14 @@ class Reconciler:
         if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
             self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
 
-    def _report_escalations(self, policy: Policy, before: Status, decision: Decision) -> None:
-        incident = decision.status.incident
+    def _report_escalations(self, policy: Policy, before: State, decision: Decision) -> None:
+        incident = decision.state.incident
         if incident is None:
             return
         told = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
         reasons = {notice.reason: notice.message for notice in told}
-        late = _late(decision.status)
-        if late is not None and _late(before) is None:
-            reasons[_LATE] = late
+        if _late(decision.state) and not _late(before):
+            reasons[_LATE] = next(c.message for c in decision.summary.conditions if c.type == "Progressing")
         for reason, message in reasons.items():
             self._metrics.escalation(policy.namespace, policy.name, severity=incident.severity, reason=reason)
             _LOG.warning(
@@ -149,16 +196,46 @@ class Reconciler:
             )
 
 
-def _late(status: Status) -> str | None:
-    """What is still waited for past the rollback's deadline."""
-    return next((c.message for c in status.conditions if c.type == "Progressing" and c.reason == _LATE), None)
+def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:
+    """The policy, or what its assignment kept of it; and the state, or what stands in the place of a lost one."""
+    if record is not None and state_version(record) > VERSION:
+        raise NewerVersion(
+            f"{key.namespace}/{key.name}: expected state version {VERSION} or lower, found {state_version(record)}: "
+            "a newer operator wrote it; run that version, or newer"
+        )
+    state = parse_assignment(record) if record is not None else State()
+    if body is None:
+        policy = deleted_policy(
+            key.namespace,
+            key.name,
+            uid=state.policy_uid,
+            generation=state.observed_generation,
+            settings=state.settings,
+        )
+        return policy, state
+    policy = parse_policy(body)
+    transition = lost_transition(mapping(body.get("status"))) if record is None else None
+    return policy, state if transition is None else lost(policy, transition_id=transition)
 
 
-def _counts(status: Status) -> dict[str, int]:
+def _deletes(decision: Decision) -> bool:
+    return any(isinstance(action, DeleteAssignment) for action in decision.actions)
+
+
+def _emergency(state: State) -> bool:
+    return state.phase is Phase.ROLLING_BACK or (state.phase is Phase.DEGRADED and bool(state.restarts))
+
+
+def _late(state: State) -> bool:
+    """Something is still waited for past the rollback's deadline."""
+    return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
+
+
+def _counts(summary: Summary) -> dict[str, int]:
     return {
-        "total": status.total,
-        "moved": status.moved,
-        "breached": status.breached,
-        "unknown": status.unknown,
-        "held": len(status.held),
+        "total": summary.total,
+        "moved": summary.moved,
+        "breached": summary.breached,
+        "unknown": summary.unknown,
+        "held": summary.held,
     }

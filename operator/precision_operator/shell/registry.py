@@ -15,7 +15,15 @@ from kopf._core.engines.peering import Identity
 from precision_operator.contract import PREFIX
 from precision_operator.errors import OperatorError
 from precision_operator.kube.access import Access, credentials
-from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, JsonObject, Resource
+from precision_operator.kube.port import (
+    ASSIGNMENTS,
+    DEPLOYMENTS,
+    PODS,
+    POLICIES,
+    REPLICASETS,
+    JsonObject,
+    Resource,
+)
 from precision_operator.settings import Settings
 from precision_operator.shell.inventory import Kind
 from precision_operator.shell.sink import Handover, Sink
@@ -29,7 +37,13 @@ STOP_SECONDS = 15.0
 TLS_CLOSE_SECONDS = 0.25
 """aiohttp ends its TLS connections only some turns of the loop after its session was closed."""
 
-_WATCHED: dict[Kind, Resource] = {Kind.POLICIES: POLICIES, Kind.WORKLOADS: DEPLOYMENTS, Kind.PODS: PODS}
+_WATCHED: dict[Kind, Resource] = {
+    Kind.POLICIES: POLICIES,
+    Kind.ASSIGNMENTS: ASSIGNMENTS,
+    Kind.WORKLOADS: DEPLOYMENTS,
+    Kind.REPLICASETS: REPLICASETS,
+    Kind.PODS: PODS,
+}
 
 
 class WatchLost(OperatorError):

@@ -1,7 +1,8 @@
 """The reporter: keeps a PrecisionIncident of each rollback, beside the passes and never in their way.
 
 ``observe`` only takes references and returns; one task of its own does the rest. What fails here is counted, logged and
-tried again with back-off: no rollback waits for it, and none fails by it. A finished incident costs nothing.
+tried again with back-off: no rollback waits for it, and none fails by it. A finished incident costs nothing. The reporter
+knows only what passes show it: it reads no policy, and goes on when the policy was deleted.
 """
 
 import asyncio
@@ -9,44 +10,30 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from precision_operator.api.incident import Incident
 from precision_operator.api.verification import Checks
-from precision_operator.errors import Conflict, NotFound, OperatorError
-from precision_operator.kube.port import INCIDENTS, KubeApi
+from precision_operator.errors import Conflict, OperatorError
+from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.checklist import counted
-from precision_operator.report.document import from_body, name_of, to_body
-from precision_operator.report.incident import (
-    IncidentPhase,
-    Pass,
-    Recorded,
-    Windows,
-    carry_on,
-    close,
-    open_report,
-)
+from precision_operator.report.incident import IncidentPhase, Pass, Windows, carry_on, close
 from precision_operator.report.messages import Wording
-from precision_operator.report.mitigated import with_windows
 from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.report.questions import answer
-from precision_operator.report.recording import Recording, bounded, record, unpack
+from precision_operator.report.recording import Recording, record
 from precision_operator.runtime.clock import Clock, wait_event
 from precision_operator.settings import IncidentSettings
+from precision_operator.shell.collector import EvidenceCollector
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.retention import Retention
+from precision_operator.shell.store import IncidentStore
 from precision_operator.shell.track import Case, Track
-from precision_operator.shell.witness import Witness
 from precision_operator.signals.port import MetricHistory
 
 _LOG = logging.getLogger(__name__)
 
 BACKLOG = 64
 """Passes that may wait for the reporter; then those in the middle go, and are counted as dropped."""
-FLUSH_SECONDS = 60.0
-"""How long new recordings alone may wait to be written, for a new leader to go on from: a settle is hundreds of passes."""
-SAVE_SECONDS = 10.0
-"""An object is written no more often than this, but for its beginning, its end and what must be kept before it is told."""
 KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
@@ -68,8 +55,8 @@ class Reporter:
         clock: Clock,
         leading: Callable[[], bool],
     ) -> None:
-        self._api = api
-        self._witness = Witness(sources, catalogue, failed=metrics.report_error)
+        self._store = IncidentStore(api, settings=settings, clock=clock)
+        self._collector = EvidenceCollector(sources, catalogue, failed=metrics.report_error)
         self._settings = settings
         self._notifier = notifier
         self._metrics = metrics
@@ -84,7 +71,7 @@ class Reporter:
     def observe(self, seen: Pass) -> None:
         """A pass has been carried out. Returns at once, and never raises."""
         track = self._tracks.setdefault(PolicyKey(seen.policy.namespace, seen.policy.name), Track())
-        incident = seen.decision.status.incident
+        incident = seen.decision.state.incident
         track.gone = False
         if track.case is None and (incident is None or incident.id == track.finished):
             track.recent.append(seen)
@@ -99,7 +86,7 @@ class Reporter:
         self._wake.set()
 
     def gone(self, key: PolicyKey) -> None:
-        """The policy was deleted: its incident ends, and stays."""
+        """Neither the policy nor its assignment is there any more: the incident ends, and stays."""
         track = self._tracks.get(key)
         if track is not None:
             track.gone = True
@@ -138,9 +125,9 @@ class Reporter:
             elif track.case is not None:
                 report = track.case.report
                 due = (next_due(report, self._pace, now=now), self._notifier.due_at(report, key.namespace))
-                if track.case.due:
-                    moments.append(now + track.case.saved_at + SAVE_SECONDS - self._clock.monotonic())
+                unsaved = self._store.due_seconds(track.case)
                 moments += [moment for moment in due if moment is not None]
+                moments += [now + unsaved] if unsaved is not None else []
         return max(0.05, min(moments) - now)
 
     async def _guarded(self, key: PolicyKey, track: Track) -> None:
@@ -149,7 +136,7 @@ class Reporter:
             track.failures, track.retry_at = 0, 0.0
         except Conflict:
             # Somebody else wrote it: read it again, and go on from what stands there.
-            track.case = None
+            track.case, track.stale = None, track.case
             self._again(track)
         except OperatorError as error:
             self._metrics.report_error(error.reason)
@@ -174,7 +161,12 @@ class Reporter:
         case = track.case
         if case is not None and track.last is not None:
             if track.gone:
-                case.report = close(case.report, "PolicyDeleted", "the rest is not verified", now=self._clock.time())
+                case.report = close(
+                    case.report,
+                    "PolicyDeleted",
+                    "its policy was deleted: the rest is not verified",
+                    now=self._clock.time(),
+                )
             await self._advance(key, case, track.last)
             track.verified = (case.report.id, counted(case.report.checklist))
             owed = self._notifier.due_at(case.report, key.namespace) is not None
@@ -187,20 +179,24 @@ class Reporter:
 
     async def _take(self, key: PolicyKey, track: Track, seen: Pass) -> None:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
-        incident = seen.decision.status.incident
+        incident = seen.decision.state.incident
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
             report = carry_on(track.case.report, seen)
             track.case.report = await self._notifier.deliver(report, key.namespace)
-            await self._save(key, track.case, urgent=True)
+            await self._store.save(key.namespace, track.case, urgent=True)
             self._notifier.forget(report, key.namespace)
             track.finished, track.case = track.case.report.id, None
         if incident is None or incident.id == track.finished:
             return
         if track.case is None:
-            track.case = await self._open(key, track, seen, incident)
+            lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
+            track.case = await self._store.open(key.namespace, seen, incident, lead_up=lead_up, stale=track.stale)
+            track.stale = None
             if track.case is None:
                 track.finished = incident.id
                 return
+            if not track.case.version:
+                track.case.dropped = track.dropped
         case = track.case
         keep_it = worth_keeping(case.report, seen)
         case.report = carry_on(case.report, seen)
@@ -212,82 +208,23 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
-    async def _open(self, key: PolicyKey, track: Track, seen: Pass, incident: Incident) -> Case | None:
-        """The case of an incident, from its object where there is one; None where it is over."""
-        name = name_of(incident.id, seen.policy.uid)
-        try:
-            body = await self._api.get(INCIDENTS, key.namespace, name)
-        except NotFound:
-            if seen.now - incident.decided_at > self._settings.long_seconds:
-                return None  # from before there were incidents, or pruned
-            lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
-            report = with_windows(open_report(seen, incident), seen.decision.status)
-            return Case(report, recordings=lead_up, dropped=track.dropped)
-        report = from_body(body)
-        if report.phase is IncidentPhase.CLOSED:
-            return None
-        tape = unpack(report.recordings.tape) if report.recordings.tape else None
-        metadata = body["metadata"]
-        return Case(
-            report,
-            version=str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else "",
-            recordings=list(tape.recordings) if tape else [],
-            dropped=tape.dropped if tape else 0,
-            written=report,
-            asked=report.phase if report.evidence else None,
-        )
-
     async def _advance(self, key: PolicyKey, case: Case, seen: Pass) -> None:
-        """Ripen, write at once, then ask for evidence and write again."""
+        """Ripen, write what is due, send messages, then ask for evidence."""
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
-        # Kept first, told then: whoever takes over may tell it twice, and never not at all.
-        tell = self._notifier.due_at(case.report, key.namespace)
-        await self._save(key, case, urgent=tell is not None and tell <= self._clock.time())
+        # Kept first, then sent: a new leader may send it twice, and never not at all.
+        send_at = self._notifier.due_at(case.report, key.namespace)
+        await self._store.save(key.namespace, case, urgent=send_at is not None and send_at <= self._clock.time())
         case.report = await self._notifier.deliver(case.report, key.namespace)
-        await self._save(key, case)
+        await self._store.save(key.namespace, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
             case.asked = case.report.phase
-            found = await self._witness.gather(case.report, seen, now=self._clock.time())
+            found = await self._collector.gather(case.report, seen, now=self._clock.time())
             case.report = replace(case.report, evidence=found)
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
-            await self._save(key, case)
-
-    async def _save(self, key: PolicyKey, case: Case, *, urgent: bool = False) -> None:
-        """Write what changed: created once under a name that follows from the incident, later a compare-and-swap."""
-        bare = Recorded()
-        same = case.written is not None and replace(case.report, recordings=bare) == replace(
-            case.written, recordings=bare
-        )
-        since = self._clock.monotonic() - case.saved_at
-        if same and (not case.unsaved or since < FLUSH_SECONDS):
-            case.due = False
-            return
-        urgent = urgent or not case.version or case.report.phase is IncidentPhase.CLOSED
-        case.due = not urgent and since < SAVE_SECONDS
-        if case.due:
-            return
-        # Packing a large fleet's tape takes a while: not on the loop that decides.
-        tape, dropped = await asyncio.to_thread(
-            bounded,
-            list(case.recordings),
-            count=self._settings.recordings,
-            size_bytes=self._settings.recording_bytes,
-            dropped=case.dropped,
-        )
-        count = len(case.recordings) + case.dropped - dropped
-        report = replace(case.report, recordings=Recorded(count, dropped, tape))
-        body = to_body(report, namespace=key.namespace, resource_version=case.version)
-        if case.version:
-            answered = await self._api.replace(INCIDENTS, key.namespace, name_of(report.id, report.policy_uid), body)
-        else:
-            answered = await self._api.create(INCIDENTS, key.namespace, body)
-        metadata = answered["metadata"]
-        case.version = str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
-        case.report, case.written, case.unsaved = report, report, 0
-        case.saved_at = self._clock.monotonic()
+            await self._store.save(key.namespace, case)
 
 
 def _recording(seen: Pass) -> Recording:

@@ -58,7 +58,7 @@ class InventorySink:
         was_ready = self._inventory.ready
         self._wake(self._inventory.relisted(kind, namespace, uids))
         if self._inventory.ready and not was_ready:
-            self._wake(frozenset(self._inventory.policies()))
+            self._wake(frozenset(self._inventory.policy_keys()))
 
     def alive(self, kind: Kind) -> None:
         """See Sink."""

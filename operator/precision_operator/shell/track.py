@@ -1,4 +1,4 @@
-"""What the reporter keeps in mind of a policy, and of an incident that is not closed."""
+"""What the reporter knows of a policy, and of an incident that is not closed."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,11 +21,13 @@ class Case:
     recordings: list[Recording] = field(default_factory=list)
     dropped: int = 0
     unsaved: int = 0
-    due: bool = False
-    """What has changed waits to be written."""
-    saved_at: float = 0.0
-    """When it was written last, by the monotonic clock."""
+    """Recordings that are not written yet."""
     written: Report | None = None
+    """As it was written last."""
+    saved_at: float = 0.0
+    """When that was, by the monotonic clock."""
+    updates: int = 0
+    """Writes since its phase changed: each makes the next one wait longer."""
     asked: IncidentPhase | None = None
     """The phase that the evidence was last gathered in."""
 
@@ -39,6 +41,8 @@ class Track:
     dropped: int = 0
     last: Pass | None = None
     case: Case | None = None
+    stale: Case | None = None
+    """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""
     finished: str = ""
     """The newest incident that is closed, or too old to begin with."""
     verified: tuple[str, Checks] | None = None

@@ -2,7 +2,7 @@
 
 import logging
 
-from precision_operator.errors import Conflict, KubeError, OperatorError, TooManyRequests
+from precision_operator.errors import Conflict, KubeError, NewerVersion, OperatorError, TooManyRequests
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
@@ -50,7 +50,7 @@ class Worker:
 
     async def work(self, key: PolicyKey) -> None:
         """One pass over ``key``, unless the API server asked us to wait: then once that is over."""
-        paused_seconds = self._limiter.paused_seconds
+        paused_seconds = self._limiter.paused_seconds(key.namespace)
         if paused_seconds > 0:
             self._queue.add_after(key, paused_seconds)
             return
@@ -58,7 +58,7 @@ class Worker:
         result = "success"
         try:
             result = await self._pass(key)
-        except KubeError as error:
+        except (KubeError, NewerVersion) as error:
             result = error.reason
             delay_seconds = self._after_failure(key, error)
             level = logging.DEBUG if isinstance(error, Conflict) else logging.WARNING
@@ -87,8 +87,8 @@ class Worker:
         return ended.failures[0].reason if ended.failures else "success"
 
     def _after_failure(self, key: PolicyKey, *failures: OperatorError) -> float:
-        """Back off; a 429 pauses all writes, and with them the passes. Returns the delay in seconds."""
+        """Back off; a 429 pauses the writes of a namespace, and with them its passes. Returns the delay in seconds."""
         for failure in failures:
             if isinstance(failure, TooManyRequests):
-                self._limiter.pause(failure.retry_after_seconds)
-        return max(self._queue.backoff(key), self._limiter.paused_seconds)
+                self._limiter.pause(failure.retry_after_seconds, key.namespace)
+        return max(self._queue.backoff(key), self._limiter.paused_seconds(key.namespace))

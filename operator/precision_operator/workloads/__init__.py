@@ -1,1 +1,1 @@
-"""Identity of a pod's workload. Pure: may import api and the contract, nothing else."""
+"""Pods and workloads as bodies: identity, what they say about precision, requests. Imports api, core and the port."""

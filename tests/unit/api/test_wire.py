@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_operator.api.policy import parse_policy
-from precision_operator.api.status import Phase, parse_status, status_to_wire
+from precision_operator.api.state import Phase, parse_status, status_to_wire
 from precision_operator.api.wire import duration_seconds, format_time, parse_time
 
 json_values = st.recursive(

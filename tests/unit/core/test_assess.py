@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import policy
+from lab.model.world import GOOD
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
 from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
-from tests.property.policies import policy
-from tests.property.world import GOOD
 
-SPEC = policy(uid="u", annotations={}, evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
+SPEC = policy(evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
 AT = 1000.0
 FINE = PodSignals(Mode.FP16, 7, AT, 20.0, GOOD)
 POD = PodView("p", "uid-p")
-VIEW = WorkloadView("ns", "w", "uid-w", pods=(POD,))
+VIEW = WorkloadView("ns", "apps/Deployment/w", "uid-w", pods=(POD,))
 
 
 def evaluation(*, errors: dict[str, str] | None = None, at: float = AT, **pods: PodSignals) -> Evaluation:
@@ -47,7 +47,7 @@ def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
 
 
 def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
-    spec = policy(uid="u", annotations={}, evaluation={"minSteps": 20, "window": "40s", "maxSampleAge": "60s"}).spec
+    spec = policy(evaluation={"minSteps": 20, "window": "40s", "maxSampleAge": "60s"}).spec
 
     def speed(value: float, age: float) -> Reading:
         said = evaluation(p=replace(valued(value, Signal.SPEED), sampled_at=AT - age))
@@ -139,7 +139,7 @@ def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
 
 def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> None:
     assert set(readings(evaluation(p=FINE), mode=Mode.FP32).readings) == {Signal.NON_FINITE, Signal.FAILURES}
-    off = policy(uid="u", annotations={}, criteria={"overflow": {"enabled": False}}).spec
+    off = policy(criteria={"overflow": {"enabled": False}}).spec
     found = assess(VIEW, off, evaluation(p=FINE), mode=Mode.FP16, failing=frozenset()).readings
     assert Signal.OVERFLOW not in found
     assert Signal.DIVERGENCE in found
@@ -165,7 +165,7 @@ def breach() -> Reading:
 
 def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_by_a_good_one() -> None:
     (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
-    assert (first.name, first.uid, first.signal, first.since, first.count) == ("w", "uid-w", Signal.OVERFLOW, AT, 1)
+    assert (first.key, first.signal, first.since, first.count) == (VIEW.key, Signal.OVERFLOW, AT, 1)
     assert update_failing((first,), [verdict(breach())], SPEC, at=AT) == (first,)
     (second,) = update_failing((first,), [verdict(breach())], SPEC, at=AT + 15)
     assert (second.since, second.count) == (AT, 2)
@@ -178,7 +178,7 @@ def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_b
 
 
 def test_fp32_cohort_counts_what_is_known_and_what_is_in_breach() -> None:
-    views = [replace(VIEW, name=n, uid=n, pods=(replace(POD, name=n),)) for n in ("good", "bad", "silent")]
+    views = [replace(VIEW, key=f"apps/Deployment/{n}", pods=(replace(POD, name=n),)) for n in ("good", "bad", "silent")]
     said = evaluation(good=FINE, bad=valued(3.0, Signal.NON_FINITE))
     assert cohort_breached(views, SPEC, said, Signal.NON_FINITE) == (1, 2)
     assert cohort_breached(views, SPEC, said, Signal.OVERFLOW) == (0, 0)

@@ -1,53 +1,69 @@
-"""Which part of a gradual rollback is under way: what has been told, and what one batch leaves room for."""
+"""Which part of a gradual rollback is under way: what was requested, and what one batch leaves room for."""
 
 from dataclasses import replace
 
+from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase, Restart
 from precision_operator.core.batches import under_way
 from precision_operator.core.facts import look
-from precision_operator.core.phases.rollback import everything_down
-from tests.property.test_awkward_histories import change
-from tests.property.test_strategies import gradually
-from tests.property.world import World
+from precision_operator.core.phases.rollback import everything
+from tests.support.fleets import change
+from tests.support.rollbacks import gradually
+from tests.support.views import key
+
+HOT = [f"hot-{index}" for index in range(5)]
 
 
-def told(world: World, *, ago: float = 3600.0) -> list[str]:
+def requested(world: World, *, ago: float = 3600.0) -> list[str]:
     """Whom a gradual rollback that was decided so many seconds ago asks for something, in its order."""
-    assert world.status.incident is not None
-    incident = replace(world.status.incident, decided_at=world.now - ago, workloads=())
-    facts = look(world.policy, world.status, world.observe(), world.now)
-    return [desired.workload.name for desired in under_way(facts, incident, everything_down(facts))]
+    assert world.state.incident is not None
+    incident = replace(world.state.incident, decided_at=world.now - ago, workloads=())
+    facts = look(world.policy, world.state, world.observe(), world.now)
+    return [desired.workload.name for desired in under_way(facts, incident, everything(facts))]
 
 
 def begun(*, batch: float) -> World:
-    """A fleet of six in FP16, of which a gradual rollback has told nobody yet."""
+    """A fleet of six in FP16, of which a gradual rollback has asked nobody yet."""
     world = gradually(gradual={"sustain": "0s", "inFlight": "60s", "batchShare": batch})
-    for name, workload in world.workloads.items():
-        pods = tuple(replace(p, request=None, started_mode=Mode.FP16) for p in workload.pods)
-        change(world, name, pods=pods, template_mode=Mode.FP16, template_request=None, settle=None)
-        world.modes.update({pod.name: (Mode.FP16, 0) for pod in pods})
-    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.state.phase is Phase.ROLLING_BACK
+    for name in world.workloads:
+        trains_in(world, name, Mode.FP16)
+    world.state = replace(world.state, breached=(), restarts={})
     return world
 
 
-def test_a_restart_takes_up_room_in_its_batch_while_its_old_pods_still_train() -> None:
-    world = begun(batch=0.2)
-    assert told(world) == ["hot-0"]
-    change(world, "literal", template_mode=Mode.FP32)
-    assert told(world) == ["literal"]
-
-
-def test_a_template_in_the_fallback_is_no_word_to_the_running_pods_of_a_hot_workload() -> None:
-    world = begun(batch=0.2)
-    for index in range(5):
-        change(world, f"hot-{index}", template_mode=Mode.FP32)
-    assert told(world) == ["hot-0"]
+def trains_in(world: World, name: str, mode: Mode) -> None:
+    """New pods of a workload, which nobody has asked for anything."""
+    (view,) = [pod for pod in world.workloads[name].pods if not pod.terminating]
+    change(world, name, pods=(replace(view, request=None, started_mode=mode, pending=False),))
+    world.modes[view.name] = (mode, world.state.generation)
 
 
 def test_a_batch_is_at_least_one_workload_and_restarts_join_it_once_their_runs_had_their_time() -> None:
     world = begun(batch=0.01)
-    assert told(world) == ["hot-0"]
+    assert requested(world) == ["hot-0"]
     world = begun(batch=1.0)
-    assert told(world, ago=59.0) == [f"hot-{index}" for index in range(5)]
-    assert told(world, ago=60.0) == [*(f"hot-{index}" for index in range(5)), "literal"]
+    assert requested(world, ago=59.0) == HOT
+    assert requested(world, ago=60.0) == [*HOT, "literal"]
+
+
+def test_the_breached_go_first() -> None:
+    world = begun(batch=0.2)
+    world.state = replace(world.state, breached=(key("hot-3"),))
+    assert requested(world) == ["hot-3"]
+
+
+def test_a_restart_takes_up_room_in_its_batch_until_its_new_pods_have_acknowledged() -> None:
+    world = begun(batch=0.2)
+    world.state = replace(world.state, restarts={key("literal"): Restart(1, world.now - 5.0, world.now)})
+    assert requested(world) == ["literal"]
+    trains_in(world, "literal", Mode.FP32)
+    assert requested(world) == ["literal", "hot-0"]
+
+
+def test_who_was_never_moved_takes_up_no_room_though_nothing_is_known_of_it() -> None:
+    world = begun(batch=0.2)
+    world.add("bystander")
+    world.unobservable = {"bystander"}
+    assert requested(world) == ["bystander", "hot-0"]

@@ -5,27 +5,27 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
-from precision_operator.api.status import Member, Phase
+from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.core.canary import choose, depth, difference, trouble
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.gates import Closed
 from precision_operator.core.model import Request
 from precision_operator.core.triggers import Trigger
-from tests.property.test_awkward_histories import until
-from tests.property.test_canary import MILD, by_canary, canary_of, compared
-from tests.property.test_story import promoted
-from tests.property.test_strategies import QUICK
-from tests.property.world import World
+from tests.support.fleets import promoted, until
+from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
+from tests.support.views import keys
 
 ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def reading(world: World) -> float | Closed:
@@ -47,7 +47,7 @@ def begun(breached: int, **canary: object) -> World:
     world.run(20)
     assert len(world.really_in(Mode.FP16)) == 20
     world.bad = dict.fromkeys(sorted(world.workloads)[:breached], MILD)
-    until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     return world
 
 
@@ -77,7 +77,7 @@ def test_labels_that_reach_all_of_the_breached_or_none_leave_the_choice_to_the_s
         observe = world.observe
         world.observe = lambda observe=observe, nodes=nodes: replace(observe(), canary_nodes=nodes)  # type: ignore
         world.bad = dict.fromkeys(("hot-0", "hot-1", "hot-3"), MILD)
-        until(world, lambda w: w.status.phase is Phase.ROLLING_BACK, seconds=15.0)
+        until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
         assert len(canary_of(world)) == 1
 
 
@@ -113,7 +113,7 @@ def test_the_worst_signal_speaks_for_a_workload_and_one_unknown_signal_makes_it_
     assert trouble(facts(world), view[rest]) == pytest.approx(0.4)
     world.bad[rest] = {Signal.DIVERGENCE: math.nan}
     assert trouble(facts(world), view[rest]) == 1.0
-    world.blind.add(rest)
+    world.unobservable.add(rest)
     assert trouble(facts(world), view[rest]) is None
 
 
@@ -121,47 +121,44 @@ def test_the_rest_are_the_breached_that_still_train_in_reduced_precision() -> No
     world = by_canary()
     compared(world)
     assert reading(world) == 1.0
-    incident = world.status.incident
-    assert incident is not None
-    others = [name for name in incident.workloads if name not in canary_of(world)]
-    world.bad = dict.fromkeys(others[:1], MILD)
+    others = [found for found in world.state.breached if found not in world.state.canary]
+    world.bad = {name_of(others[0]): MILD}
     assert reading(world) == pytest.approx(1.0 / len(others))
-    only = replace(incident, workloads=(*canary_of(world), others[0]))
-    world.status = replace(world.status, incident=only)
+    world.state = replace(world.state, breached=(*world.state.canary, others[0]))
     assert reading(world) == 1.0
-    world.status = replace(world.status, incident=replace(incident, workloads=tuple(canary_of(world))))
+    world.state = replace(world.state, breached=world.state.canary)
     assert why(world) == "NothingToCompare"
 
 
 def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
     world = compared(by_canary())
     rest = sorted(set(world.workloads) - canary_of(world))
-    world.blind = set(rest[:2])
+    world.unobservable = set(rest[:2])
     assert reading(world) == 1.0
-    world.blind = set(rest[:3])
+    world.unobservable = set(rest[:3])
     found = reading(world)
     assert isinstance(found, Closed)
     assert found.reason == "CanaryUnknown"
     assert f"no believable data for {rest[0]}, {rest[1]}, {rest[2]}:" in found.message
-    world.blind = canary_of(world)
+    world.unobservable = canary_of(world)
     assert why(world) == "AwaitingAcknowledgement"
 
 
 def test_without_a_pod_of_the_canary_nothing_is_compared() -> None:
     world = compared(by_canary())
-    world.status = replace(world.status, canary=(Member("gone", "uid-gone"),))
+    world.state = replace(world.state, canary=keys("gone"))
     assert why(world) == "CanaryGone"
 
 
 def test_written_and_acknowledged_is_what_the_fleet_is_not_its_canary() -> None:
     world = compared(by_canary())
-    incident = world.status.incident
+    incident = world.state.incident
     assert incident is not None
     assert (incident.last_patch_at, incident.last_ack_at) == (None, None)
 
 
 def hot_1_is(world: World, **fields: object) -> None:
-    """Other pods of one workload, and its process in what they were told."""
+    """Other pods of one workload, and its process in what they were asked for."""
     view = world.workloads["hot-1"]
     pods = tuple(replace(pod, **fields) for pod in view.pods)  # type: ignore[arg-type]
     world.workloads["hot-1"] = replace(view, pods=pods)
@@ -183,8 +180,30 @@ def test_a_canary_needs_another_breached_workload_that_still_trains_in_reduced_p
 ) -> None:
     world = promoted()
     hot_1_is(world, **fields)
-    uids = tuple((name, world.workloads[name].uid) for name in breached)
-    trigger = Trigger(Severity.P2, Scope.FLEET, "OverflowRateHigh", "", uids, world.now, Strategy.CANARY)
+    trigger = Trigger(Severity.P2, Scope.FLEET, "OverflowRateHigh", "", keys(*breached), world.now, Strategy.CANARY)
     chosen = choose(facts(world), trigger)
     assert bool(chosen) is compared_at_all
-    assert {member.name for member in chosen} <= set(breached)
+    assert set(chosen) <= set(keys(*breached))
+
+
+def test_two_kinds_with_the_same_name_are_compared_as_two() -> None:
+    world = compared(by_canary())
+    found = facts(world)
+    other = next(w for w in found.workloads if w.key in world.state.breached and w.key not in world.state.canary)
+    world.bad = {other.name: MILD}
+    twin = replace(other, key=f"apps/StatefulSet/{other.name}")
+    seen = world.observe()
+    world.state = replace(world.state, breached=(*world.state.canary, other.key, twin.key))
+    both = look(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
+    assert difference(both) == 1.0
+
+
+def test_a_rollback_canary_leaves_those_alone_that_were_rolled_back_by_themselves_before() -> None:
+    world = promoted(rollback={**QUICK, "strategies": {"P2": "Canary"}, "fleetShare": 0.5})
+    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
+    world.run(3)
+    world.bad = dict.fromkeys(set(world.workloads) - {"hot-2"}, MILD)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
+    assert ([h.name for h in world.state.held], "hot-2" in canary_of(world)) == (["hot-2"], False)
+    world.run(3)
+    assert world.really_in(Mode.FP32) == {"hot-2", *canary_of(world)}

@@ -1,244 +1,267 @@
-"""What a decision says around its phase: counts, times, conditions, when to look again; deletion; generations."""
+"""What a decision says around its phase: counts, times, conditions, when to look again, generations."""
 
 from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Status
-from precision_operator.contract import FINALIZER
-from precision_operator.core.actions import GuardPolicy, Notify, ReleasePolicy, RequestPod, Restore
-from precision_operator.core.decide import IDLE_SECONDS, RELEASE_AFTER_SECONDS
-from tests.property.policies import FAST, policy
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
+from precision_operator.api.state import Phase
+from precision_operator.api.summary import Summary
+from precision_operator.core.actions import DeleteAssignment, DeletePod, Notify, RequestPod
+from precision_operator.core.decide import IDLE_SECONDS, decide
+from precision_operator.core.model import RefusedWrite, Request
+from tests.support.fleets import NAN, answer, change, condition, fleet, promoted, respec
+from tests.support.views import keys
 
 INTERVAL = 15.0
 
 
-def condition(status: Status, kind: str) -> tuple[str, str]:
-    (found,) = [c for c in status.conditions if c.type == kind]
+def shown(world: World, kind: str) -> tuple[str, str]:
+    found = condition(world, kind)
     return found.status, found.reason
-
-
-def deleted(world: World, *, after: float = 0.0) -> World:
-    world.policy = replace(world.policy, deleted_at=world.now - after, finalizers=(FINALIZER,))
-    return world
 
 
 def test_pending_shows_no_step_and_counts_the_fleet() -> None:
     world = fleet(suspend=True)
-    status = world.step().status
-    assert (status.step, status.weight, status.total, status.moved) == ("", 0, 6, 0)
-    assert condition(status, "Progressing") == ("False", "Suspended")
-    assert condition(status, "GateClosed")[0] == "False"
+    summary = world.step().summary
+    assert (summary.step, summary.weight, summary.total, summary.moved) == ("", 0, 6, 0)
+    assert shown(world, "Progressing") == ("False", "Suspended")
+    assert shown(world, "AdmissionEnforced") == ("False", "NotEnforcing")
 
 
 def test_an_edge_is_looked_after_at_once_and_a_wait_at_the_interval() -> None:
     world = fleet()
     started = world.step()
-    assert started.status.phase is Phase.PROGRESSING
+    assert started.state.phase is Phase.PROGRESSING
     assert started.wake_at == 1000.0
     waiting = world.step()
-    assert waiting.status.transition_id == started.status.transition_id
+    assert waiting.state.transition_id == started.state.transition_id
     assert waiting.wake_at == 1000.0 + INTERVAL + INTERVAL
 
 
-def test_suspended_and_settled_fleets_are_looked_at_rarely() -> None:
+def test_suspended_and_held_fleets_are_looked_at_rarely_once_nothing_of_them_restarts() -> None:
     assert fleet(suspend=True).decide().wake_at == 1000.0 + IDLE_SECONDS
     world = promoted()
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
-    while (decision := world.step()).status.incident is None or decision.status.incident.settled_at is None:
+    while (decision := world.step()).state.phase is not Phase.HELD or decision.state.restarts:
         assert decision.wake_at <= world.now
-    assert decision.wake_at == world.now - INTERVAL + IDLE_SECONDS
+    world.step()
+    assert world.decide().wake_at == world.now + IDLE_SECONDS
 
 
 def test_steps_say_where_the_rollout_is_and_edges_are_counted_and_dated() -> None:
     world = fleet()
     seen = {}
     for _ in range(30):
-        before = world.status
+        before = world.state
         world.step()
-        status = world.status
-        if (status.phase, status.step_index) != (before.phase, before.step_index):
-            assert status.transition_id == before.transition_id + 1
-            seen[status.step] = status.weight
+        state = world.state
+        if (state.phase, state.step_index) != (before.phase, before.step_index):
+            assert state.transition_id == before.transition_id + 1
+            seen[world.summary.step] = world.summary.weight
         else:
-            assert status.transition_id == before.transition_id
-        changed = status.phase is not before.phase
-        assert status.phase_since == (world.now - INTERVAL if changed else before.phase_since)
+            assert state.transition_id == before.transition_id
+        changed = state.phase is not before.phase
+        assert state.phase_since == (world.now - INTERVAL if changed else before.phase_since)
     assert seen == {"1/3 20%": 20, "2/3 60%": 60, "3/3 100%": 100}
-    assert world.status.observed_generation == 1
+    assert world.state.observed_generation == 1
 
 
-def test_moved_counts_acknowledgements_on_the_way_and_orders_at_rest() -> None:
+def test_moved_counts_acknowledgements_while_moving_and_requests_at_rest() -> None:
     world = fleet()
     world.step()
-    assert (world.status.moved, world.status.total) == (0, 6)
+    assert (world.summary.moved, world.summary.total) == (0, 6)
     world.run(2)
-    assert world.status.moved == 1
+    assert world.summary.moved == 1
     world.run(30)
-    assert world.status.moved == 6
-    world.down = True
+    assert world.summary.moved == 6
+    world.metrics_away = True
     world.step()
-    assert world.status.moved == 6
-    world.down = False
+    assert world.summary.moved == 6
+    world.metrics_away = False
     world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
     world.run(3)
-    assert (world.status.moved, world.status.breached) == (5, 1)
+    assert (world.summary.moved, world.summary.breached, world.summary.held) == (5, 1, 1)
     world.bad["hot-3"] = {Signal.OVERFLOW: 0.6}
     world.run(10)
-    assert world.status.phase is Phase.HELD
-    assert (world.status.moved, world.status.weight, world.status.step) == (6, 0, "")
+    assert world.state.phase is Phase.HELD
+    assert (world.summary.moved, world.summary.weight, world.summary.step) == (6, 0, "")
 
 
 def test_silence_is_dated_from_its_beginning_and_forgotten_at_its_end() -> None:
     world = promoted()
-    assert world.status.no_data_since is None
-    world.blind.add("hot-1")
+    assert world.state.no_data_since is None
+    world.unobservable.add("hot-1")
     world.step()
     began = world.now - INTERVAL
     world.run(4)
-    assert (world.status.no_data_since, world.status.unknown) == (began, 1)
-    assert condition(world.status, "MetricsAvailable") == ("False", "NoSamples")
-    world.blind.clear()
+    assert (world.state.no_data_since, world.summary.unknown) == (began, 1)
+    assert shown(world, "MetricsAvailable") == ("False", "NoSamples")
+    world.unobservable.clear()
     world.step()
-    assert (world.status.no_data_since, world.status.unknown) == (None, 0)
-    assert condition(world.status, "MetricsAvailable")[0] == "True"
-    world.down = True
+    assert (world.state.no_data_since, world.summary.unknown) == (None, 0)
+    assert shown(world, "MetricsAvailable")[0] == "True"
+    world.metrics_away = True
     world.step()
-    assert world.status.no_data_since == world.now - INTERVAL
-    assert condition(world.status, "MetricsAvailable") == ("False", "MetricsUnavailable")
+    assert world.state.no_data_since == world.now - INTERVAL
+    assert shown(world, "MetricsAvailable") == ("False", "MetricsUnavailable")
 
 
 def test_no_data_rolls_back_past_its_limit_only_where_the_policy_says_so() -> None:
     rules = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s"}
     for choice, phase in (("Hold", Phase.HEALTHY), ("Rollback", Phase.ROLLING_BACK)):
         world = promoted(evaluation={**rules, "onNoData": choice})
-        world.down = True
+        world.metrics_away = True
         world.run(4)
-        assert world.status.phase is Phase.HEALTHY
+        assert world.state.phase is Phase.HEALTHY
         world.step()
-        assert world.status.phase is phase
-    assert world.status.incident is not None
-    assert (world.status.reason, world.status.incident.detected_at) == ("NoData", world.now - 5 * INTERVAL)
+        assert world.state.phase is phase
+    assert world.state.incident is not None
+    assert (world.state.reason, world.state.incident.detected_at) == ("NoData", world.now - 5 * INTERVAL)
 
 
-def test_suspend_is_said_while_it_lasts_and_no_longer() -> None:
+def test_suspend_is_shown_while_it_lasts_and_no_longer_and_nothing_is_written_meanwhile() -> None:
     world = promoted()
-    spec = world.policy.spec
-    world.policy = replace(world.policy, spec=replace(spec, suspend=True))
-    assert world.step().status.reason == "Suspended"
-    assert world.status.phase is Phase.HEALTHY
-    world.policy = replace(world.policy, spec=spec)
-    assert world.step().status.reason == "Resumed"
+    respec(world, suspend=True)
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    commits, generation = world.commits, world.state.generation
+    assert world.step().summary.reason == "Suspended"
+    world.run(5)
+    assert (world.state.phase, world.state.generation) == (Phase.HEALTHY, generation)
+    assert world.commits - commits <= 3, "what was seen is recorded, and then no more"
+    assert len(world.really_in(Mode.FP16)) == 6
+    respec(world, suspend=False)
+    assert world.step().state.phase is Phase.ROLLING_BACK
 
 
-def test_events_tell_an_edge_once() -> None:
+def test_an_edge_is_one_event() -> None:
     world = fleet()
     assert [a.reason for a in world.step().actions if isinstance(a, Notify)] == ["RolloutStarted"]
     assert [a for a in world.step().actions if isinstance(a, Notify)] == []
 
 
+def test_a_steady_fleet_costs_no_commit_no_summary_and_no_write_on_a_pod() -> None:
+    for world in (promoted(), held_fleet()):
+        before = (world.commits, world.summaries, world.writes)
+        world.run(20)
+        assert (world.commits, world.summaries, world.writes) == before
+
+
+def held_fleet() -> World:
+    world = promoted()
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    world.run(30)
+    assert world.state.phase is Phase.HELD
+    return world
+
+
 def test_who_decided_is_written_only_with_a_decision() -> None:
     world = promoted()
-    writer, epoch = world.status.writer, world.status.epoch
+    writer, epoch = world.state.writer, world.state.epoch
     assert (writer, epoch) == ("test", 1)
     observed = replace(world.observe(), writer="next", epoch=2)
     world.observe = lambda: observed  # type: ignore[method-assign]
-    assert (world.decide().status.writer, world.decide().status.epoch) == (writer, epoch)
+    assert (world.decide().state.writer, world.decide().state.epoch) == (writer, epoch)
 
 
-def test_a_request_outranks_what_an_earlier_policy_wrote() -> None:
-    world = fleet()
-    generations = {"hot-0": "41"}
-    for name, raw in generations.items():
-        world.workloads[name] = replace(world.workloads[name], generation_raw=raw, has_original=True)
-    world.run(3)
-    assert world.status.generation > 41
+def test_a_request_outranks_what_a_pod_carries() -> None:
     world = promoted()
-    world.status = replace(world.status, generation=0)  # a status that was lost and is not believed
+    world.state = replace(world.state, generation=0)  # a state that was lost and is not believed
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
     decision = world.decide()
-    for action in decision.actions:
-        if isinstance(action, RequestPod) and action.pod.request is not None:
-            assert action.generation > action.pod.request.generation
-    assert decision.status.generation > 0
+    asked = [action for action in decision.actions if isinstance(action, RequestPod)]
+    assert len(asked) == 5
+    for action in asked:
+        assert action.pod.request is not None
+        assert action.generation > action.pod.request.generation
+    assert decision.state.generation > 0
 
 
-@pytest.mark.parametrize(
-    ("deletion", "finalizers", "expected"),
-    [
-        ("Restore", (), [GuardPolicy()]),
-        ("Restore", (FINALIZER,), []),
-        ("Leave", (), []),
-        ("Leave", (FINALIZER,), [ReleasePolicy()]),
-    ],
-)
-def test_the_finalizer_stands_only_where_a_deletion_must_restore(
-    deletion: str, finalizers: tuple[str, ...], expected: list[object]
-) -> None:
-    world = fleet(suspend=True, deletionPolicy=deletion)
-    world.policy = replace(world.policy, finalizers=finalizers)
-    assert [a for a in world.decide().actions if isinstance(a, GuardPolicy | ReleasePolicy)] == expected
+def test_a_pod_that_a_later_generation_took_elsewhere_is_asked_under_one_that_outranks_it() -> None:
+    world = promoted()
+    (pod,) = world.workloads["hot-2"].pods
+    change(world, "hot-2", pods=(replace(pod, request=Request(50, Mode.FP32)),))
+    world.modes[pod.name] = (Mode.FP32, 50)
+    world.step()
+    assert (world.modes[pod.name], world.state.generation) == ((Mode.FP16, 51), 51)
 
 
-def test_a_deleted_policy_of_which_nothing_is_asked_is_left_alone() -> None:
-    world = deleted(promoted(**{**FAST, "deletionPolicy": "Restore"}))
-    world.policy = replace(world.policy, finalizers=())
-    decision = world.decide()
-    assert (decision.actions, decision.status) == ((), world.status)
-
-
-def test_a_deletion_restores_what_was_changed_then_lets_go() -> None:
-    world = deleted(promoted(deletionPolicy="Restore"))
-    world.down = True
-    first = world.decide()
-    assert {a.workload.name for a in first.actions if isinstance(a, Restore)} <= set(world.workloads)
-    assert first.wake_at == world.now + 1.0
-    world.run(5, 1.0)
-    assert world.policy.finalizers == ()
-    assert not [w for w in world.workloads.values() if w.has_original]
-    assert all(w.template_mode is Mode.FP32 for w in world.workloads.values())
-
-
-def test_a_deletion_restores_within_the_budget_and_idle_workloads_at_once() -> None:
-    world = promoted(deletionPolicy="Restore")
-    world.restart_slots = 1
-    world.workloads["hot-4"] = replace(world.workloads["hot-4"], replicas=0, pods=())
-    names = [a.workload.name for a in deleted(world).decide().actions if isinstance(a, Restore)]
-    assert names == ["hot-0", "hot-4"]
-
-
-def test_a_deletion_does_not_wait_for_ever() -> None:
-    world = promoted(deletionPolicy="Restore")
-    world.restart_slots = 0
-    assert deleted(world, after=RELEASE_AFTER_SECONDS).decide().actions == ()
-    late = deleted(world, after=RELEASE_AFTER_SECONDS + 1).decide().actions
-    assert [getattr(action, "reason", "") for action in late] == ["RestoreIncomplete", ""]
-    assert late[-1] == ReleasePolicy()
-
-
-def test_a_policy_that_leaves_is_let_go_at_once() -> None:
-    assert deleted(promoted()).decide().actions == (ReleasePolicy(),)
+def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignment_and_events() -> None:
+    """No template is written, and no object but pods, the assignment and Events."""
+    kinds = set[type]()
+    for world in (fleet(), promoted(), promoted(), held_fleet()):
+        kinds |= {type(action) for _ in range(30) for action in world.step().actions}
+        world.bad = dict.fromkeys(world.workloads, NAN)
+        kinds |= {type(action) for _ in range(10) for action in world.step().actions}
+        answer(world, "retry")
+        kinds |= {type(action) for _ in range(10) for action in world.step().actions}
+        respec(world, hold_on_delete=False)
+        world.step()
+        world.delete_policy()
+        kinds |= {type(action) for _ in range(3) for action in world.step().actions}
+    assert kinds == {RequestPod, DeletePod, DeleteAssignment, Notify}
 
 
 def test_policies_of_nothing_wait_and_say_what_is_missing() -> None:
     world = World(policy(**FAST))
-    assert world.step().status.reason == "NoWorkloads"
+    assert world.step().summary.reason == "NoWorkloads"
     world.add("plain", hot=False)
     world.workloads["plain"] = replace(world.workloads["plain"], literal=False)
-    status = world.step().status
-    assert (status.phase, status.reason) == (Phase.PENDING, "Undeliverable")
-    assert condition(status, "Accepted") == ("False", "Undeliverable")
-    world.down = True
+    summary = world.step().summary
+    assert (summary.phase, summary.reason) == (Phase.PENDING, "Undeliverable")
+    assert "plain" in summary.message
+    assert shown(world, "Accepted") == ("False", "Undeliverable")
+    world.metrics_away = True
     world.add("hot")
-    assert world.step().status.reason == "MetricsUnavailable"
-    world.down = False
-    world.blind.add("hot")
-    assert world.step().status.reason == "NoSamples"
-    world.blind.clear()
-    status = world.step().status
-    assert status.phase is Phase.PROGRESSING
-    assert condition(status, "Accepted") == ("True", "Undeliverable")
+    assert world.step().summary.reason == "MetricsUnavailable"
+    world.metrics_away = False
+    world.unobservable.add("hot")
+    assert world.step().summary.reason == "NoSamples"
+    world.unobservable.clear()
+    assert world.step().state.phase is Phase.PROGRESSING
+    assert shown(world, "Accepted") == ("True", "Undeliverable")
+
+
+def test_writes_that_the_api_server_refuses_are_shown_and_change_no_decision() -> None:
+    world = promoted()
+    observe, refused = world.observe, (RefusedWrite("RequestPod hot-1-2", "Forbidden"),)
+    world.observe = lambda: replace(observe(), refused=refused)  # type: ignore[method-assign]
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    world.step()
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert shown(world, "WritesAccepted") == ("False", "Forbidden")
+    assert "RequestPod hot-1-2" in condition(world, "WritesAccepted").message
+    world.observe = observe  # type: ignore[method-assign]
+    world.step()
+    assert shown(world, "WritesAccepted") == ("True", "WritesAccepted")
+
+
+def test_workloads_that_an_older_policy_selects_are_shown_with_its_name() -> None:
+    world = fleet()
+    observe = world.observe
+    world.observe = lambda: replace(observe(), contested=(("vit", "elder"),))  # type: ignore[method-assign]
+    world.step()
+    assert shown(world, "Accepted") == ("True", "PolicyConflict")
+    assert "vit (elder)" in condition(world, "Accepted").message
+    assert world.state.phase is Phase.PROGRESSING
+
+
+@pytest.mark.parametrize("forged", [Summary(), Summary(phase=Phase.HELD, transition_id=99, assignment="fleet")])
+def test_what_stands_in_the_policys_status_changes_no_decision(forged: Summary) -> None:
+    world = promoted()
+    world.bad = {"hot-1": NAN}
+    expected = world.decide()
+    world.summary = forged
+    assert world.decide() == expected
+
+
+def test_the_same_input_gives_the_same_decision() -> None:
+    world = promoted()
+    world.bad = {"hot-1": NAN, "literal": NAN}
+    seen = world.observe()
+    first, again = (decide(world.policy, world.state, seen, world.now) for _ in range(2))
+    assert first == again
+    assert first.state.breached == keys("hot-1", "literal")

@@ -4,89 +4,92 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
-from precision_operator.core.facts import Facts, look
-from precision_operator.core.model import PodView
-from precision_operator.core.progress import progress_of
-from tests.property.test_awkward_histories import answer, change, crash
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
+from precision_operator.core.facts import Facts, look, observed_mode
+from precision_operator.core.model import PodSignals, PodView
+from tests.support.fleets import answer, change, fleet, held_names, promoted
+from tests.support.views import key, literal, pod, reported
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def undeclared(world: World, name: str, *hot: bool) -> None:
     """A workload whose template has lost the contract, its pods as they were."""
     pods = tuple(PodView(f"{name}-{n}", f"{name}-{n}", hot=one, started_mode=Mode.FP16) for n, one in enumerate(hot))
-    world.modes.update({pod.name: (Mode.FP16, 0) for pod in pods})
-    change(world, name, hot=False, literal=False, pods=pods, replicas=len(pods), updated_replicas=len(pods))
+    world.modes.update({view.name: (Mode.FP16, 0) for view in pods})
+    change(world, name, hot=False, literal=False, pods=pods, replicas=len(pods))
 
 
-def test_of_workloads_without_the_contract_those_with_a_pod_that_listens_can_be_rescued() -> None:
+def test_of_workloads_without_the_contract_those_with_a_pod_that_reads_requests_can_be_rescued() -> None:
     world = fleet()
     undeclared(world, "hot-0", False)
     undeclared(world, "hot-1", True, False)
     found = facts(world)
-    assert found.stuck == ("hot-0", "hot-1")
+    assert found.stuck == (key("hot-0"), key("hot-1"))
     assert [w.name for w, _ in found.rescuable] == ["hot-1"]
+
+
+def test_of_two_kinds_with_the_same_name_only_the_one_that_cannot_be_moved_is_stuck() -> None:
+    world = fleet()
+    undeclared(world, "hot-0", True)
+    twin = replace(world.workloads["hot-1"], key="apps/StatefulSet/hot-0")
+    seen = world.observe()
+    found = look(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
+    assert found.stuck == (key("hot-0"),)
+    assert [w.key for w, _ in found.rescuable] == [key("hot-0")]
+    assert twin.key in {w.key for w, _ in found.movable}
 
 
 def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> None:
     world = fleet()
     undeclared(world, "hot-0", False)
-    assert "hot-0" not in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, ())}
+    assert key("hot-0") not in facts(world).in_cohort(len(facts(world).stages) - 1, ())
     world = promoted()
-    members = world.status.members
+    members = world.state.members
     undeclared(world, "hot-0", False)
-    assert "hot-0" in {m.name for m in facts(world).in_cohort(len(facts(world).stages) - 1, members)}
-
-
-def test_a_workload_whose_pods_have_not_come_yet_has_acknowledged_nothing() -> None:
-    view = replace(fleet().workloads["hot-0"], pods=(), updated_replicas=0)
-    coming = progress_of(view, frozenset({Mode.FP32}), None, Delivery.HOT)
-    assert (coming.told, coming.acknowledged, coming.settled) == (False, False, True)
-    assert progress_of(replace(view, replicas=0), frozenset({Mode.FP32}), None, Delivery.HOT).acknowledged
+    assert key("hot-0") in facts(world).in_cohort(len(facts(world).stages) - 1, members)
 
 
 def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer() -> None:
     world = promoted()
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(4)
-    incident, window = world.status.incident, world.policy.spec.evaluation.window_seconds
+    incident, window = world.state.incident, world.policy.spec.evaluation.window_seconds
     assert incident is not None
     for ago, clear in ((window - 1.0, False), (window, True)):
         last = replace(incident, decided_at=world.now - 2 * window, last_ack_at=world.now - ago)
-        world.status = replace(world.status, incident=last)
+        world.state = replace(world.state, incident=last)
         assert facts(world).window_clear is clear
 
 
 def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been_read() -> None:
     world = promoted()
-    assert look(world.policy, world.status, replace(world.observe(), evaluation=None), world.now).window_clear
+    assert look(world.policy, world.state, replace(world.observe(), evaluation=None), world.now).window_clear
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(4)
     world.bad, world.now = {}, world.now + 3600.0
     answer(world, "retry")
     unread = replace(world.observe(), evaluation=None)
-    assert [h.name for h in decide(world.policy, world.status, unread, world.now).status.held] == ["hot-2"]
-    assert world.decide().status.held == ()
+    assert [h.name for h in decide(world.policy, world.state, unread, world.now).state.held] == ["hot-2"]
+    assert world.decide().state.held == ()
 
 
 def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_show_the_old_precision() -> None:
     world = fleet()
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads) - {"literal"}
     world.run(2, 1.0)
-    (member,) = world.status.members
-    assert world.status.phase is Phase.PROGRESSING
-    assert world.step(1.0).status.failing == (), "told, and merely slow to answer"
-    crash(world, member.name)
-    assert (world.step(1.0).status.phase, world.status.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
+    (member,) = world.state.members
+    assert world.state.phase is Phase.PROGRESSING
+    assert world.step(1.0).state.failing == (), "asked, and merely slow to acknowledge"
+    world.crash(member.rpartition("/")[2])
+    assert (world.step(1.0).state.phase, world.state.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
 
 
 @pytest.mark.parametrize(
@@ -97,22 +100,66 @@ def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_aske
 ) -> None:
     """``promoteBelow: null``: not breached is enough."""
     world = fleet(criteria={"failures": {"promoteBelow": level}}, reenable={"success": 0.9})
-    world.status = replace(world.status, attempts=attempts)
+    world.state = replace(world.state, attempts=attempts)
     assert facts(world).promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("up", [0, 1, 2])
-def test_a_workload_of_which_one_pod_is_still_up_is_guarded_and_its_template_follows_once_both_are_down(
-    up: int,
-) -> None:
-    """Of a fleet whose target has changed: nobody is a member, and what was moved is looked after all the same."""
+def test_a_workload_that_is_assigned_reduced_precision_is_guarded_though_it_is_no_member() -> None:
+    """Of a fleet whose target has changed nobody is a member, and what was moved is looked after all the same."""
     world = promoted()
-    world.status = replace(world.status, members=())
-    pods = tuple(
-        PodView(f"hot-0-{n}", f"pod-{n}", hot=True, started_mode=Mode.FP16 if n < up else Mode.FP32) for n in range(2)
-    )
-    change(world, "hot-0", pods=pods, replicas=2, updated_replicas=2)
-    world.modes.update({pod.name: (pod.started_mode or Mode.FP32, 0) for pod in pods})
-    found = facts(world)
-    assert ("hot-0" in {w.name for w, _ in found.residual}) == (up > 0)
-    assert found.lags(world.workloads["hot-0"]) == (up == 0)
+    world.state = replace(world.state, members=())
+    assert {w.name for w, _ in facts(world).residual} == set(world.workloads)
+    assert {v.workload.name for v in facts(world).verdicts} == set(world.workloads)
+    world.scale("hot-0", 0)
+    assert "hot-0" not in {w.name for w, _ in facts(world).residual}
+    new_only = replace(world.policy, spec=replace(world.policy.spec, delivery=Delivery.NEW_ONLY))
+    assert look(new_only, world.state, world.observe(), world.now).residual == ()
+
+
+FP16, FP32 = pod("a", hot=False, started_mode=Mode.FP16), pod("b", hot=False, started_mode=Mode.FP32)
+UNKNOWN = pod("c", hot=False, started_mode=None)
+
+
+@pytest.mark.parametrize(
+    ("pods", "said", "mode"),
+    [
+        ((FP32,), {}, Mode.FP32),
+        ((FP32, FP16), {}, Mode.FP16),
+        ((FP16,), {"a": Mode.FP32}, Mode.FP32),
+        ((FP32,), {"b": Mode.BF16}, Mode.BF16),
+        ((UNKNOWN,), {}, None),
+        ((UNKNOWN, FP16), {}, None),
+        ((UNKNOWN,), {"c": Mode.FP16}, Mode.FP16),
+        ((replace(UNKNOWN, pending=True),), {}, Mode.BF16),
+        ((replace(FP16, crashing=True), FP32), {}, Mode.FP32),
+        ((replace(FP16, terminating=True),), {}, Mode.BF16),
+        ((), {}, Mode.BF16),
+    ],
+    ids=[
+        "its environment says it",
+        "of several the least safe",
+        "its process knows better",
+        "its process has fallen back",
+        "its environment refers to something",
+        "one of two is not known",
+        "its process says it",
+        "what has not started trains in nothing",
+        "what crashes trains in nothing",
+        "what leaves trains in nothing soon",
+        "nothing runs",
+    ],
+)
+def test_a_workload_is_observed_by_its_processes_then_by_what_its_pods_were_started_in(
+    pods: tuple[PodView, ...], said: dict[str, Mode], mode: Mode | None
+) -> None:
+    seen = reported(**{name: PodSignals(found, 0) for name, found in said.items()})
+    assert observed_mode(literal(pods=pods), seen, idle=Mode.BF16) is mode
+
+
+def test_a_held_workload_keeps_its_place_in_no_cohort() -> None:
+    world = promoted()
+    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
+    world.run(2)
+    assert held_names(world) == {"hot-2"}
+    assert key("hot-2") not in facts(world).in_cohort(len(facts(world).stages) - 1, ())
+    assert "hot-2" not in {w.name for w, _ in facts(world).members}

@@ -1,21 +1,21 @@
-"""How a rollback is followed to its end: from when an answer is due, who is excused from it, what is told and when."""
+"""How a rollback is followed to its end: from when an acknowledgement is due, who is excused, which Events are sent."""
 
 from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Severity, Strategy
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.followup import follow, hurry_from
-from precision_operator.core.model import PodView, Request
-from tests.property.test_awkward_histories import change
-from tests.property.test_story import promoted
-from tests.property.world import World
+from precision_operator.core.model import Request
+from tests.support.fleets import change, promoted
+from tests.support.views import pod
 
 TIMEOUT, IN_FLIGHT, DEADLINE = 45.0, 60.0, 1800.0
 RULES = {"ackTimeout": "45s", "gradual": {"inFlight": "60s"}}
@@ -37,7 +37,7 @@ INCIDENT = Incident(
 def facts(world: World, *, after: float) -> Facts:
     """What is known so many seconds after the decision."""
     world.now = DECIDED + after
-    return look(world.policy, world.status, world.observe(), world.now)
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,22 @@ def test_a_canary_is_not_restarted_for_want_of_an_answer_before_its_runs_in_flig
         assert follow(found, incident, found.movable).escalate is escalates
 
 
-def gang(world: World, *, crashing: bool) -> None:
-    """hot-0 has two pods that were told FP32 and do not say that they train in it; one of them may crash in a loop."""
-    told = PodView("a", "uid-a", hot=True, request=Request(9, Mode.FP32), ready=True)
+def group(world: World, *, crashing: bool) -> None:
+    """hot-0 has two pods that were asked for FP32 and do not report it; one of them may crash in a loop."""
+    asked = pod("a", request=Request(9, Mode.FP32))
     world.modes.update(a=(Mode.FP16, 1), b=(Mode.FP16, 1))
-    pods = (told, replace(told, name="b", uid="uid-b", ready=not crashing, crashing=crashing))
-    change(world, "hot-0", pods=pods, replicas=2, updated_replicas=2)
+    pods = (asked, replace(asked, name="b", uid="uid-b", ready=not crashing, crashing=crashing))
+    change(world, "hot-0", pods=pods, replicas=2)
 
 
-def test_a_gang_of_which_one_pod_crashes_trains_in_nothing_and_is_waited_for_until_the_timeout_only() -> None:
+def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waited_for_until_the_timeout_only() -> None:
     world = promoted(rollback=RULES)
-    gang(world, crashing=True)
+    group(world, crashing=True)
     for after, waited in ((TIMEOUT, True), (TIMEOUT + 1.0, False)):
         found = facts(world, after=after)
         mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
         assert (follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None) is waited
-    gang(world, crashing=False)
+    group(world, crashing=False)
     found = facts(world, after=TIMEOUT + 1.0)
     mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
@@ -88,21 +88,19 @@ def test_a_gang_of_which_one_pod_crashes_trains_in_nothing_and_is_waited_for_unt
 
 def test_a_deadline_that_is_missed_is_told_once_while_one_workload_after_the_other_still_answers() -> None:
     world = promoted()
-    world.deaf = set(world.workloads)
-    world.restart_slots = 0
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
     world.step()
-    told: list[Notify] = []
-    silent: list[int] = []
+    world.unobservable = set(world.workloads)
+    events: list[Notify] = []
+    missing: list[int] = []
     nobody = [""] * 25  # for longer than the deadline is
     for answering in (*nobody, "hot-0", "hot-1", "hot-2"):
-        world.deaf.discard(answering)
-        world.train()
-        told += [action for action in world.step().actions if isinstance(action, Notify)]
-        silent.append(len(world.status.unacknowledged))
-    assert world.status.phase is Phase.ROLLING_BACK
-    assert silent[-4:] == [6, 5, 4, 3], "each answer is a change of the status"
-    assert [(event.reason, event.warning) for event in told] == [
+        world.unobservable.discard(answering)
+        events += [action for action in world.step().actions if isinstance(action, Notify)]
+        missing.append(len(world.summary.unacknowledged))
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert missing[-4:] == [6, 5, 4, 3]
+    assert [(event.reason, event.warning) for event in events] == [
         ("RollbackEscalated", True),
         ("DeadlineExceeded", True),
     ]
@@ -116,20 +114,20 @@ def test_a_deadline_is_missed_after_its_last_moment(after: float, reason: str) -
     assert waiting.reason == reason
 
 
-def test_all_are_patched_when_the_last_of_those_who_are_waited_for_has_been_told() -> None:
+def test_all_are_patched_when_the_last_of_those_who_are_waited_for_has_been_asked() -> None:
     world = promoted(rollback=RULES)
-    gang(world, crashing=False)
+    group(world, crashing=False)
     incident = replace(INCIDENT, last_patch_at=None)
     found = facts(world, after=5.0)
     assert follow(found, incident, found.movable).incident.last_patch_at is None
-    told = [(w, d) for w, d in found.movable if w.name == "hot-0"]
-    assert follow(found, incident, told).incident.last_patch_at == DECIDED + 5.0
+    asked = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+    assert follow(found, incident, asked).incident.last_patch_at == DECIDED + 5.0
 
 
 @pytest.mark.parametrize("unread", ["nothing was read yet", "Prometheus is away"])
 def test_while_no_acknowledgement_can_be_read_it_says_so_and_restarts_nobody_before_the_deadline(unread: str) -> None:
     world = promoted(rollback=RULES)
-    world.down = True
+    world.metrics_away = True
     for after, escalates in ((DEADLINE, False), (DEADLINE + 1.0, True)):
         found = facts(world, after=after)
         if unread == "nothing was read yet":
@@ -174,7 +172,7 @@ def test_an_answer_is_overdue_a_timeout_after_the_last_was_asked_or_after_we_beg
 
 def test_a_fallback_is_acknowledged_by_what_is_as_safe_and_running_pods_that_are_not_ours_are_not_asked() -> None:
     world = promoted(rollback=RULES)
-    gang(world, crashing=False)
+    group(world, crashing=False)
     world.modes.update(a=(Mode.FP32, 9), b=(Mode.FP32, 9))
     found = facts(world, after=1.0)
     lower = replace(found, policy=replace(found.policy, spec=replace(found.spec, fallback=Mode.BF16)))

@@ -2,13 +2,13 @@
 
 import pytest
 
+from lab.model.policies import policy
 from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.core.gates import GateInput, names
 from precision_operator.core.gates.monitored import monitored
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import accepted_modes, progress_of
-from tests.property.policies import policy
 
 
 def test_a_list_of_names_is_sorted_and_bounded_and_says_how_many_are_left_out() -> None:
@@ -31,12 +31,12 @@ def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_t
     replicas: tuple[int, ...], fleet_runs: bool, reason: str | None
 ) -> None:
     given = policy()
-    views = [WorkloadView("ns", f"w{number}", f"uid-{number}", replicas=count) for number, count in enumerate(replicas)]
+    views = [WorkloadView("ns", f"apps/Deployment/w{number}", f"uid-{number}", replicas=count) for number, count in enumerate(replicas)]
     accepted = accepted_modes(given.spec.target, rollback=False)
     closed = monitored(
         GateInput(
             policy=given,
-            status=Status(),
+            state=State(),
             stage=given.spec.stages[0],
             evaluation=Evaluation(1000.0, 0.0),
             progress=tuple((view, progress_of(view, accepted, None, Delivery.NEW_ONLY)) for view in views),

@@ -4,50 +4,77 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
+from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
-from tests.property.test_awkward_histories import NAN, answer, change
-from tests.property.test_mitigation import breached, condition
-from tests.property.test_story import promoted
-from tests.property.world import World
+from precision_operator.api.spec import Severity
+from precision_operator.api.state import Phase
+from precision_operator.core.decide import decide
+from tests.support.fleets import NAN, answer, condition, fleet, held_names, member_names, promoted, until
+from tests.support.mitigations import breached
+from tests.support.views import key
 
 MEMORY_ALERT = {Signal.MEMORY: 0.9}
+SLOW = {Signal.SPEED: 0.5}
 
 
 def held(*, silent: bool = False, **spec: object) -> World:
-    """A guarded fleet of which one workload is rolled back by itself; ``silent``: nothing is heard of it from then on."""
+    """A guarded fleet of which one workload is rolled back by itself; ``silent``: unobservable from then on."""
     world = promoted(**spec)
     world.bad = {"hot-2": NAN}
     world.step(1.0)
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert held_names(world) == {"hot-2"}
     if silent:
-        world.blind = {"hot-2"}
+        world.unobservable = {"hot-2"}
     return world
 
 
-def members(world: World) -> set[str]:
-    return {m.name for m in world.status.members}
+def waits_for(world: World) -> str:
+    return condition(world, "Progressing").reason
 
 
-def test_a_newcomer_joins_when_the_window_of_another_is_over() -> None:
+def test_a_new_workload_joins_when_the_window_of_another_is_over() -> None:
     world = breached()
     world.add("late")
     world.run(2)
-    assert ("late" in members(world), condition(world)) == (False, "Mitigating")
+    assert ("late" in member_names(world), waits_for(world)) == (False, "Mitigating")
     world.bad = {}
     world.run(10)
-    assert "late" in members(world)
+    assert "late" in member_names(world)
 
 
 @pytest.mark.parametrize("values", [{}, MEMORY_ALERT])
-def test_a_newcomer_joins_at_once_unless_people_were_told_of_the_fleet(values: dict[Signal, float]) -> None:
+def test_a_new_workload_joins_at_once_unless_people_were_told_of_the_fleet(values: dict[Signal, float]) -> None:
     world = promoted()
     world.bad = dict.fromkeys(world.workloads, values)
     world.run(80)
     world.add("late")
     world.step()
-    assert ("late" in members(world)) == (values == {})
+    assert ("late" in member_names(world)) == (values == {})
+
+
+@pytest.mark.parametrize("unseen", ["no samples of it", "Prometheus is away", "no pod", "admission is not known"])
+def test_a_new_workload_does_not_join_before_it_can_be_watched(unseen: str) -> None:
+    world = promoted()
+    world.add("late", pods=2)
+    last = world.workloads["late"].pods[-1].name
+    if unseen == "no samples of it":
+        world.unobservable = {last}
+    elif unseen == "Prometheus is away":
+        world.metrics_away = True
+    elif unseen == "no pod":
+        world.scale("late", 0)
+        world.workloads["late"] = replace(world.workloads["late"], pods=())
+    else:
+        world.bypassed = True
+    world.run(4)
+    assert "late" not in member_names(world)
+    assert (world.state.phase, world.state.assigned(key("late"))) == (Phase.HEALTHY, Mode.FP32)
+    world.unobservable, world.metrics_away, world.bypassed = set(), False, False
+    world.scale("late", 2)
+    world.run(4)
+    assert "late" in world.really_in(Mode.FP16)
 
 
 def test_a_retry_ends_the_windows_and_takes_in_all_whom_a_rollback_holds_in_one_pass() -> None:
@@ -55,50 +82,176 @@ def test_a_retry_ends_the_windows_and_takes_in_all_whom_a_rollback_holds_in_one_
     world = breached()
     world.bad["hot-3"] = NAN
     world.run(3)
-    assert [h.name for h in world.status.held] == ["hot-3"]
+    assert held_names(world) == {"hot-3"}
     world.bad = {"hot-0": world.bad["hot-0"]}
     world.run(6)
-    assert condition(world) == "Mitigating"
-    world.add("late")
-    change(world, "late", latch=Mode.FP32, has_original=True)
-    before = world.status.generation
+    assert waits_for(world) == "AwaitingRetry"
+    before = world.state.generation
     answer(world, "retry")
     world.step()
-    assert (world.status.phase, world.status.held, world.status.mitigations) == (Phase.HEALTHY, (), ())
-    assert (world.status.reason, condition(world)) == ("Retried", "Retried")
-    assert world.status.generation > before
-    assert "late" in members(world)
+    assert (world.state.phase, world.state.held, world.state.mitigations) == (Phase.HEALTHY, (), ())
+    assert (world.state.reason, waits_for(world)) == ("Retried", "Retried")
+    assert world.state.generation > before
+    assert "hot-3" in member_names(world)
 
 
-def test_workloads_that_are_held_stay_down_though_the_record_of_their_incident_was_lost() -> None:
+def test_a_retry_that_was_carried_out_in_a_healthy_fleet_ends_no_later_window() -> None:
+    """The transition that it answered still stands: nothing was rolled back in between."""
+    world = breached()
+    answer(world, "retry")
+    transition = world.state.transition_id
+    until(world, lambda w: w.state.mitigations == (), passes=40)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
+    assert world.state.transition_id == transition
+    began = world.state.mitigations[0].since
+    world.run(3)
+    assert [m.since for m in world.state.mitigations] == [began]
+    until(world, lambda w: w.state.held, seconds=15.0, passes=120)
+
+
+def test_workloads_that_are_held_stay_so_though_the_record_of_their_incident_was_lost() -> None:
     world = held()
     world.run(3, 1.0)
     world.bad = {}
-    world.status = replace(world.status, incident=None)
-    world._start_pods("hot-2")
+    world.state = replace(world.state, incident=None)
+    world.replace_pods("hot-2")
     world.run(4)
-    assert (world.status.phase, [h.name for h in world.status.held]) == (Phase.DEGRADED, ["hot-2"])
+    assert (world.state.phase, held_names(world)) == (Phase.DEGRADED, {"hot-2"})
     assert len(world.really_in(Mode.FP16)) == 5
     assert "hot-2" in world.really_in(Mode.FP32)
 
 
+def test_a_held_workload_that_is_deleted_and_created_again_is_still_held() -> None:
+    world = held()
+    world.run(3)
+    world.bad = {}
+    world.drop("hot-2")
+    world.run(3)
+    world.add("hot-2", mode=Mode.FP16)
+    world.run(6)
+    assert held_names(world) == {"hot-2"}
+    assert world.really_in(Mode.FP32) == {"hot-2"}
+
+
 @pytest.mark.parametrize("answers", [True, False])
-def test_past_the_deadline_only_who_never_answered_is_restarted_in_silence(answers: bool) -> None:
-    """Who has answered once and is heard of no more has gone blind, not deaf: a restart would cost steps for nothing."""
+def test_past_the_deadline_only_who_never_acknowledged_is_restarted_unobserved(answers: bool) -> None:
+    """Who has acknowledged once is unobservable later, not unresponsive: a restart would cost steps for nothing."""
     world = held(silent=not answers)
     world.run(12, 1.0)
-    found = world.status.incident
+    found = world.state.incident
     assert found is not None
     assert (found.last_ack_at is not None) is answers
-    world.blind = {"hot-2"}
+    world.unobservable = {"hot-2"}
     world.now = found.deadline_at + 1.0
     world.run(10)
     assert world.restarts.get("hot-2", 0) == (0 if answers else 1)
 
 
-def test_a_deaf_workload_that_is_held_is_restarted_where_it_can_be_seen() -> None:
+def test_an_unresponsive_workload_that_is_held_is_restarted_where_it_can_be_seen() -> None:
     world = promoted()
-    world.deaf, world.bad = {"hot-2"}, {"hot-2": NAN}
+    world.unresponsive, world.bad = {"hot-2"}, {"hot-2": NAN}
     world.run(20)
     assert world.restarts.get("hot-2") == 1
     assert "hot-2" in world.really_in(Mode.FP32)
+
+
+def test_a_held_workload_that_only_a_restart_moves_waits_for_no_slot_in_an_emergency() -> None:
+    world = promoted()
+    world.restart_slots, world.bad = 0, {"literal": NAN}
+    world.run(6)
+    assert (held_names(world), world.really_in(Mode.FP32)) == ({"literal"}, {"literal"})
+
+
+def test_while_an_emergency_is_answered_new_workloads_that_restart_still_wait_for_a_slot() -> None:
+    world = promoted()
+    world.restart_slots, world.bad = 0, {"hot-2": NAN}
+    world.run(3)
+    world.add("late", hot=False)
+    world.run(6)
+    assert (world.state.phase, world.restarts.get("late", 0)) == (Phase.DEGRADED, 0)
+    assert "late" in member_names(world)
+    world.restart_slots = 1
+    world.run(6)
+    assert (world.restarts["late"], "late" in world.really_in(Mode.FP16)) == (1, True)
+
+
+def test_weights_that_were_poisoned_are_rewound_though_another_workload_is_rolled_back_meanwhile() -> None:
+    world = promoted(rollback={"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}, "fleetShare": 0.9})
+    world.unresponsive, world.bad = {"hot-2"}, {"hot-2": NAN}
+    world.step(1.0)
+    world.bad["hot-4"] = SLOW
+    until(world, lambda w: "hot-4" in held_names(w), passes=30)
+    assert world.state.poisoned == (key("hot-2"),)
+
+
+@pytest.mark.parametrize(
+    ("fleet_size", "broken", "phase", "scope"),
+    [(1, 1, Phase.ROLLING_BACK, Scope.FLEET), (2, 1, Phase.DEGRADED, Scope.WORKLOAD), (2, 2, Phase.ROLLING_BACK, Scope.FLEET)],
+)
+def test_a_fleet_of_one_is_a_fleet(fleet_size: int, broken: int, phase: Phase, scope: Scope) -> None:
+    world = small(fleet_size)
+    world.bad = {f"hot-{index}": NAN for index in range(broken)}
+    world.step(1.0)
+    assert world.state.incident is not None
+    assert (world.state.phase, world.state.incident.scope) == (phase, scope)
+    world.run(8)
+    assert world.state.phase is (Phase.HELD if phase is Phase.ROLLING_BACK else Phase.DEGRADED)
+
+
+def small(size: int, **spec: object) -> World:
+    world = fleet(**spec)
+    for name in list(world.workloads)[size:]:
+        world.drop(name)
+    world.run(30)
+    assert world.state.phase is Phase.HEALTHY
+    return world
+
+
+def test_a_retry_of_what_was_rolled_back_alone_needs_acknowledgements_and_the_back_off() -> None:
+    rules = {"prerequisites": ["rootCause"], "backoff": "1h", "dwell": "0s"}
+    world = small(2, reenable=rules)
+    world.bad = {"hot-0": NAN}
+    world.step()
+    world.bad, world.state = {}, replace(world.state, attempts=2)
+    world.run(30)
+    answer(world, "retry")
+    world.run(3)
+    assert (world.state.phase, waits_for(world)) == (Phase.DEGRADED, "AwaitingPrerequisites")
+    number = str(world.state.transition_id)
+    both = {f"precision.genesis.ai/{name}": number for name in ("retry", "ack-rootCause")}
+    world.policy = replace(world.policy, annotations=both)
+    world.run(3)
+    assert (world.state.phase, waits_for(world), held_names(world)) == (Phase.DEGRADED, "BackingOff", {"hot-0"})
+    assert world.state.incident is not None
+    world.now = world.state.incident.decided_at + 3600.0
+    world.run(3)
+    assert (world.state.phase, world.really_in(Mode.FP16)) == (Phase.HEALTHY, {"hot-0", "hot-1"})
+
+
+def test_a_workload_that_breaches_again_after_its_retry_is_rolled_back_again() -> None:
+    world = held()
+    world.run(3)
+    world.bad = {}
+    world.run(30)
+    answer(world, "retry")
+    until(world, lambda w: "hot-2" in w.really_in(Mode.FP16), passes=20)
+    world.bad = {"hot-2": NAN}
+    until(world, lambda w: held_names(w) == {"hot-2"}, passes=20)
+    assert world.state.incident is not None
+    assert world.state.incident.severity is Severity.P0
+
+
+def test_a_pass_that_only_rolls_back_promotes_nothing_and_one_that_takes_somebody_in_does() -> None:
+    """What promotes waits until admission is certain: no rollback may be found among it."""
+    world = promoted()
+    world.bad = {"hot-2": NAN}
+    decision = world.decide()
+    assert (decision.state.phase, decision.promotes) == (Phase.DEGRADED, False)
+    world = promoted()
+    world.add("late")
+    assert world.decide().promotes
+    world = promoted()
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    lower = replace(world.policy, spec=replace(world.policy.spec, fallback=Mode.BF16))
+    decision = decide(lower, world.state, world.observe(), world.now)
+    assert (decision.state.phase, decision.promotes) == (Phase.ROLLING_BACK, False)

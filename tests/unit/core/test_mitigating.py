@@ -7,7 +7,7 @@ import pytest
 from precision_operator.api.mitigation import Mitigation, Result, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase, Status, parse_status, status_to_wire
+from precision_operator.api.state import Phase, State, parse_state, state_to_wire
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
@@ -27,7 +27,7 @@ def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
     world.now += 200.0
     told = replace(window(world), until=round(world.now + seconds_left, 3))
-    world.status = replace(world.status, mitigations=(told,))
+    world.state = replace(world.state, mitigations=(told,))
     return world
 
 
@@ -36,11 +36,11 @@ def edited(world: World, **spec: object) -> None:
 
 
 def damaged(world: World, **fields: object) -> None:
-    """The status as another version of the operator, or a person, left it."""
-    wire = status_to_wire(world.status)
+    """The state as another version of the operator, or a person, left it."""
+    wire = state_to_wire(world.state)
     (entry,) = wire["mitigations"]
     wire["mitigations"] = [{key: value for key, value in {**entry, **fields}.items() if value is not None}]
-    world.status = parse_status(wire)
+    world.state = parse_state(wire)
 
 
 @pytest.mark.parametrize(("seconds_left", "rung"), [(0.001, Rung.GROWTH_INTERVAL), (0.0, Rung.HALVE_SCALE)])
@@ -50,7 +50,7 @@ def test_nothing_new_is_tried_once_the_window_is_over(seconds_left: float, rung:
     asked = [a.workload.name for a in world.step().actions if isinstance(a, RequestPod)]
     assert window(world).rung is rung
     assert asked == (["hot-0"] if rung is Rung.GROWTH_INTERVAL else [])
-    assert (world.status.phase, window(world).open) == (Phase.HEALTHY, True)
+    assert (world.state.phase, window(world).open) == (Phase.HEALTHY, True)
 
 
 @pytest.mark.parametrize("unread", [True, False])
@@ -60,8 +60,8 @@ def test_nothing_is_given_up_on_a_workload_of_which_nothing_is_known(unread: boo
     before = window(world)
     world.blind = {"hot-0"}
     observation = replace(world.observe(), evaluation=None) if unread else world.observe()
-    decision = decide(world.policy, world.status, observation, world.now)
-    (after,) = decision.status.mitigations
+    decision = decide(world.policy, world.state, observation, world.now)
+    (after,) = decision.state.mitigations
     assert (after.rung, after.until, after.open) == (before.rung, before.until, True)
     assert not [action for action in decision.actions if isinstance(action, RequestPod)]
 
@@ -84,7 +84,7 @@ def test_a_rung_that_is_not_applied_is_given_up_only_where_every_pod_is_seen(uns
     world._start_pods("hot-0")
     world.run(4)
     world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     other = world.workloads["hot-0"].pods[1]
     world.blind = {other.name} if unseen else set()
     world.run(4)
@@ -100,7 +100,7 @@ def test_a_rung_of_which_not_all_is_known_is_waited_out(fields: dict[str, object
     before = window(world)
     world.run(3)
     assert (window(world).rung, window(world).found) == (before.rung, ())
-    until(world, lambda w: w.status.held, seconds=15.0, passes=30)
+    until(world, lambda w: w.state.held, seconds=15.0, passes=30)
     assert before.until <= world.now - 15.0 < before.until + 15.0
 
 
@@ -110,12 +110,12 @@ def test_a_manifest_that_is_applied_again_ends_the_window_only_of_who_is_moved_b
 ) -> None:
     """The new pods of a hot workload are asked again; those of the other stay in what somebody else wants of them."""
     world = breached(name, values=signal)
-    generation = str(world.status.generation)
+    generation = str(world.state.generation)
     change(world, name, template_mode=Mode.FP32, template_request=None, generation_raw=generation)
     world._start_pods(name)
     world.run(2)
     assert name in world.really_in(Mode.FP16 if name == "hot-0" else Mode.FP32)
-    assert [m.name for m in world.status.mitigations] == (["hot-0"] if name == "hot-0" else [])
+    assert [m.name for m in world.state.mitigations] == (["hot-0"] if name == "hot-0" else [])
 
 
 def one(name: str, result: Result) -> Mitigation:
@@ -124,11 +124,11 @@ def one(name: str, result: Result) -> Mitigation:
 
 @pytest.mark.parametrize("uids", [None, frozenset({"uid-open", "uid-helped"}), frozenset({"uid-helped"})])
 def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(uids: frozenset[str] | None) -> None:
-    status = Status(
+    state = State(
         mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN))
     )
     left = Result.OPEN if uids == frozenset({"uid-helped"}) else Result.FAILED
-    assert [m.result for m in ended(status, uids)] == [Result.FAILED, Result.MITIGATED, left]
+    assert [m.result for m in ended(state, uids)] == [Result.FAILED, Result.MITIGATED, left]
 
 
 def test_what_helped_one_workload_is_still_said_to_have_helped_after_the_fleet_was_rolled_back() -> None:
@@ -136,7 +136,7 @@ def test_what_helped_one_workload_is_still_said_to_have_helped_after_the_fleet_w
     until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
     answer(world, "abort")
     world.run(3, 1.0)
-    assert world.status.gate_closed
+    assert world.state.gate_closed
     assert window(world).result is Result.MITIGATED
 
 
@@ -157,10 +157,10 @@ def test_what_helped_is_remembered_until_the_workload_has_proved_itself_and_bf16
     until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
     good_since = window(world).good_since
     assert good_since is not None
-    world.status = replace(world.status, mitigations=(replace(window(world), **fields),))  # type: ignore[arg-type]
+    world.state = replace(world.state, mitigations=(replace(window(world), **fields),))  # type: ignore[arg-type]
     world.now = round(good_since + world.policy.spec.reenable.stable_seconds + after, 3)
     world.step()
-    assert bool(world.status.mitigations) is remembered
+    assert bool(world.state.mitigations) is remembered
 
 
 @pytest.mark.parametrize(("name", "values", "dwell"), [("hot-0", MILD, 90.0), ("literal", SLOW, 60.0)])
@@ -199,7 +199,7 @@ def test_a_rung_that_is_applied_has_the_longer_of_the_dwell_and_the_metrics_wind
 def test_a_trainer_has_its_whole_timeout_to_apply_a_rung() -> None:
     world = promoted(**QUICK)
     world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
-    until(world, lambda w: w.status.mitigations, seconds=15.0, passes=10)
+    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     since, timeout = window(world).rung_since, world.policy.spec.rollback.ack_timeout_seconds
     assert since is not None
     for seconds, rung in ((timeout, Rung.HALVE_SCALE), (timeout + 0.001, Rung.GROWTH_INTERVAL)):
@@ -218,9 +218,9 @@ def test_a_window_ends_with_the_last_pod_of_what_was_scaled_to_zero(replicas: in
     found = world.workloads["hot-0"].pods if pods else ()
     change(world, "hot-0", replicas=replicas, pods=found)
     before = replace(window(world), acknowledged_at=None)
-    world.status = replace(world.status, mitigations=(before,))
+    world.state = replace(world.state, mitigations=(before,))
     world.step()
-    assert [m.since for m in world.status.mitigations] == ([before.since] if kept else [])
+    assert [m.since for m in world.state.mitigations] == ([before.since] if kept else [])
     if kept and not pods:
         assert window(world).acknowledged_at is None
 
@@ -236,8 +236,8 @@ def test_who_is_slow_again_after_an_investigation_gets_no_second_one() -> None:
     world.bad = {}
     until(world, lambda w: not window(w, "literal").open, seconds=15.0, passes=10)
     world.bad = {"literal": SLOW}
-    until(world, lambda w: w.status.held, seconds=15.0, passes=6)
-    assert [h.reason for h in world.status.held] == ["TrainingSlow"]
+    until(world, lambda w: w.state.held, seconds=15.0, passes=6)
+    assert [h.reason for h in world.state.held] == ["TrainingSlow"]
 
 
 class Fine(World):
@@ -249,18 +249,18 @@ class Fine(World):
         return replace(seen, evaluation=replace(seen.evaluation, at=seen.evaluation.at + 0.00044))
 
     def decide(self) -> Decision:
-        return decide(self.policy, self.status, self.observe(), self.now + 0.00044)
+        return decide(self.policy, self.state, self.observe(), self.now + 0.00044)
 
 
 @pytest.mark.parametrize("rule", [QUICK, {"rollback": {"strategies": {"P2": "Canary"}}}])
 def test_every_time_in_the_status_is_in_whole_milliseconds(rule: dict[str, object]) -> None:
-    """Else it reads otherwise than it was written, and the status would be written again: the world compares them."""
+    """Else it reads otherwise than it was written, and the state would be written again: the world compares them."""
     world = Fine(policy(**{**FAST, **rule}))
     for index in range(4):
         world.add(f"hot-{index}")
     world.run(30)
-    assert world.status.phase is Phase.HEALTHY
+    assert world.state.phase is Phase.HEALTHY
     world.bad, world.cured_by = dict.fromkeys(world.workloads, MILD), {"hot-0": Rung.HALVE_SCALE}
     world.run(60)
     world.run(30, 120.0)
-    assert world.status.phase is not Phase.HEALTHY
+    assert world.state.phase is not Phase.HEALTHY

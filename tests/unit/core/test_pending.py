@@ -1,35 +1,28 @@
-"""Before a rollout: what it waits for, what is done meanwhile, and what it takes over from the one before."""
+"""Before a rollout: what it waits for, what it finds running, what is done meanwhile."""
 
 from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Status
-from precision_operator.core.actions import Settle
-from tests.property.policies import FAST, policy
-from tests.property.test_awkward_histories import NAN, answer, change
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
+from precision_operator.api.state import HeldWorkload, Phase
+from precision_operator.api.workload import name_of
+from precision_operator.core.model import Admission
+from tests.support.fleets import NAN, answer, condition, fleet, held_names, member_names, respec
+from tests.support.views import key, keys
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
 
 
 def canary() -> str:
     """The workload that goes first."""
-    (first,) = fleet().step().status.members
-    return first.name
-
-
-def pending(*lagging: str) -> World:
-    """A fleet after a retry; the templates of these workloads still say FP16, though their pods were rolled back."""
-    world = fleet()
-    world.status = replace(world.status, transition_id=7, generation=3)
-    for name in lagging:
-        change(world, name, template_mode=Mode.FP16, has_original=True)
-    return world
+    (first,) = fleet().step().state.members
+    return name_of(first)
 
 
 def ended(at: float) -> Incident:
@@ -48,50 +41,36 @@ def ended(at: float) -> Incident:
     )
 
 
-def others(count: int) -> list[str]:
-    return sorted({f"hot-{index}" for index in range(5)} - {canary()})[:count]
-
-
-@pytest.mark.parametrize(("crashing", "reason"), [(0, "Settling"), (1, "RolloutStarted"), (2, "RolloutStarted")])
-def test_a_template_that_follows_the_last_rollback_is_waited_for_unless_a_pod_crashes(
-    crashing: int, reason: str
-) -> None:
-    """A template is settled once all its pods have answered: who crashes never does, and would hold the fleet for ever."""
-    (name,) = others(1)
-    world = pending()
-    change(world, name, replicas=2)
-    world._start_pods(name)
-    (*pods,) = world.workloads[name].pods
-    pods[:crashing] = [replace(pod, crashing=True, ready=False) for pod in pods[:crashing]]
-    change(world, name, template_mode=Mode.FP16, has_original=True, pods=tuple(pods))
-    decision = world.step()
-    assert decision.status.reason == reason
-    assert any(isinstance(action, Settle) for action in decision.actions) is (crashing == 0)
-
-
-def test_templates_follow_their_pods_while_the_metrics_still_show_the_last_rollback() -> None:
-    """New pods of the template would start in FP16, and the wait may be long."""
-    (name,) = others(1)
-    world = pending(name)
+def test_a_rollout_waits_until_the_metrics_show_nothing_of_the_last_rollback() -> None:
+    world = fleet()
     window_seconds = world.policy.spec.evaluation.window_seconds
-    world.status = replace(world.status, incident=ended(world.now - window_seconds + 60.0))
-    decision = world.step()
-    assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "WindowNotClear")
-    assert [a.workload.name for a in decision.actions if isinstance(a, Settle)] == [name]
-    world.run(3)
-    assert (world.status.reason, world.workloads[name].template_mode) == ("WindowNotClear", Mode.FP32)
+    world.state = replace(world.state, incident=ended(world.now - window_seconds + 30.0))
     world.run(2)
-    assert world.status.phase is Phase.PROGRESSING
+    assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "WindowNotClear")
+    assert world.step().state.phase is Phase.PROGRESSING
 
 
 def test_a_rollout_that_waits_for_samples_of_its_canary_begins_with_them() -> None:
     world = fleet()
-    world.blind = {canary()}
+    world.unobservable = {canary()}
     world.run(3)
-    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "NoSamples")
-    assert canary() in world.status.message
-    world.blind = {name for name in world.workloads if name != canary()}
-    assert world.step().status.phase is Phase.PROGRESSING
+    assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "NoSamples")
+    assert canary() in world.summary.message
+    world.unobservable = {name for name in world.workloads if name != canary()}
+    assert world.step().state.phase is Phase.PROGRESSING
+
+
+@pytest.mark.parametrize("enforced", [None, False])
+def test_a_rollout_does_not_begin_before_admission_is_enforced_and_says_why(enforced: bool | None) -> None:
+    world = fleet()
+    observe, found = world.observe, Admission(enforced, "NotServed", "the API server serves no such policy")
+    world.observe = lambda: replace(observe(), admission=found)  # type: ignore[method-assign]
+    world.run(3)
+    assert (world.state.phase, world.state.enforce, world.writes) == (Phase.PENDING, False, 0)
+    assert (world.summary.reason, world.summary.message) == (found.reason, found.message)
+    world.observe = observe  # type: ignore[method-assign]
+    assert world.step().state.phase is Phase.PROGRESSING
+    assert condition(world, "AdmissionEnforced").status == "True"
 
 
 def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
@@ -100,82 +79,162 @@ def test_what_a_canary_has_proved_for_one_target_counts_for_no_other() -> None:
     for index in range(5):
         world.add(f"hot-{index}")
     world.run(30)
-    assert (world.status.step_index, world.status.evidence_since is not None) == (0, True)
+    assert (world.state.step_index, world.state.evidence_since is not None) == (0, True)
     spec = world.policy.spec
     for target in (Mode.BF16, Mode.FP16):
         world.policy = replace(world.policy, spec=replace(spec, target=target))
-        assert world.step().status.phase is Phase.PENDING
-        assert world.step().status.reason == "RolloutStarted"
-        assert world.status.evidence_since is None
-        assert world.status.step_since == world.now - 15.0
+        assert world.step().state.phase is Phase.PENDING
+        assert world.step().state.reason == "RolloutStarted"
+        assert world.state.evidence_since is None
+        assert world.state.step_since == world.now - 15.0
     world.run(30)
-    assert world.status.step_index == 0
+    assert world.state.step_index == 0
     world.run(20)
-    assert world.status.step_index == 1
+    assert world.state.step_index == 1
 
 
 @pytest.mark.parametrize("command", ["abort", "rollback"])
 def test_a_person_can_roll_back_before_anything_was_moved(command: str) -> None:
-    """The gate closes: what somebody starts in FP16 by hand is started in FP32, until a person asks for another attempt."""
+    """What somebody starts in FP16 by hand is started in FP32, until a person asks for another attempt."""
     world = fleet()
-    world.blind = {canary()}
+    world.unobservable = {canary()}
     world.run(2)
     answer(world, command)
     world.step(1.0)
-    assert (world.status.phase, world.status.gate_closed) == (Phase.ROLLING_BACK, True)
-    world.blind = set()
+    assert (world.state.phase, world.state.enforce) == (Phase.ROLLING_BACK, True)
+    world.unobservable = set()
     world.run(3, 1.0)
-    assert (world.status.phase, world.status.gate_closed) == (Phase.HELD, True)
+    assert (world.state.phase, world.state.modes) == (Phase.HELD, {})
+    world.add("by-hand", mode=Mode.FP16)
+    assert "by-hand" in world.really_in(Mode.FP32)
 
 
-def made_again() -> World:
-    """A policy that was deleted in the middle of its rollback, and made again; one trainer has not listened to it."""
-    world = promoted()
-    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
-    world.deaf = {"hot-4"}
-    world.step(1.0)
-    world.step(1.0)
-    assert "hot-4" in world.really_in(Mode.FP16)
-    world.status, world.bad = Status(), {}
+def test_a_rollout_that_begins_says_what_new_pods_start_in() -> None:
+    world = fleet(fallback="bf16")
+    world.state = replace(world.state, step_index=2, transition_id=7)
+    state = world.step().state
+    assert (state.phase, state.step_index) == (Phase.PROGRESSING, 0)
+    assert (state.enforce, state.precision, state.fallback) == (True, Mode.FP16, Mode.BF16)
+
+
+def test_a_rollout_outranks_every_generation_that_a_pod_carries() -> None:
+    world = fleet()
+    (pod,) = world.workloads["hot-3"].pods
+    world.workloads["hot-3"] = replace(world.workloads["hot-3"], pods=(replace(pod, admitted=(("fleet", 41),)),))
+    world.step()
+    assert world.state.generation > 41
+
+
+def test_nothing_is_enforced_before_the_modes_of_the_whole_fleet_were_observed() -> None:
+    world = fleet()
+    world.add_referencing("theirs", Mode.FP16)
+    world.unobservable = {"theirs"}
+    world.run(4)
+    assert (world.state.phase, world.state.enforce, world.writes) == (Phase.PENDING, False, 0)
+    assert world.summary.reason == "NoSamples"
+    assert "theirs" in world.summary.message
+    assert condition(world, "AdmissionEnforced").reason == "NotEnforcing"
+    world.unobservable = set()
+    world.step()
+    assert (world.state.phase, world.state.enforce) == (Phase.PROGRESSING, True)
+    assert world.state.assigned(key("theirs")) is Mode.FP16
+
+
+def found_in(mode: Mode, *names: str, **spec: object) -> World:
+    """A fleet of which these train in ``mode`` already when the policy is applied."""
+    world = World(policy(**{**FAST, **spec}))  # type: ignore[arg-type]  # only a spec
+    for index in range(5):
+        world.add(f"hot-{index}", mode=mode if f"hot-{index}" in names else Mode.FP32)
     return world
 
 
-def test_a_rollback_that_a_deleted_policy_left_half_done_is_finished_first() -> None:
-    world = made_again()
-    world.add("own", mode=Mode.FP16)
-    world.step(1.0)
-    found = world.status.incident
-    assert found is not None
-    assert (world.status.phase, found.reason, found.workloads) == (Phase.ROLLING_BACK, "LatchedWorkloads", ("hot-4",))
-    world.deaf = set()
-    world.run(10, 1.0)
-    assert (world.status.phase, world.really_in(Mode.FP32)) == (Phase.HELD, set(world.workloads))
+def test_a_fleet_that_trains_in_the_target_already_is_adopted_and_nothing_of_it_is_touched() -> None:
+    names = [f"hot-{index}" for index in range(5)]
+    world = found_in(Mode.FP16, *names)
+    world.step()
+    assert (world.state.enforce, member_names(world)) == (True, set(names))
+    assert world.state.modes == dict.fromkeys(keys(*names), Mode.FP16)
+    world.run(20)
+    assert (world.state.phase, world.writes, world.restarts) == (Phase.HEALTHY, 0, {})
+    world.replace_pods("hot-0")
+    world.run(2)
+    assert "hot-0" in world.really_in(Mode.FP16)
 
 
-def test_a_rollback_that_was_finished_before_its_policy_was_made_again_is_kept_and_moves_nobody() -> None:
-    """What somebody else trains in FP16, and no policy ever wrote to, is no rollback's business until one is decided."""
-    world = made_again()
-    world.deaf = set()
-    world.train()
-    world.add("own", mode=Mode.FP16)
-    world.step(1.0)
-    assert (world.status.phase, world.status.incident, world.status.gate_closed) == (Phase.HELD, None, True)
-    assert world.status.reason == "LatchedWorkloads"
-    assert "hot-4" in world.status.message
+def test_of_a_fleet_of_which_some_train_in_the_target_those_are_the_canary() -> None:
+    world = found_in(Mode.FP16, "hot-1", "hot-4")
+    world.step()
+    assert member_names(world) == {"hot-1", "hot-4"}
+    assert world.writes == 0
+    world.run(30)
+    assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
-def test_a_rollout_that_begins_tells_the_gate_what_new_pods_may_start_in() -> None:
-    world = fleet(fallback="bf16")
-    world.status = replace(world.status, gate_closed=True, fallback=Mode.FP32, step_index=2, transition_id=7)
-    status = world.step().status
-    assert (status.phase, status.step_index) == (Phase.PROGRESSING, 0)
-    assert (status.gate_closed, status.precision, status.fallback) == (False, Mode.FP16, Mode.BF16)
+def test_one_in_breach_is_never_adopted_it_is_assigned_the_fallback_by_the_commit_that_enforces() -> None:
+    world = found_in(Mode.FP16, "hot-1", "hot-4")
+    world.bad = {"hot-4": NAN}
+    world.step()
+    assert (member_names(world), world.state.enforce) == ({"hot-1"}, True)
+    assert world.state.assigned(key("hot-4")) is Mode.FP32
+    world.run(2)
+    assert "hot-4" in world.really_in(Mode.FP32)
 
 
-def test_nothing_is_begun_on_a_fleet_of_which_every_workload_was_latched_by_another() -> None:
-    world = pending()
-    for name in world.workloads:
-        change(world, name, latch=Mode.FP32, has_original=True)
+def test_one_of_which_not_enough_is_known_is_neither_adopted_nor_moved_and_is_watched() -> None:
+    """Its environment says FP16, and nothing else is known: Unknown never promotes and never rolls back by itself."""
+    world = found_in(Mode.FP16, "hot-1", "hot-4", strategy=STEPS)
+    world.unobservable = {"hot-4"}
     world.run(3)
-    assert (world.status.phase, world.status.reason) == (Phase.PENDING, "LatchedWorkloads")
-    assert (world.status.generation, world.log) == (3, [])
+    assert (member_names(world), world.writes) == ({"hot-1"}, 0)
+    assert world.state.assigned(key("hot-4")) is Mode.FP16
+    assert "hot-4" in world.really_in(Mode.FP16)
+    world.unobservable, world.bad = set(), {"hot-4": NAN}
+    world.run(3)
+    assert world.state.phase is Phase.ROLLING_BACK or world.state.phase is Phase.HELD
+
+
+def test_one_that_is_held_is_never_adopted() -> None:
+    world = found_in(Mode.FP16, "hot-1", "hot-4")
+    world.state = replace(world.state, held=(HeldWorkload(key("hot-4"), "LossNotFinite", 900.0),))
+    world.run(3)
+    assert "hot-4" not in member_names(world)
+    assert (held_names(world), "hot-4" in world.really_in(Mode.FP32)) == ({"hot-4"}, True)
+
+
+def test_what_trains_in_another_reduced_precision_stays_listed_in_it_until_its_turn() -> None:
+    world = found_in(Mode.BF16, "hot-1", "hot-4", strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]})
+    world.run(8)
+    assert world.state.phase is Phase.PAUSED
+    listed = {name_of(found) for found, mode in world.state.modes.items() if mode is Mode.BF16}
+    assert listed == {"hot-1", "hot-4"} - member_names(world)
+    assert listed <= world.really_in(Mode.BF16)
+    answer(world, "promote")
+    world.run(10)
+    assert world.really_in(Mode.FP16) == set(world.workloads)
+
+
+def test_while_another_rollout_waits_what_is_enforced_is_kept_up() -> None:
+    """A pod that slipped past admission is asked, in a fleet that waits for Prometheus."""
+    world = fleet()
+    world.run(30)
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), {Signal.OVERFLOW: 0.6})
+    world.run(8)
+    answer(world, "retry")
+    world.metrics_away = True
+    world.run(2)
+    assert (world.state.phase, world.state.enforce) == (Phase.PENDING, True)
+    world.bypassed, world.templates["hot-2"] = True, Mode.FP16
+    world.replace_pods("hot-2")
+    assert "hot-2" not in world.really_in(Mode.FP32)
+    world.bypassed = False
+    world.run(3)
+    assert "hot-2" in world.really_in(Mode.FP32)
+
+
+def test_an_edit_of_the_fallback_reaches_new_pods_with_the_next_commit() -> None:
+    world = fleet()
+    world.run(30)
+    before = world.state.generation
+    respec(world, fallback=Mode.BF16)
+    world.step()
+    assert (world.state.fallback, world.state.generation > before) == (Mode.BF16, True)

@@ -1,190 +1,262 @@
-"""From what should be to the writes that are missing: which, in what order, within which budget."""
+"""From what should be to the writes that are missing: which, in what order, how many at once."""
 
 from dataclasses import replace
 
+import pytest
+
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.core.actions import Action, Latch, RequestPod, Settle, SettleStage, Tuning, WriteTemplate
-from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, SettleIntent, WorkloadView
-from precision_operator.core.plan import Budget, Desired, highest_generation, plan
-from precision_operator.core.settle import next_settle
+from precision_operator.api.state import Restart
+from precision_operator.core.actions import DeletePod, RequestPod, Tuning
+from precision_operator.core.model import PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.plan import (
+    CHECKPOINT_SECONDS,
+    RESTARTING_SECONDS,
+    ROUND_SECONDS,
+    Desired,
+    Plan,
+    Planner,
+    highest_generation,
+)
+from tests.support.views import key, literal, pod, reported, workload
 
 GENERATION = 9
-UP, DOWN = PodView("p", "uid-p", hot=True, request=Request(7, Mode.FP16)), PodView("p", "uid-p", hot=True)
+NOW = 5000.0
+IN_FP16, IN_FP32 = pod(request=Request(7, Mode.FP16)), pod(request=Request(7, Mode.FP32))
 
 
-def workload(name: str = "w", **values: object) -> WorkloadView:
-    base = WorkloadView("ns", name, f"uid-{name}", hot=True, replicas=1, updated_replicas=1, pods=(DOWN,))
-    return replace(base, **values)  # type: ignore[arg-type]
+def into(view: WorkloadView, mode: Mode = Mode.FP32, delivery: Delivery = Delivery.HOT, **values: object) -> Desired:
+    rollback = mode is Mode.FP32
+    return replace(Desired(view, mode, delivery, rollback=rollback), **values)  # type: ignore[arg-type]
 
 
-def literal(name: str = "w", **values: object) -> WorkloadView:
-    return workload(name, hot=False, literal=True, **{"pods": (PodView("p", "uid-p"),), **values})
+def restarted(view: WorkloadView, **values: object) -> Desired:
+    return into(view, delivery=Delivery.RESTART, **values)
 
 
-def planned(*wanted: Desired, settle: bool = True, restarts: int = 5, settles: int = 5) -> list[Action]:
-    said = Evaluation(1000.0, 0.0, {"p": PodSignals(Mode.FP16, 7)})
-    return plan(wanted, said, generation=GENERATION, budget=Budget(restarts, settles), settle=settle)
+def plan(
+    *wanted: Desired,
+    restarts: dict[str, Restart] | None = None,
+    slots: int = 5,
+    urgent: bool = False,
+    changed: int = 0,
+    seconds: float = 0.0,
+    **pods: PodSignals,
+) -> Plan:
+    of_change = {desired.workload.key: changed for desired in wanted}
+    planner = Planner(reported(**pods), GENERATION, of_change, NOW + seconds)
+    return planner.plan(wanted, restarts or {}, slots=slots, urgent=urgent)
 
 
-def up(view: WorkloadView, delivery: Delivery = Delivery.HOT, **values: bool) -> Desired:
-    return Desired(view, Mode.FP16, delivery, **values)
+def asked(found: Plan) -> list[str]:
+    return [action.pod.name for action in found.actions if isinstance(action, RequestPod)]
 
 
-def test_a_hot_pod_is_asked_and_its_template_waits_until_it_has_acknowledged() -> None:
-    view = workload()
-    assert planned(up(view)) == [RequestPod(view, DOWN, Mode.FP16, GENERATION)]
+def deleted(found: Plan) -> list[str]:
+    return [action.pod.name for action in found.actions if isinstance(action, DeletePod)]
+
+
+def old(name: str = "p", **values: object) -> PodView:
+    """A pod that was started in FP16 and cannot be asked."""
+    return pod(name, **{"hot": False, "started_mode": Mode.FP16, "created_at": 100.0, **values})
+
+
+def test_a_hot_pod_is_asked_and_never_taken_away() -> None:
+    view = workload(pods=(IN_FP16,))
+    assert plan(into(view)).actions == (RequestPod(view, IN_FP16, Mode.FP32, GENERATION),)
 
 
 def test_only_pods_that_stay_and_are_not_there_yet_are_asked() -> None:
-    leaving = replace(DOWN, name="q", terminating=True)
-    view = workload(pods=(UP, leaving, replace(DOWN, name="r")), replicas=2)
-    assert [a.pod.name for a in planned(up(view)) if isinstance(a, RequestPod)] == ["r"]
+    pods = (IN_FP32, replace(IN_FP16, name="leaving", terminating=True), replace(IN_FP16, name="late"))
+    assert asked(plan(into(workload(pods=pods)))) == ["late"]
 
 
-def test_an_acknowledged_flip_is_settled_only_where_settling_is_allowed() -> None:
-    view = workload(pods=(UP,))
-    assert planned(up(view)) == [Settle(view, SettleStage.PAUSE, Mode.FP16, GENERATION, None)]
-    assert planned(up(view), settle=False) == []
-    assert planned(up(view), settles=0) == []
+def test_in_a_rollback_what_is_as_safe_is_not_asked_and_in_a_rollout_it_must_match() -> None:
+    view = workload(pods=(IN_FP32,))
+    assert plan(into(view, Mode.BF16, rollback=True)).actions == ()
+    assert asked(plan(into(view, Mode.BF16, rollback=False))) == ["p"]
 
 
-def test_a_settle_that_has_begun_needs_no_permission_and_no_budget() -> None:
-    view = workload(pods=(UP,), settle=SettleIntent(8, Mode.FP16, was_paused=False), paused=True)
-    assert planned(up(view), settle=False, settles=0) == [Settle(view, SettleStage.REPLICASET, Mode.FP16, 8, None)]
+@pytest.mark.parametrize(("changed", "again"), [(7, False), (8, True)])
+def test_a_pod_in_the_right_mode_is_asked_again_where_its_workload_changed_since(changed: int, again: bool) -> None:
+    """An older request for the same mode may be followed by an older one for another, still on its way."""
+    assert bool(asked(plan(into(workload(pods=(IN_FP32,))), changed=changed))) is again
 
 
-def test_budget_counts_what_is_begun() -> None:
-    views = [workload(name, pods=(UP,)) for name in "abc"]
-    begun = replace(views[0], settle=SettleIntent(8, Mode.FP16, was_paused=False), paused=True)
-    wanted = [up(view) for view in (begun, *views[1:])]
-    assert [a.workload.name for a in planned(*wanted, settles=1) if isinstance(a, Settle)] == ["a", "b"]
-    restarted = planned(*(up(literal(name), Delivery.RESTART) for name in "abc"), restarts=2)
-    assert [a.workload.name for a in restarted if isinstance(a, WriteTemplate)] == ["a", "b"]
+def test_a_restart_takes_away_the_pods_in_the_wrong_mode_and_no_others() -> None:
+    pods = (old("a"), old("b", started_mode=Mode.FP32), old("c", terminating=True), old("d", started_mode=None))
+    found = plan(restarted(literal(pods=pods)))
+    assert deleted(found) == ["a", "d"]
+    assert found.restarts == {key("w"): Restart(1, NOW, 100.0)}
 
 
-def test_requests_come_before_templates_and_those_before_settles() -> None:
-    actions = planned(up(workload("a", pods=(UP,))), up(literal("b"), Delivery.RESTART), up(workload("c")))
-    assert [type(action) for action in actions] == [RequestPod, WriteTemplate, Settle]
+def test_a_deletion_carries_the_generation_that_admission_must_know_first() -> None:
+    view = literal(pods=(old(),))
+    assert plan(restarted(view)).actions == (DeletePod(view, old(), GENERATION),)
 
 
-def test_a_rollback_leaves_its_latch_with_the_template_and_a_rollout_removes_it() -> None:
-    view = literal(template_mode=Mode.FP16, pods=(PodView("p", "uid-p", started_mode=Mode.FP16),))
-    (written,) = planned(Desired(view, Mode.FP32, Delivery.RESTART, rollback=True))
-    assert written == WriteTemplate(view, Mode.FP32, GENERATION, Mode.FP32)
-    (raised,) = planned(up(literal(latch=Mode.FP32), Delivery.RESTART))
-    assert isinstance(raised, WriteTemplate)
-    assert raised.latch is None
+def test_requests_come_before_deletions() -> None:
+    found = plan(restarted(literal("a", pods=(old(),))), into(workload("b", pods=(IN_FP16,))))
+    assert [type(action) for action in found.actions] == [RequestPod, DeletePod]
 
 
-def test_pods_that_the_gate_started_safely_are_not_restarted_for_their_template() -> None:
-    view = literal(template_mode=Mode.FP16)
-    assert planned(Desired(view, Mode.FP32, Delivery.RESTART, rollback=True)) == []
+def test_pods_that_admission_started_safely_are_not_restarted() -> None:
+    assert plan(restarted(literal(pods=(old(started_mode=Mode.FP32),)))) == Plan((), {}, ())
 
 
-def test_a_workload_without_pods_has_its_template_written_at_no_cost() -> None:
-    view = workload(replicas=0, pods=())
-    assert planned(up(view), restarts=0) == [WriteTemplate(view, Mode.FP16, GENERATION, None)]
-    assert planned(up(workload(replicas=0, pods=(UP,))), settle=False) == []
+@pytest.mark.parametrize(("slots", "begun"), [(0, 0), (2, 2), (5, 3)])
+def test_no_more_workloads_begin_to_restart_than_there_are_slots(slots: int, begun: int) -> None:
+    wanted = [restarted(literal(name, pods=(old(name),))) for name in "abc"]
+    assert len(deleted(plan(*wanted, slots=slots))) == len(plan(*wanted, slots=slots).restarts) == begun
 
 
-def test_escalated_is_restarted_once_a_generation_and_only_while_it_has_not_acknowledged() -> None:
-    deaf = workload(pods=(replace(UP, request=Request(8, Mode.FP16)),))
-    restart = WriteTemplate(deaf, Mode.FP16, GENERATION, None)
-    assert planned(up(deaf, escalate=True)) == [restart]
-    assert planned(up(deaf, escalate=True), restarts=0) == []
-    assert planned(up(workload(pods=(UP,)), escalate=True), settle=False) == []
-    again = replace(deaf, template_request=Request(GENERATION, Mode.FP16), template_mode=Mode.FP16)
-    assert planned(up(again, escalate=True)) == []
-    older = replace(deaf, template_request=Request(GENERATION - 1, Mode.FP16))
-    assert planned(up(older, escalate=True)) == [WriteTemplate(older, Mode.FP16, GENERATION, None)]
+def test_in_an_emergency_no_rollback_waits_for_a_slot_and_what_is_promoted_still_does() -> None:
+    rolled = [restarted(literal(name, pods=(old(name),))) for name in "abc"]
+    fp32 = old("d", started_mode=Mode.FP32)
+    raised = into(literal("d", pods=(fp32,)), Mode.FP16, Delivery.RESTART)
+    assert deleted(plan(*rolled, raised, slots=0, urgent=True)) == ["a", "b", "c"]
+    assert deleted(plan(*rolled, raised, slots=1, urgent=True)) == ["a", "b", "c", "d"]
 
 
-def test_what_was_rolled_back_gets_a_latch_of_its_own_where_its_template_needs_no_write() -> None:
-    view = workload()
-    down = Desired(view, Mode.FP32, Delivery.HOT, rollback=True, latch=True)
-    assert planned(down) == [Latch(view, Mode.FP32, GENERATION)]
-    assert planned(down, settle=False) == []
-    assert planned(replace(down, workload=replace(view, latch=Mode.FP32))) == []
-    assert planned(replace(down, latch=False)) == []
+@pytest.mark.parametrize(("ago", "begun"), [(0.0, 0), (RESTARTING_SECONDS - 1.0, 0), (RESTARTING_SECONDS, 1)])
+def test_a_restart_holds_its_slot_until_it_is_over_or_its_time_is(ago: float, begun: int) -> None:
+    going_on = {key("other"): Restart(1, NOW - ago, 100.0)}
+    found = plan(restarted(literal(pods=(old(),))), restarts=going_on, slots=1)
+    assert len(deleted(found)) == begun
+    assert key("other") in found.restarts
 
 
-def test_a_latch_is_one_write_and_takes_no_room_from_settles() -> None:
-    views = [workload(name, latch=Mode.FP32) for name in "abc"]
-    again = [Desired(view, Mode.FP32, Delivery.HOT, rollback=True, unlatch=True) for view in views]
-    assert planned(*again, settles=0) == [Latch(view, None, GENERATION) for view in views]
+def test_a_restart_that_has_begun_goes_on_without_a_slot() -> None:
+    """The echo of admission is waited for: the same pods are named in pass after pass."""
+    going_on = {key("w"): Restart(1, NOW - 1.0, 100.0)}
+    found = plan(restarted(literal(pods=(old(),))), restarts=going_on, slots=0)
+    assert (deleted(found), found.restarts) == (["p"], going_on)
 
 
-def test_new_only_changes_the_template_and_asks_no_pod() -> None:
-    view = workload()
-    assert planned(up(view, Delivery.NEW_ONLY)) == [Settle(view, SettleStage.PAUSE, Mode.FP16, GENERATION, None)]
+def came_back(rounds: int, *, seconds: float) -> Plan:
+    """A pod that came back in the wrong mode, so many seconds after its round began."""
+    view = literal(pods=(old("new", created_at=NOW + 2.0),))
+    going_on = {key("w"): Restart(rounds, NOW, 100.0)}
+    return plan(restarted(view), restarts=going_on, slots=0, seconds=seconds)
 
 
-def test_highest_generation_is_looked_for_everywhere() -> None:
+def test_pods_that_come_back_in_the_wrong_mode_are_taken_away_once_more_and_then_they_are_stuck() -> None:
+    early = came_back(1, seconds=ROUND_SECONDS - 1.0)
+    assert (deleted(early), early.stuck) == ([], ())
+    again = came_back(1, seconds=ROUND_SECONDS)
+    assert (deleted(again), again.stuck) == (["new"], ())
+    assert again.restarts == {key("w"): Restart(2, NOW + ROUND_SECONDS, NOW + 2.0)}
+    never = came_back(2, seconds=3600.0)
+    assert (deleted(never), never.stuck) == ([], ("w",))
+    assert never.restarts == {key("w"): Restart(2, NOW, 100.0)}
+
+
+def test_the_old_pods_of_a_round_go_though_some_of_its_new_ones_are_wrong_too() -> None:
+    view = literal(pods=(old("new", created_at=NOW + 2.0), old("still")), replicas=2)
+    found = plan(restarted(view), restarts={key("w"): Restart(2, NOW, 100.0)}, seconds=60.0)
+    assert (deleted(found), found.stuck) == (["still"], ())
+
+
+def listening(**values: object) -> PodView:
+    """A pod that reads requests, in a workload that is moved by restart."""
+    return pod(**{"request": Request(7, Mode.FP16), "created_at": 100.0, **values})
+
+
+def first_asked(view: PodView, *, seconds: float = 0.0, restart: Restart | None = None, **pods: PodSignals) -> Plan:
+    going_on = {key("w"): restart} if restart is not None else {}
+    return plan(restarted(workload(pods=(view,))), restarts=going_on, changed=GENERATION, seconds=seconds, **pods)
+
+
+def test_a_pod_that_can_save_a_checkpoint_is_asked_for_one_in_the_mode_that_it_is_in_before_it_goes() -> None:
+    found = first_asked(listening())
+    (action,) = found.actions
+    assert isinstance(action, RequestPod)
+    assert (action.mode, action.generation, action.checkpoint) == (Mode.FP16, GENERATION, True)
+    assert found.restarts == {key("w"): Restart(1, NOW, 100.0)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "acknowledged", "goes"),
+    [
+        (1.0, False, False),
+        (1.0, True, True),
+        (CHECKPOINT_SECONDS - 0.001, False, False),
+        (CHECKPOINT_SECONDS, False, True),
+    ],
+)
+def test_it_goes_once_it_has_acknowledged_or_its_time_is_over(seconds: float, acknowledged: bool, goes: bool) -> None:
+    view = listening(request=Request(GENERATION, Mode.FP16))
+    said = PodSignals(Mode.FP16, GENERATION if acknowledged else 7, NOW)
+    found = first_asked(view, seconds=seconds, restart=Restart(1, NOW, 100.0), p=said)
+    assert (asked(found), deleted(found)) == ([], ["p"] if goes else [])
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pending": True, "ready": False}, {"crashing": True, "ready": False}, {"hot": False}]
+)
+def test_a_pod_that_cannot_save_a_checkpoint_goes_at_once(fields: dict[str, object]) -> None:
+    found = first_asked(listening(started_mode=Mode.FP16, **fields))
+    assert (asked(found), deleted(found)) == ([], ["p"])
+
+
+def test_no_checkpoint_is_asked_of_poisoned_weights() -> None:
+    found = plan(restarted(workload(pods=(listening(),)), rewind=True), changed=GENERATION)
+    assert (asked(found), deleted(found)) == ([], ["p"])
+
+
+def escalated(*pods: PodView, force: bool = False, restarts: dict[str, Restart] | None = None, **seen: PodSignals) -> Plan:
+    view = workload(pods=pods, replicas=len(pods))
+    return plan(into(view, escalate=True, force=force), restarts=restarts, seconds=3600.0, **seen)
+
+
+SAYS_FP16 = PodSignals(Mode.FP16, 6, NOW)
+
+
+def test_an_unresponsive_pod_is_restarted_without_a_checkpoint() -> None:
+    found = escalated(IN_FP32, p=SAYS_FP16)
+    assert (asked(found), deleted(found)) == ([], ["p"])
+
+
+def test_an_unresponsive_workload_is_restarted_once_only() -> None:
+    again = replace(IN_FP32, created_at=NOW + 5.0)
+    found = escalated(again, restarts={key("w"): Restart(1, NOW, 0.0)}, p=SAYS_FP16)
+    assert (deleted(found), found.stuck) == ([], ())
+
+
+def test_missing_metrics_are_no_refusal_before_the_deadline() -> None:
+    assert deleted(escalated(IN_FP32)) == []
+    assert deleted(escalated(IN_FP32, force=True)) == ["p"]
+
+
+def test_one_observable_pod_is_enough_to_know_that_its_process_group_is_unresponsive() -> None:
+    assert deleted(escalated(IN_FP32, replace(IN_FP32, name="q"), p=SAYS_FP16)) == ["p", "q"]
+
+
+@pytest.mark.parametrize("fields", [{"pending": True}, {"crashing": True}, {"request": Request(7, Mode.FP16)}])
+def test_who_cannot_answer_yet_is_not_unresponsive(fields: dict[str, object]) -> None:
+    """It waits to start, crashes whatever it is told, or was not asked before this pass."""
+    assert deleted(escalated(replace(IN_FP32, **fields), p=SAYS_FP16)) == []  # type: ignore[arg-type]
+
+
+def test_who_has_acknowledged_is_not_restarted() -> None:
+    assert deleted(escalated(IN_FP32, p=PodSignals(Mode.FP32, 7, NOW))) == []
+
+
+def test_new_pods_only_asks_and_restarts_nobody() -> None:
+    assert plan(into(workload(pods=(IN_FP16,)), delivery=Delivery.NEW_ONLY)).actions == ()
+
+
+def test_highest_generation_is_looked_for_on_every_pod() -> None:
     assert highest_generation([]) == 0
-    assert highest_generation([workload(generation_raw="5"), workload("v")]) == 5
-    assert highest_generation([workload(template_request=Request(6, Mode.FP16), generation_raw="5")]) == 6
-    assert (
-        highest_generation([workload(pods=(UP, replace(UP, request=Request(3, Mode.FP16))), generation_raw="5")]) == 7
-    )
-    assert highest_generation([workload(generation_raw="9"), workload(template_request=Request(2, Mode.FP32))]) == 9
-
-
-def settled(view: WorkloadView, mode: Mode = Mode.FP16, latch: Mode | None = None) -> Settle | None:
-    return next_settle(view, mode, accepted=frozenset({mode}), generation=GENERATION, latch=latch)
-
-
-def test_a_settle_begins_only_on_a_quiet_healthy_deployment_that_needs_one() -> None:
-    assert settled(workload()) is not None
-    assert settled(workload(template_mode=Mode.FP16)) is None
-    assert settled(workload(observed=False)) is None
-    assert settled(workload(updated_replicas=0)) is None
-    assert settled(workload(pods=(DOWN, DOWN))) is None
-    assert settled(workload(pods=(DOWN, replace(DOWN, crashing=True)), replicas=2, updated_replicas=2)) is None
-
-
-def test_a_settle_goes_on_when_the_controller_has_seen_the_last_write() -> None:
-    begun = workload(settle=SettleIntent(8, Mode.FP16, was_paused=False), paused=True)
-    assert settled(replace(begun, observed=False)) is None
-    assert settled(begun) == Settle(begun, SettleStage.REPLICASET, Mode.FP16, 8, None)
-    changed = replace(begun, updated_replicas=0)
-    assert settled(changed) == Settle(changed, SettleStage.RESUME, Mode.FP16, 8, None)
-
-
-def test_a_settle_ends_in_the_mode_that_it_began_with_and_keeps_the_latch_that_stands() -> None:
-    begun = workload(
-        settle=SettleIntent(8, Mode.FP16, was_paused=False), paused=True, updated_replicas=0, latch=Mode.BF16
-    )
-    assert settled(begun, Mode.FP32, Mode.FP32) == Settle(begun, SettleStage.RESUME, Mode.FP16, 8, Mode.BF16)
-    assert settled(begun, Mode.FP16, None) == Settle(begun, SettleStage.RESUME, Mode.FP16, 8, None)
-
-
-def test_a_settle_that_somebody_resumed_starts_again_when_the_rollout_is_over() -> None:
-    resumed = workload(settle=SettleIntent(8, Mode.FP16, was_paused=False))
-    assert settled(resumed) == Settle(resumed, SettleStage.PAUSE, Mode.FP16, GENERATION, None)
-    assert settled(replace(resumed, updated_replicas=0)) is None
-
-
-def test_one_pod_that_is_heard_is_enough_to_know_that_its_gang_is_deaf() -> None:
-    told = tuple(replace(UP, name=name, uid=name, request=Request(8, Mode.FP16)) for name in ("p", "silent"))
-    gang = workload(pods=told, replicas=2, updated_replicas=2)
-    assert planned(up(gang, escalate=True)) == [WriteTemplate(gang, Mode.FP16, GENERATION, None)]
-
-
-def test_one_pod_that_the_gate_did_not_start_safely_is_reason_enough_to_restart_its_workload() -> None:
-    safe, up_still = PodView("p", "uid-p"), PodView("q", "uid-q", started_mode=Mode.FP16)
-    view = literal(template_mode=Mode.FP16, pods=(safe, up_still), replicas=2, updated_replicas=2)
-    down = Desired(view, Mode.FP32, Delivery.RESTART, rollback=True)
-    assert planned(down) == [WriteTemplate(view, Mode.FP32, GENERATION, Mode.FP32)]
-    assert planned(replace(down, workload=replace(view, pods=(safe, replace(safe, name="q"))))) == []
+    assert highest_generation([workload(), literal(pods=(old(admitted=(("fleet", 4),)),))]) == 4
+    assert highest_generation([workload(pods=(IN_FP16, pod("q", request=Request(3, Mode.FP16))))]) == 7
 
 
 def test_a_tuning_reaches_every_pod_that_was_not_asked_since_and_no_pod_twice() -> None:
-    """A pod that its settled template started in the target has never been asked for anything."""
-    never = PodView("never", "uid-never", hot=True, started_mode=Mode.FP16)
-    asked = [replace(never, name=f"at-{at}", request=Request(at, Mode.FP16)) for at in (7, 8, 9)]
-    view = workload(pods=(never, *asked), replicas=4, updated_replicas=4)
-    tuned = replace(up(view), tuning=Tuning(loss_scale_factor=0.5), tuned_by=8)
-    found = {a.pod.name: a.tuning for a in planned(tuned) if isinstance(a, RequestPod)}
+    """A pod that admission started in the target has never been asked for anything."""
+    never = pod("never", started_mode=Mode.FP16)
+    others = [pod(f"at-{at}", started_mode=Mode.FP16, request=Request(at, Mode.FP16)) for at in (7, 8, 9)]
+    tuned = into(workload(pods=(never, *others)), Mode.FP16, tuning=Tuning(loss_scale_factor=0.5), tuned_by=8)
+    found = {a.pod.name: a.tuning for a in plan(tuned).actions if isinstance(a, RequestPod)}
     assert found == {"never": Tuning(loss_scale_factor=0.5), "at-7": Tuning(loss_scale_factor=0.5)}
-    assert planned(replace(tuned, tuning=None)) == []
+    assert plan(replace(tuned, tuning=None)).actions == ()

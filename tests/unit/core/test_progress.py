@@ -1,4 +1,4 @@
-"""How far a workload is: told by every pod, acknowledged by every process, settled by its template."""
+"""How far a workload is: requested of every pod, acknowledged by every process that runs."""
 
 from dataclasses import replace
 
@@ -6,24 +6,34 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, SettleIntent, WorkloadView
-from precision_operator.core.progress import Progress, accepted_modes, pod_acknowledged, progress_of, resolve_delivery
+from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.progress import (
+    Progress,
+    accepted_modes,
+    complete,
+    pod_acknowledged,
+    progress_of,
+    resolve_delivery,
+)
+from tests.support.views import literal, pod, reported, workload
 
 FP16 = frozenset({Mode.FP16})
-TOLD = PodView("p-0", "uid-0", hot=True, request=Request(7, Mode.FP16))
-UNTOLD = PodView("p-1", "uid-1", hot=True)
-HOT = WorkloadView("ns", "w", "uid", hot=True, replicas=1, updated_replicas=1, pods=(TOLD,))
-LITERAL = replace(
-    HOT, hot=False, literal=True, template_mode=Mode.FP16, pods=(PodView("p-0", "uid-0", started_mode=Mode.FP16),)
-)
+ASKED = pod("p-0", request=Request(7, Mode.FP16))
+NOT_ASKED = pod("p-1")
+HOT = workload(pods=(ASKED,))
+DONE, OPEN = Progress(requested=True, acknowledged=True), Progress(requested=True, acknowledged=False)
 
 
 def says(mode: Mode | None = Mode.FP16, generation: int | None = 7, *pods: str) -> Evaluation:
-    return Evaluation(1000.0, 0.0, {name: PodSignals(mode, generation) for name in pods or ("p-0",)})
+    return reported(**{name: PodSignals(mode, generation) for name in pods or ("p-0",)})
 
 
-def hot(workload: WorkloadView, evaluation: Evaluation | None) -> Progress:
-    return progress_of(workload, FP16, evaluation, Delivery.HOT)
+def hot(view: WorkloadView, evaluation: Evaluation | None, *, since: int = 0, replacing: bool = False) -> Progress:
+    return progress_of(view, FP16, evaluation, Delivery.HOT, since=since, replacing=replacing)
+
+
+def restarted(view: WorkloadView, evaluation: Evaluation | None, *, replacing: bool = False) -> Progress:
+    return progress_of(view, FP16, evaluation, Delivery.RESTART, replacing=replacing)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +46,8 @@ def hot(workload: WorkloadView, evaluation: Evaluation | None) -> Progress:
         (Delivery.RESTART, False, True, False, Delivery.RESTART),
         (Delivery.RESTART, False, False, True, None),
         (Delivery.NEW_ONLY, True, False, False, Delivery.NEW_ONLY),
-        (Delivery.NEW_ONLY, False, True, True, None),
+        (Delivery.NEW_ONLY, False, True, True, Delivery.NEW_ONLY),
+        (Delivery.NEW_ONLY, False, False, True, None),
         (Delivery.AUTO, True, True, True, Delivery.HOT),
         (Delivery.AUTO, True, False, False, Delivery.RESTART),
         (Delivery.AUTO, False, True, True, Delivery.RESTART),
@@ -46,94 +57,122 @@ def hot(workload: WorkloadView, evaluation: Evaluation | None) -> Progress:
 def test_delivery_follows_the_contract_of_template_and_pods(
     wanted: Delivery, hot: bool, literal: bool, pods_hot: bool, found: Delivery | None
 ) -> None:
-    workload = replace(HOT, hot=hot, literal=literal, pods=(replace(TOLD, hot=pods_hot), TOLD))
-    assert resolve_delivery(wanted, workload) is found
+    view = replace(HOT, hot=hot, literal=literal, pods=(replace(ASKED, hot=pods_hot), ASKED))
+    assert resolve_delivery(wanted, view) is found
 
 
 def test_a_template_with_the_contract_is_hot_also_without_pods() -> None:
     assert resolve_delivery(Delivery.AUTO, replace(HOT, pods=(), replicas=0)) is Delivery.HOT
 
 
-def test_on_the_way_down_what_is_safer_is_accepted_and_on_the_way_up_it_is_not() -> None:
+def test_pods_of_an_older_template_on_their_way_out_do_not_make_the_new_ones_restart() -> None:
+    leaving = replace(ASKED, name="old", hot=False, terminating=True)
+    assert resolve_delivery(Delivery.AUTO, replace(HOT, pods=(ASKED, leaving))) is Delivery.HOT
+
+
+def test_in_a_rollback_what_is_safer_is_accepted_and_in_a_rollout_it_is_not() -> None:
     assert accepted_modes(Mode.BF16, rollback=True) == {Mode.BF16, Mode.FP32}
     assert accepted_modes(Mode.BF16, rollback=False) == {Mode.BF16}
 
 
 @pytest.mark.parametrize(
-    ("pod", "signals", "acknowledged"),
+    ("view", "signals", "acknowledged"),
     [
-        (TOLD, None, False),
-        (TOLD, PodSignals(None, 7), False),
-        (TOLD, PodSignals(Mode.FP32, 7), False),
-        (TOLD, PodSignals(Mode.FP16, 6), False),
-        (TOLD, PodSignals(Mode.FP16, None), False),
-        (TOLD, PodSignals(Mode.FP16, 7), True),
-        (TOLD, PodSignals(Mode.FP16, 8), True),
-        (UNTOLD, PodSignals(Mode.FP16, None), True),
-        (replace(TOLD, hot=False), PodSignals(Mode.FP16, 0), True),
+        (ASKED, None, False),
+        (ASKED, PodSignals(None, 7), False),
+        (ASKED, PodSignals(Mode.FP32, 7), False),
+        (ASKED, PodSignals(Mode.FP16, 6), False),
+        (ASKED, PodSignals(Mode.FP16, None), False),
+        (ASKED, PodSignals(Mode.FP16, 7), True),
+        (ASKED, PodSignals(Mode.FP16, 8), True),
+        (NOT_ASKED, PodSignals(Mode.FP16, None), True),
+        (replace(ASKED, hot=False), PodSignals(Mode.FP16, 0), True),
     ],
 )
 def test_acknowledged_is_the_mode_and_the_generation_of_the_request(
-    pod: PodView, signals: PodSignals | None, acknowledged: bool
+    view: PodView, signals: PodSignals | None, acknowledged: bool
 ) -> None:
-    assert pod_acknowledged(pod, signals, FP16) is acknowledged
+    assert pod_acknowledged(view, signals, FP16) is acknowledged
 
 
 def test_hot_workload_moves_when_its_processes_say_so() -> None:
-    assert hot(HOT, None) == Progress(told=True, acknowledged=False, settled=False)
-    assert hot(HOT, says()) == Progress(told=True, acknowledged=True, settled=False)
-    assert hot(replace(HOT, template_mode=Mode.FP16), says()).settled
-    settling = replace(HOT, template_mode=Mode.FP16, settle=SettleIntent(7, Mode.FP16, was_paused=False))
-    assert not hot(settling, says()).settled
+    assert hot(HOT, None) == OPEN
+    assert hot(HOT, says(Mode.FP32)) == OPEN
+    assert hot(HOT, says()) == DONE
 
 
-def test_one_pod_that_was_not_told_or_does_not_say_so_keeps_the_workload_back() -> None:
-    two = replace(HOT, replicas=2, pods=(TOLD, UNTOLD))
-    assert hot(two, says(Mode.FP16, 7, "p-0", "p-1")) == Progress(told=False, acknowledged=False, settled=False)
-    both = replace(two, pods=(TOLD, replace(TOLD, name="p-1")))
-    assert hot(both, says()) == Progress(told=True, acknowledged=False, settled=False)
-    assert hot(both, says(Mode.FP16, 7, "p-0", "p-1")).acknowledged
+def test_one_pod_that_was_not_asked_or_does_not_say_so_keeps_the_workload_back() -> None:
+    two = replace(HOT, replicas=2, pods=(ASKED, NOT_ASKED))
+    both_say_so = says(Mode.FP16, 7, "p-0", "p-1")
+    assert hot(two, both_say_so) == Progress(requested=False, acknowledged=False)
+    asked = replace(two, pods=(ASKED, replace(ASKED, name="p-1")))
+    assert hot(asked, says()) == OPEN
+    assert hot(asked, both_say_so) == DONE
 
 
-def test_a_missing_pod_has_not_acknowledged() -> None:
-    assert not hot(replace(HOT, replicas=2), says()).acknowledged
-    assert hot(replace(HOT, pods=()), says()) == Progress(told=False, acknowledged=False, settled=False)
+@pytest.mark.parametrize(("since", "requested"), [(7, True), (8, False)])
+def test_a_request_from_before_the_last_change_is_none(since: int, requested: bool) -> None:
+    assert hot(HOT, says(), since=since) == Progress(requested=requested, acknowledged=requested)
 
 
-def test_a_pod_on_its_way_out_need_not_acknowledge_but_must_have_been_told() -> None:
-    leaving = replace(TOLD, name="p-9", terminating=True)
-    assert hot(replace(HOT, pods=(TOLD, leaving)), says()).acknowledged
-    assert not hot(replace(HOT, pods=(TOLD, replace(leaving, request=None))), says()).told
-    assert not hot(replace(HOT, pods=(leaving,)), says(Mode.FP16, 7, "p-9")).told
+def test_admission_asks_as_well_as_a_request_does() -> None:
+    admitted = pod("p-0", started_mode=Mode.FP16, admitted=(("fleet", 8),))
+    assert hot(replace(HOT, pods=(admitted,)), says(Mode.FP16, 0), since=8) == DONE
 
 
-def test_without_pods_the_template_has_the_word() -> None:
+def test_of_ten_pods_one_that_cannot_start_holds_the_workload_back_in_nothing() -> None:
+    nine = tuple(replace(ASKED, name=f"p-{index}") for index in range(9))
+    waits = replace(ASKED, name="p-9", pending=True, ready=False)
+    ten = replace(HOT, replicas=10, pods=(*nine, waits))
+    said = says(Mode.FP16, 7, *(view.name for view in nine))
+    assert hot(ten, said) == restarted(replace(ten, hot=False, literal=True), said) == DONE
+    running = replace(ten, pods=(*nine, replace(waits, pending=False)))
+    assert hot(running, said) == OPEN, "a pod that runs and says nothing may train in anything"
+
+
+def test_a_pending_pod_that_will_start_in_another_mode_was_not_asked() -> None:
+    waits = pod("p-9", hot=False, started_mode=Mode.FP32, pending=True)
+    assert restarted(literal(pods=(waits,)), says()) == Progress(requested=False, acknowledged=False)
+
+
+def test_a_pod_on_its_way_out_counts_for_as_long_as_its_process_says_that_it_trains_in_something_else() -> None:
+    leaving = replace(NOT_ASKED, name="p-9", terminating=True, started_mode=Mode.FP32)
+    view = replace(HOT, pods=(ASKED, leaving))
+    assert hot(view, reported(**{"p-0": PodSignals(Mode.FP16, 7), "p-9": PodSignals(Mode.FP32, 7)})) == OPEN
+    assert hot(view, reported(**{"p-0": PodSignals(Mode.FP16, 7), "p-9": PodSignals(Mode.FP16, 7)})) == DONE
+    assert hot(view, says()) == DONE, "nothing is known of it any more"
+
+
+def test_while_its_pods_are_replaced_a_workload_has_acknowledged_only_when_as_many_run_again() -> None:
+    fp16 = pod("p-0", hot=False, started_mode=Mode.FP16)
+    coming = replace(fp16, name="p-1", pending=True)
+    view = literal(replicas=2, pods=(fp16, coming))
+    assert restarted(view, says(), replacing=True) == OPEN
+    assert restarted(replace(view, pods=(fp16,)), says(), replacing=True) == OPEN
+    assert restarted(view, says()) == DONE
+    back = replace(view, pods=(fp16, replace(coming, pending=False)))
+    assert restarted(back, says(Mode.FP16, 0, "p-0", "p-1"), replacing=True) == DONE
+
+
+def test_a_workload_without_pods_has_nothing_to_acknowledge() -> None:
     idle = replace(HOT, replicas=0, pods=())
-    assert hot(idle, says()) == Progress(told=False, acknowledged=False, settled=False)
-    assert hot(replace(idle, template_mode=Mode.FP16), None) == Progress(told=True, acknowledged=True, settled=True)
+    assert hot(idle, None) == restarted(idle, None) == DONE
 
 
-def test_restarted_workload_has_moved_when_the_rollout_is_over_and_its_processes_say_so() -> None:
-    def restarted(workload: WorkloadView) -> Progress:
-        return progress_of(workload, FP16, says(), Delivery.RESTART)
-
-    assert restarted(LITERAL) == Progress(told=True, acknowledged=True, settled=True)
-    assert not restarted(replace(LITERAL, observed=False)).acknowledged
-    assert not restarted(replace(LITERAL, updated_replicas=0)).acknowledged
-    old_template = restarted(replace(LITERAL, template_mode=Mode.FP32))
-    assert old_template == Progress(told=False, acknowledged=False, settled=False)
+def test_new_pods_only_is_done_at_once_whatever_runs() -> None:
+    assert progress_of(replace(HOT, pods=(NOT_ASKED,)), FP16, says(Mode.FP32), Delivery.NEW_ONLY) == DONE
 
 
-def test_new_only_is_told_at_once_and_done_when_the_template_is() -> None:
-    def new_only(workload: WorkloadView) -> Progress:
-        return progress_of(workload, FP16, None, Delivery.NEW_ONLY)
-
-    assert new_only(HOT) == Progress(told=True, acknowledged=False, settled=False)
-    assert new_only(replace(HOT, template_mode=Mode.FP16)) == Progress(told=True, acknowledged=True, settled=True)
-
-
-def test_a_workload_that_is_scaled_to_nothing_has_moved_once_its_last_pod_is_gone() -> None:
-    leaving = replace(UNTOLD, terminating=True, started_mode=Mode.FP32)
-    idle = replace(HOT, replicas=0, template_mode=Mode.FP16, pods=(leaving,))
-    assert hot(idle, says()) == Progress(told=False, acknowledged=False, settled=True)
-    assert hot(replace(idle, pods=()), says()) == Progress(told=True, acknowledged=True, settled=True)
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        ((ASKED, NOT_ASKED), True),
+        ((ASKED,), False),
+        ((ASKED, replace(NOT_ASKED, pending=True)), False),
+        ((ASKED, replace(NOT_ASKED, terminating=True)), False),
+        ((ASKED, replace(NOT_ASKED, crashing=True)), True),
+    ],
+    ids=["all run", "one is missing", "one cannot start", "one leaves", "one crashes"],
+)
+def test_a_workload_is_complete_when_all_its_pods_have_started(pods: tuple[PodView, ...], expected: bool) -> None:
+    assert complete(replace(HOT, replicas=2, pods=pods)) is expected

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
 from precision_operator.core.cohorts import canary_order, cohort_size, extend_cohort
 from precision_operator.core.model import PodView, WorkloadView
-from tests.property.policies import FAST, policy
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import promoted
+from tests.support.views import key
 
 
 def one_step(*, soak: str = "30s", samples: int = 1, pods: int = 1, **spec: object) -> World:
@@ -23,23 +25,23 @@ def one_step(*, soak: str = "30s", samples: int = 1, pods: int = 1, **spec: obje
     world = World(policy(annotations={}, uid="policy", **{"strategy": steps, "evaluation": rules, **spec}))
     for index in range(4):
         world.add(f"w-{index}", pods=pods)
-    world.run(2, 10.0)
-    assert len(world.status.members) == 1
+    world.step(10.0)
+    assert len(world.state.members) == 1
     return world
 
 
 def canary(world: World) -> str:
-    return world.status.members[0].name
+    return name_of(world.state.members[0])
 
 
 @pytest.mark.parametrize(("soak", "samples", "needed"), [("30s", 1, 30.0), ("0s", 4, 30.0), ("30s", 2, 30.0)])
 def test_the_evidence_must_be_as_old_as_the_pause_and_the_samples(soak: str, samples: int, needed: float) -> None:
     world = one_step(soak=soak, samples=samples)
     world.step(needed - 0.5)
-    assert world.step(0.5).status.reason == "Soaking"
-    assert world.status.step_index == 0
-    assert world.step(1.0).status.reason == "StepPromoted"
-    assert (world.status.step_index, len(world.status.members), world.status.evidence_since) == (1, 4, None)
+    assert world.step(0.5).summary.reason == "Soaking"
+    assert world.state.step_index == 0
+    assert world.step(1.0).summary.reason == "StepPromoted"
+    assert (world.state.step_index, len(world.state.members), world.state.evidence_since) == (1, 4, None)
 
 
 def test_evidence_that_this_process_did_not_watch_does_not_count() -> None:
@@ -47,23 +49,23 @@ def test_evidence_that_this_process_did_not_watch_does_not_count() -> None:
     world.step(29.0)
     world.continuous_since = world.now
     world.step(29.0)
-    assert world.status.step_index == 0
+    assert world.state.step_index == 0
     world.step(1.0)
-    assert world.step(1.0).status.step_index == 1
+    assert world.step(1.0).state.step_index == 1
 
 
 def test_evidence_begins_again_where_it_was_interrupted() -> None:
     world = one_step()
     world.step(20.0)
-    began = world.status.evidence_since
+    began = world.state.evidence_since
     assert began is not None
-    world.blind.add(canary(world))
-    assert world.step(1.0).status.reason == "AwaitingAcknowledgement"
-    assert world.status.evidence_since is None
-    world.blind.clear()
+    world.unobservable.add(canary(world))
+    assert world.step(1.0).summary.reason == "AwaitingAcknowledgement"
+    assert world.state.evidence_since is None
+    world.unobservable.clear()
     world.step(29.0)
-    assert world.step(1.0).status.step_index == 0
-    assert world.step(1.0).status.step_index == 1
+    assert world.step(1.0).state.step_index == 0
+    assert world.step(1.0).state.step_index == 1
 
 
 @pytest.mark.parametrize(("value", "promotes"), [(0.049, True), (0.05, False), (0.2, False)])
@@ -71,21 +73,21 @@ def test_a_value_must_be_below_its_promotion_level(value: float, promotes: bool)
     world = one_step()
     world.bad[canary(world)] = {Signal.OVERFLOW: value}
     world.run(5, 10.0)
-    assert (world.status.step_index == 1) is promotes
-    assert promotes or world.status.reason == "EvidenceInsufficient"
+    assert (world.state.step_index == 1) is promotes
+    assert promotes or world.summary.reason == "EvidenceInsufficient"
 
 
 def test_a_canary_that_does_not_acknowledge_is_waited_for_and_then_named() -> None:
     world = one_step(progressDeadlineSeconds=60)
-    world.deaf = set(world.workloads)
-    began = world.status.step_since
+    world.unresponsive = set(world.workloads)
+    began = world.state.step_since
     world.modes = dict.fromkeys(world.modes, (Mode.FP32, 0))
-    world.step(40.0)
-    assert world.step(0.5).status.reason == "AwaitingAcknowledgement"
-    late = world.step(1.0).status
+    world.step(50.0)
+    assert world.step(0.5).summary.reason == "AwaitingAcknowledgement"
+    late = world.step(1.0).summary
     assert began is not None
     assert (late.reason, canary(world) in late.message) == ("ProgressDeadlineExceeded", True)
-    assert late.step_index == 0
+    assert world.state.step_index == 0
 
 
 def test_one_pod_without_samples_holds_the_whole_canary() -> None:
@@ -100,18 +102,18 @@ def test_one_pod_without_samples_holds_the_whole_canary() -> None:
 
     world.observe = observe  # type: ignore[method-assign, assignment]
     world.run(6, 10.0)
-    assert world.status.step_index == 0
+    assert world.state.step_index == 0
 
 
 def test_an_approval_answers_one_transition_and_no_other() -> None:
     world = one_step(strategy={"steps": [{"setWeight": 25}, {"pause": {}}, {"setWeight": 100}]})
     world.step(10.0)
-    assert (world.status.phase, world.status.reason) == (Phase.PAUSED, "AwaitingApproval")
-    for answer in (world.status.transition_id - 1, world.status.transition_id + 1):
+    assert (world.summary.phase, world.summary.reason) == (Phase.PAUSED, "AwaitingApproval")
+    for answer in (world.state.transition_id - 1, world.state.transition_id + 1):
         world.policy = replace(world.policy, annotations={PROMOTE: str(answer)})
-        assert world.step(10.0).status.phase is Phase.PAUSED
-    world.policy = replace(world.policy, annotations={PROMOTE: str(world.status.transition_id)})
-    assert world.step(10.0).status.step_index == 1
+        assert world.step(10.0).state.phase is Phase.PAUSED
+    world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
+    assert world.step(10.0).state.step_index == 1
 
 
 @pytest.mark.parametrize(
@@ -130,18 +132,19 @@ def test_a_share_of_the_moved_fleet_makes_a_breach_the_fleets(
     world = promoted(rollback={"fleetShare": share, "fleetMinimum": minimum})
     world.bad = {f"hot-{index}": {Signal.OVERFLOW: 0.6} for index in range(breached)}
     world.step(1.0)
-    assert world.status.incident is not None
-    assert world.status.incident.scope is scope
-    assert world.status.gate_closed is (scope is Scope.FLEET)
+    assert world.state.incident is not None
+    assert world.state.incident.scope is scope
+    assert (world.state.phase is Phase.ROLLING_BACK) is (scope is Scope.FLEET)
+    assert (world.state.modes == {}) is (scope is Scope.FLEET)
 
 
 def test_the_gravest_breach_names_the_rollback() -> None:
     world = promoted()
     world.bad = {"hot-0": {Signal.OVERFLOW: 0.6}, "hot-3": {Signal.NON_FINITE: 2.0}}
     world.step(1.0)
-    assert world.status.incident is not None
-    assert (world.status.reason, world.status.incident.severity) == ("LossNotFinite", "P0")
-    assert world.status.incident.workloads == ("hot-0", "hot-3")
+    assert world.state.incident is not None
+    assert (world.summary.reason, world.state.incident.severity) == ("LossNotFinite", "P0")
+    assert world.state.incident.workloads == ("hot-0", "hot-3")
 
 
 @pytest.mark.parametrize(("fp32_broken", "held_back"), [(0, False), (1, False), (2, True)])
@@ -150,8 +153,8 @@ def test_the_same_fault_on_two_fp32_workloads_is_not_the_precisions(fp32_broken:
     outside = [name for name in world.workloads if name != canary(world)]
     world.poisoned = {canary(world), *outside[:fp32_broken]}
     world.step(10.0)
-    assert (world.status.reason == "CauseNotPrecision") is held_back
-    assert (world.status.phase is Phase.ROLLING_BACK) is not held_back
+    assert (world.summary.reason == "CauseNotPrecision") is held_back
+    assert (world.state.phase is Phase.ROLLING_BACK) is not held_back
 
 
 def test_failures_in_a_row_are_needed_and_a_good_one_between_starts_again() -> None:
@@ -159,8 +162,8 @@ def test_failures_in_a_row_are_needed_and_a_good_one_between_starts_again() -> N
     bad = {name: {Signal.OVERFLOW: 0.6} for name in world.workloads}
     for fault in (bad, bad, {}, bad, bad):
         world.bad = dict(fault)
-        assert world.step().status.phase is Phase.HEALTHY
-    assert world.step().status.phase is Phase.ROLLING_BACK
+        assert world.step().state.phase is Phase.HEALTHY
+    assert world.step().state.phase is Phase.ROLLING_BACK
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,7 @@ def test_a_weight_is_rounded_down_but_never_to_nobody(weight: int, total: int, s
 def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     def on(name: str, *nodes: str) -> WorkloadView:
         pods = tuple(PodView(f"{name}-{node}", f"{name}-{node}", node=node) for node in nodes)
-        return WorkloadView("ns", name, f"uid-{name}", pods=pods)
+        return WorkloadView("ns", key(name), f"uid-{name}", pods=pods)
 
     fleet = [*(on(f"a{i}", "node-a") for i in range(6)), *(on(f"b{i}", "node-b") for i in range(2))]
     first = canary_order("policy", fleet)
@@ -184,7 +187,7 @@ def test_a_cohort_keeps_who_is_in_it_and_spreads_over_nodes() -> None:
     assert set(small) < set(large)
     assert len(large) == 5
     assert extend_cohort("policy", large, fleet, size=2) == large
-    gone = [w for w in fleet if w.uid != large[0].uid]
+    gone = [w for w in fleet if w.key != large[0]]
     assert large[0] not in extend_cohort("policy", large, gone, size=5)
 
 
@@ -193,4 +196,4 @@ def test_a_canary_whose_sentinel_has_left_the_target_has_not_acknowledged_it() -
     (pod,) = world.workloads[canary(world)].pods
     world.modes[pod.name] = (Mode.FP32, world.modes[pod.name][1])
     world.run(2, 15.0)
-    assert (world.status.phase, world.status.reason) == (Phase.PROGRESSING, "AwaitingAcknowledgement")
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "AwaitingAcknowledgement")

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
+from lab.model.policies import policy
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
 from precision_operator.core.assess import assess
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge, promotes
-from tests.property.policies import policy
 
 CRITERIA = {c.signal: c for c in DEFAULT_CRITERIA}
 
@@ -62,7 +62,7 @@ def one(
     signal: Signal, signals: PodSignals | None, *, errors: dict[str, str] | None = None, crashing: bool = False
 ) -> Reading:
     pods = {"p": signals} if signals else {}
-    workload = WorkloadView("ns", "w", "u", pods=(PodView("p", "pu", crashing=crashing),))
+    workload = WorkloadView("ns", "apps/Deployment/w", "u", pods=(PodView("p", "pu", crashing=crashing),))
     evaluation = Evaluation(at=1000.0, continuous_since=0.0, pods=pods, errors=errors or {})
     return assess(workload, policy().spec, evaluation, mode=Mode.FP16, failing=frozenset()).readings[signal]
 
@@ -108,13 +108,13 @@ def test_worst_pod_speaks_for_the_workload() -> None:
         "c": sample(Signal.OVERFLOW, None),
     }
     evaluation = Evaluation(at=1000.0, continuous_since=0.0, pods=table)
-    workload = WorkloadView("ns", "w", "u", pods=pods)
+    workload = WorkloadView("ns", "apps/Deployment/w", "u", pods=pods)
     verdict = assess(workload, policy().spec, evaluation, mode=Mode.FP16, failing=frozenset())
     assert verdict.readings[Signal.OVERFLOW] == Breach(0.9, Severity.P1)
 
 
 def test_fp32_is_not_judged_by_what_only_reduced_precision_has() -> None:
     evaluation = Evaluation(at=1000.0, continuous_since=0.0, pods={"p": sample(Signal.OVERFLOW, 0.9)})
-    workload = WorkloadView("ns", "w", "u", pods=(PodView("p", "1"),))
+    workload = WorkloadView("ns", "apps/Deployment/w", "u", pods=(PodView("p", "1"),))
     verdict = assess(workload, policy().spec, evaluation, mode=Mode.FP32, failing=frozenset())
     assert set(verdict.readings) == {Signal.FAILURES, Signal.NON_FINITE}

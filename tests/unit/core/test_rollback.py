@@ -2,32 +2,33 @@
 
 from dataclasses import replace
 
+from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Phase, Status
+from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
-from precision_operator.core.actions import Notify, RequestPod, Settle, WriteTemplate
+from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.facts import look
-from tests.property.test_awkward_histories import crash
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
+from precision_operator.core.progress import live_pods
+from tests.support.fleets import fleet, member_names, promoted
+from tests.support.views import key
 
 
 def incident(world: World) -> Incident:
-    assert world.status.incident is not None
-    return world.status.incident
+    assert world.state.incident is not None
+    return world.state.incident
 
 
 def broken(**spec: object) -> World:
     """A promoted fleet in the pass in which its rollback is decided; its trainers have not taken the request yet."""
     world = promoted(**spec)
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
     world.step(1.0)
-    assert world.status.phase is Phase.ROLLING_BACK
+    assert world.state.phase is Phase.ROLLING_BACK
     return world
 
 
@@ -42,9 +43,9 @@ def test_an_incident_says_what_was_decided_when_and_until_when() -> None:
     assert (found.severity, found.scope, found.reason) == (Severity.P0, Scope.FLEET, "LossNotFinite")
     assert found.workloads == ("hot-1", "hot-3")
     assert (found.detected_at, found.decided_at, found.deadline_at) == (began, began, began + 300.0)
-    assert found.id == f"fleet-{world.status.transition_id}"
-    assert (found.last_patch_at, found.last_ack_at, found.settled_at, found.escalated) == (None, None, None, False)
-    assert (world.status.canary, world.status.comparison) == ((), None)
+    assert found.id == f"fleet-{world.state.transition_id}"
+    assert (found.last_patch_at, found.last_ack_at, found.escalated) == (None, None, False)
+    assert (world.state.canary, world.state.comparison) == ((), None)
 
 
 def test_stages_are_dated_when_they_happen_and_not_again() -> None:
@@ -54,49 +55,45 @@ def test_stages_are_dated_when_they_happen_and_not_again() -> None:
     assert patched == world.now - 1.0
     world.step(1.0)
     assert (incident(world).last_patch_at, incident(world).last_ack_at) == (patched, None)
-    world.deaf = set()
+    world.unresponsive = set()
     world.step(1.0)  # the request stands: they take it now
     world.step(1.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     acknowledged = incident(world).last_ack_at
     assert acknowledged == world.now - 1.0
     world.run(10, 1.0)
     done = incident(world)
     assert (done.last_patch_at, done.last_ack_at) == (patched, acknowledged)
-    settled = done.settled_at
-    assert settled is not None
-    assert settled > acknowledged
-    world.run(3, 1.0)
-    assert incident(world).settled_at == settled
 
 
-def test_nobody_is_restarted_before_the_timeout_and_the_deaf_ones_once_after_it() -> None:
+def test_nobody_is_restarted_before_the_timeout_and_the_unresponsive_ones_once_after_it() -> None:
     world = broken()
-    restarts = dict(world.restarts)
+    assert world.restarts == {"literal": 2}, "once for each change of its mode"
     world.run(3, 29.0)
-    assert (world.restarts, incident(world).escalated) == ({**restarts, "literal": 2}, False)
+    assert (world.restarts, incident(world).escalated) == ({"literal": 2}, False)
     world.step(4.0)
     assert not incident(world).escalated
     assert events(world, 1.0) == ["RollbackEscalated"]
     assert incident(world).escalated
+    assert events(world, 1.0) == []
     assert events(world, 1.0) == ["RolledBack"]
     world.run(5, 1.0)
     assert world.restarts == {**{f"hot-{index}": 1 for index in range(5)}, "literal": 2}
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
 
 
 def test_past_its_deadline_it_says_so_and_goes_on() -> None:
     world = broken()
-    world.restart_slots = 0
+    world.unobservable = set(world.workloads)
     world.run(10, 29.0)
-    assert world.status.reason == "LossNotFinite"
+    assert world.state.reason == "LossNotFinite"
     world.run(2, 29.0)
-    assert (world.status.phase, world.status.reason) == (Phase.ROLLING_BACK, "DeadlineExceeded")
+    assert (world.state.phase, world.state.reason) == (Phase.ROLLING_BACK, "DeadlineExceeded")
 
 
 def test_silence_of_prometheus_restarts_nobody_until_the_deadline() -> None:
     world = broken()
-    world.down = True
+    world.metrics_away = True
     world.run(9, 29.0)
     assert not incident(world).escalated
     assert {name for name in world.restarts if name.startswith("hot")} == set()
@@ -106,33 +103,16 @@ def test_silence_of_prometheus_restarts_nobody_until_the_deadline() -> None:
 
 def test_a_cohort_is_rolled_back_without_touching_the_rest() -> None:
     world = fleet()
-    while world.status.step_index < 1 or world.really_in(Mode.FP16) < {m.name for m in world.status.members}:
+    while world.state.step_index < 1 or world.really_in(Mode.FP16) < member_names(world):
         world.step()
-    members = {m.name for m in world.status.members}
+    members = member_names(world)
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in sorted(members)[:1]}
     before = len(world.log)
     world.step(1.0)
     assert incident(world).scope is Scope.COHORT
     world.run(10, 1.0)
-    assert world.status.phase is Phase.HELD
-    assert {name for name, _ in world.log[before:]} <= members
-    assert {w.name for w in world.workloads.values() if w.latch} == members
-
-
-def test_held_workloads_are_settled_and_latched_while_the_rest_goes_on() -> None:
-    world = promoted()
-    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
-    world.step(1.0)
-    (held,) = world.status.held
-    assert (held.name, held.reason, held.since) == ("hot-2", "OverflowRateHigh", world.now - 1.0)
-    assert incident(world).scope is Scope.WORKLOAD
-    world.run(8, 1.0)
-    assert (world.workloads["hot-2"].template_mode, world.workloads["hot-2"].latch) == (Mode.FP32, Mode.FP32)
-    assert incident(world).last_ack_at is not None
-    assert not [w for w in world.workloads.values() if w.name != "hot-2" and w.latch]
-    world.bad["hot-4"] = {Signal.OVERFLOW: 0.6}
-    world.step(1.0)
-    assert incident(world).scope is Scope.FLEET  # with the one that is held already it is a share of the fleet
+    assert world.state.phase is Phase.HELD
+    assert {name for name, _ in world.log[before:]} == members
 
 
 def test_a_held_workload_joins_again_when_a_person_retries_and_its_window_is_clear() -> None:
@@ -140,87 +120,66 @@ def test_a_held_workload_joins_again_when_a_person_retries_and_its_window_is_cle
     world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
     world.run(3, 1.0)
     world.bad = {}
-    world.policy = replace(world.policy, annotations={RETRY: str(world.status.transition_id)})
+    world.policy = replace(world.policy, annotations={RETRY: str(world.state.transition_id)})
     world.run(5, 1.0)
-    assert [h.name for h in world.status.held] == ["hot-2"]
+    assert [h.name for h in world.state.held] == ["hot-2"]
     world.run(30, 30.0)
-    assert (world.status.phase, world.status.held) == (Phase.HEALTHY, ())
+    assert (world.state.phase, world.state.held) == (Phase.HEALTHY, ())
     assert "hot-2" in world.really_in(Mode.FP16)
-    assert world.workloads["hot-2"].latch is None
 
 
-def test_in_an_emergency_running_pods_are_asked_in_the_same_pass_and_settles_wait() -> None:
+def test_in_an_emergency_running_pods_are_asked_and_the_others_taken_away_in_the_pass_that_decides_it() -> None:
     world = promoted()
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
     decision = world.decide()
     asked = {action.workload.name for action in decision.actions if isinstance(action, RequestPod)}
     assert asked == {f"hot-{index}" for index in range(5)}
-    assert [a.workload.name for a in decision.actions if isinstance(a, WriteTemplate)] == ["literal"]
-    assert not [action for action in decision.actions if isinstance(action, Settle)]
-    assert decision.status.gate_closed
-    assert (decision.status.precision, decision.status.fallback) == (Mode.FP32, Mode.FP32)
+    assert [a.workload.name for a in decision.actions if isinstance(a, DeletePod)] == ["literal"]
+    assert (decision.state.modes, decision.state.enforce) == ({}, True)
+    assert (decision.state.precision, decision.state.fallback) == (Mode.FP32, Mode.FP32)
 
 
 def test_a_rollback_to_bf16_asks_for_bf16_and_leaves_what_is_safer() -> None:
     world = promoted(fallback="bf16")
+    world.bypassed = True
     world.add("safe")
+    world.bypassed = False
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
     world.run(1, 1.0)
-    assert {what for who, what in world.log if who == "hot-0"} == {"request fp16 1", "request bf16 2"}
+    assert {what for who, what in world.log if who == "hot-0"} == {"request fp16 2", "request bf16 4"}
     world.bad = {}
     world.run(12, 1.0)
-    assert world.status.phase is Phase.HELD
+    assert world.state.phase is Phase.HELD
     assert "safe" in world.really_in(Mode.FP32)
-    assert world.workloads["hot-0"].latch is Mode.BF16
+    assert world.state.assigned(key("hot-0")) is Mode.BF16
 
 
-def test_a_fleet_held_by_its_latches_tells_the_gate_its_fallback() -> None:
-    world = fleet(fallback="bf16")
-    world.workloads["hot-0"] = replace(world.workloads["hot-0"], latch=Mode.BF16, has_original=True)
-    status = world.step().status
-    assert (status.phase, status.reason, status.gate_closed) == (Phase.HELD, "LatchedWorkloads", True)
-    assert (status.fallback, status.precision) == (Mode.BF16, Mode.BF16)
-
-
-def test_workloads_that_were_rolled_back_are_no_witnesses_for_the_rest() -> None:
+def test_workloads_that_were_rolled_back_are_no_evidence_that_the_rest_is_not_the_precisions_fault() -> None:
     world = promoted(rollback={"fleetShare": 0.6, "fleetMinimum": 2})
     world.poisoned = {"hot-0", "hot-1"}
     world.run(4, 1.0)
-    assert {h.name for h in world.status.held} == {"hot-0", "hot-1"}
+    assert {h.name for h in world.state.held} == {"hot-0", "hot-1"}
     world.poisoned |= {"hot-2", "hot-3"}
     world.step(1.0)
-    assert (world.status.phase, world.status.reason) == (Phase.ROLLING_BACK, "LossNotFinite")
+    assert (world.state.phase, world.state.reason) == (Phase.ROLLING_BACK, "LossNotFinite")
 
 
 def test_a_gradual_rollback_is_hurried_three_timeouts_before_its_deadline_and_not_sooner() -> None:
     world = promoted(rollback={"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}})
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     world.bad = {name: {Signal.SPEED: 0.5} for name in ("hot-1", "hot-3")}
     world.step(1.0)
     found, timeout = incident(world), world.policy.spec.rollback.ack_timeout_seconds
     world.now = found.deadline_at - 3 * timeout - 1.0
     world.step(1.0)
-    assert len(asked_down(world)) < 6
+    assert len(asked_for_fp32(world)) < 6
     world.step(1.0)
-    assert len(asked_down(world)) == 6
+    assert len(asked_for_fp32(world)) == 6
 
 
-def asked_down(world: World) -> set[str]:
+def asked_for_fp32(world: World) -> set[str]:
     """Workloads whose pods, if not their processes, are in the fallback."""
-    return {w.name for w in world.workloads.values() if all(pod.effective_mode is Mode.FP32 for pod in w.pods)}
-
-
-def test_of_two_that_are_held_the_one_that_is_left_stays_held() -> None:
-    world = promoted(rollback={"fleetMinimum": 6})
-    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
-    world.run(4)
-    assert [h.name for h in world.status.held] == ["hot-1", "hot-3"]
-    del world.workloads["hot-1"]
-    world.run(3)
-    assert ([h.name for h in world.status.held], world.status.phase) == (["hot-3"], Phase.DEGRADED)
-    del world.workloads["hot-3"]
-    world.run(3)
-    assert (world.status.held, world.status.phase) == ((), Phase.HEALTHY)
+    return {w.name for w in world.workloads.values() if all(pod.effective_mode is Mode.FP32 for pod in live_pods(w))}
 
 
 def test_an_emergency_whose_writes_were_lost_has_no_batches_though_the_clock_was_set_back() -> None:
@@ -229,33 +188,20 @@ def test_an_emergency_whose_writes_were_lost_has_no_batches_though_the_clock_was
     world.commit(world.decide())
     world.now -= 100.0
     world.step(1.0)
-    assert len(asked_down(world)) == 6
+    assert len(asked_for_fp32(world)) == 6
 
 
-def test_a_crash_loop_excuses_from_an_answer_only_who_was_told() -> None:
-    world = promoted()
-    crash(world, "literal")
-    world.crashing.add("literal")
-    world.restart_slots = 0  # its template cannot be written yet: it crashes in FP16
-    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
-    world.run(60)
-    assert world.status.phase is Phase.ROLLING_BACK
-    world.restart_slots = 5
-    world.run(10)
-    assert world.status.phase is Phase.HELD
-
-
-def test_answers_are_looked_for_every_five_seconds_however_long_the_interval_is() -> None:
+def test_acknowledgements_are_looked_for_every_five_seconds_however_long_the_interval_is() -> None:
     world = broken()
     assert world.decide().wake_at - world.now == 5.0
-    world.deaf = set()
+    world.unresponsive = set()
     world.run(20, 5.0)
-    assert (world.status.phase, world.decide().wake_at - world.now) == (Phase.HELD, 60.0)
+    assert (world.state.phase, world.decide().wake_at - world.now) == (Phase.HELD, 60.0)
 
 
 def test_a_graver_breach_brings_its_deadline_though_the_answer_is_an_emergency_already() -> None:
     world = promoted()
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     world.bad = {name: {Signal.OVERFLOW: 0.6} for name in ("hot-1", "hot-3")}
     world.step(1.0)
     began = world.now
@@ -269,52 +215,72 @@ def test_a_graver_breach_brings_its_deadline_though_the_answer_is_an_emergency_a
 def test_only_a_fleet_that_was_guarded_for_long_has_proved_itself() -> None:
     world = promoted(reenable={"prerequisites": [], "stable": "1h"})
     world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
-    before = replace(world.status, attempts=2, step_since=world.now - 7200.0)
+    before = replace(world.state, attempts=2, step_since=world.now - 7200.0)
     for phase, attempts in ((Phase.PROGRESSING, 3), (Phase.HEALTHY, 1)):
-        world.status = replace(before, phase=phase)
-        assert world.decide().status.attempts == attempts
-    world.status = replace(before, phase=Phase.HEALTHY, step_since=world.now - 3599.0)
-    assert world.decide().status.attempts == 3
+        world.state = replace(before, phase=phase)
+        assert world.decide().state.attempts == attempts
+    world.state = replace(before, phase=Phase.HEALTHY, step_since=world.now - 3599.0)
+    assert world.decide().state.attempts == 3
 
 
 def test_another_attempt_tolerates_no_breach_until_it_is_guarded() -> None:
     world = promoted(evaluation={"interval": "15s", "failureLimit": 3, "minSamples": 1})
     for phase, limit in ((Phase.PROGRESSING, 0), (Phase.PAUSED, 0), (Phase.HEALTHY, 3)):
-        status = replace(world.status, attempts=1, phase=phase)
-        assert look(world.policy, status, world.observe(), world.now).failure_limit == limit
+        state = replace(world.state, attempts=1, phase=phase)
+        assert look(world.policy, state, world.observe(), world.now).failure_limit == limit
 
 
 def test_nothing_begins_before_the_metrics_have_been_read() -> None:
     world = fleet()
-    decision = decide(world.policy, Status(), replace(world.observe(), evaluation=None), world.now)
-    assert (decision.status.phase, decision.status.reason) == (Phase.PENDING, "AwaitingEvaluation")
+    decision = decide(world.policy, State(), replace(world.observe(), evaluation=None), world.now)
+    assert (decision.state.phase, decision.summary.reason) == (Phase.PENDING, "AwaitingEvaluation")
 
 
 def test_a_gradual_rollback_asks_for_a_share_of_the_fleet_at_a_time() -> None:
     rules = {"gradual": {"sustain": "0s", "batchShare": 0.5}, "mitigation": {"speed": {"window": "0s"}}}
     world = promoted(rollback=rules)
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     world.bad = {name: {Signal.SPEED: 0.5} for name in ("hot-1", "hot-3")}
     world.step(1.0)
-    assert asked_down(world) == {"hot-0", "hot-1", "hot-3"}
+    assert asked_for_fp32(world) == {"hot-0", "hot-1", "hot-3"}
 
 
-def test_a_template_that_lags_behind_its_rollback_is_settled_before_another_target_begins() -> None:
-    world = promoted()
-    world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
-    world.run(2, 1.0)
-    assert [h.name for h in world.status.held] == ["hot-2"]
-    assert world.workloads["hot-2"].template_mode is Mode.FP16
-    world.bad, world.policy = {}, replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
-    world.run(2)
-    assert world.status.phase is Phase.PENDING
-    world.run(60)
-    assert world.workloads["hot-2"].template_mode is not Mode.FP16
-    assert world.really_in(Mode.BF16)
-
-
-def test_an_escalation_is_told_once_however_long_nobody_can_be_restarted() -> None:
+def test_an_escalation_is_one_event_however_long_nobody_acknowledges() -> None:
     world = broken()
-    world.restart_slots = 0
+    world.unobservable = set(world.workloads)
     said = [reason for _ in range(20) for reason in events(world, 15.0)]
     assert said.count("RollbackEscalated") == 1
+
+
+def test_a_crash_loop_excuses_from_an_acknowledgement_only_who_was_asked() -> None:
+    """What crashes in FP32 trains in nothing; what crashes in FP16 is in FP16 when it recovers."""
+    world = promoted()
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.crash("hot-4")
+    world.run(4)
+    assert (world.state.phase, world.summary.unacknowledged) == (Phase.ROLLING_BACK, ("hot-4",))
+    world.run(8)
+    assert world.state.phase is Phase.HELD
+    world = promoted()
+    world.bad = {name: {Signal.NON_FINITE: 3.0} for name in ("hot-1", "hot-3")}
+    world.crash("literal")
+    world.bypassed = True  # admission is not certain yet: its pods are not taken away
+    world.run(2, 10.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+    world.bypassed = False
+    world.run(12)
+    assert (world.state.phase, world.workloads["literal"].pods[0].started_mode) == (Phase.HELD, Mode.FP32)
+
+
+def test_with_one_that_is_held_already_a_second_breach_is_the_fleets() -> None:
+    world = promoted()
+    world.bad["hot-2"] = {Signal.OVERFLOW: 0.6}
+    world.step(1.0)
+    (held,) = world.state.held
+    assert (held.name, held.reason, held.since) == ("hot-2", "OverflowRateHigh", world.now - 1.0)
+    assert incident(world).scope is Scope.WORKLOAD
+    world.run(8, 1.0)
+    assert incident(world).last_ack_at is not None
+    world.bad["hot-4"] = {Signal.OVERFLOW: 0.6}
+    world.step(1.0)
+    assert incident(world).scope is Scope.FLEET

@@ -1,40 +1,76 @@
-"""A rollout under way: what is made to last while a step waits, and what an edit of the policy leaves of it."""
+"""A rollout under way: what its new pods start in, and what an edit of the policy leaves of it."""
 
 from dataclasses import replace
 
+from lab.model.policies import FAST, policy
 from precision_operator.api.modes import Mode
-from precision_operator.api.status import Phase
-from tests.property.policies import FAST, policy
-from tests.property.test_awkward_histories import NAN
-from tests.property.test_story import fleet, promoted
+from precision_operator.api.state import Phase
+from tests.support.fleets import NAN, fleet, held_names, promoted, respec
+from tests.support.views import key
+
+STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
 
 
-def test_what_a_step_has_moved_is_made_to_last_while_the_step_still_waits() -> None:
-    """A pod that is replaced during the pause, which may be days, starts in what its step has reached."""
-    steps = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
-    world = fleet(strategy=steps)
+def test_a_pod_that_is_replaced_while_a_step_waits_starts_in_what_its_step_has_reached() -> None:
+    """The pause may last for days."""
+    world = fleet(strategy=STEPS)
     world.run(8)
-    assert (world.status.phase, world.status.step_index) == (Phase.PAUSED, 0)
+    assert (world.state.phase, world.state.step_index) == (Phase.PAUSED, 0)
     (name,) = world.really_in(Mode.FP16)
-    assert world.workloads[name].template_mode is Mode.FP16
+    other = next(iter(world.workloads.keys() - {name}))
+    world.replace_pods(name)
+    world.replace_pods(other)
+    world.run(3)
+    assert world.really_in(Mode.FP16) == {name}
+    assert other in world.really_in(Mode.FP32)
 
 
 def test_a_rollout_whose_steps_were_shortened_goes_on_from_the_last() -> None:
     world = fleet()
-    while world.status.step_index < 2:
+    while world.state.step_index < 2:
         world.step()
     spec = policy(**{**FAST, "strategy": {"steps": [{"setWeight": 50}]}}).spec
     world.policy = replace(world.policy, spec=spec)
     world.run(6)
-    assert (world.status.phase, world.status.step_index) == (Phase.HEALTHY, 0)
+    assert (world.state.phase, world.state.step_index) == (Phase.HEALTHY, 0)
 
 
-def test_another_target_is_another_rollout_from_its_first_step_in_which_nobody_is_held() -> None:
+def test_another_target_is_another_rollout_from_its_first_step_and_what_is_held_stays_held() -> None:
     world = promoted()
     world.bad = {"hot-2": NAN}
     world.run(3, 1.0)
-    assert [h.name for h in world.status.held] == ["hot-2"]
-    world.policy = replace(world.policy, spec=replace(world.policy.spec, target=Mode.BF16))
-    status = world.step().status
-    assert (status.phase, status.reason) == (Phase.PENDING, "TargetChanged")
-    assert (status.members, status.held, status.step_index) == ((), (), 0)
+    assert held_names(world) == {"hot-2"}
+    respec(world, target=Mode.BF16)
+    state = world.step().state
+    assert (state.phase, state.reason) == (Phase.PENDING, "TargetChanged")
+    assert (state.members, held_names(world), state.step_index) == ((), {"hot-2"}, 0)
+    world.bad = {}
+    world.run(40)
+    assert world.really_in(Mode.BF16) == set(world.workloads) - {"hot-2"}
+    assert world.really_in(Mode.FP32) == held_names(world) == {"hot-2"}
+
+
+def test_what_was_moved_for_one_target_stays_in_it_guarded_until_its_turn_for_another_comes() -> None:
+    world = promoted()
+    respec(world, target=Mode.BF16)
+    world.step()
+    assert (world.state.phase, set(world.state.modes.values())) == (Phase.PENDING, {Mode.FP16})
+    world.run(2)
+    assert len(world.really_in(Mode.BF16)) == 1
+    world.bad = {next(iter(world.really_in(Mode.FP16))): NAN}
+    world.run(2)
+    assert world.state.phase is Phase.ROLLING_BACK
+
+
+def test_no_template_is_ever_needed_what_somebody_writes_into_one_changes_nothing() -> None:
+    """GitOps applies the manifests again: new pods get the assigned mode, whatever the template says."""
+    world = promoted()
+    commits, generation = world.commits, world.state.generation
+    for name in world.workloads:
+        world.templates[name] = Mode.FP32
+    world.run(3)
+    assert (world.commits, world.state.generation) == (commits, generation)
+    world.replace_pods("literal")
+    world.run(3)
+    assert world.really_in(Mode.FP16) == set(world.workloads)
+    assert world.state.assigned(key("literal")) is Mode.FP16

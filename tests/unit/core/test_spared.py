@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.status import Failing
+from precision_operator.api.state import Failing
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.windows import promotion_waits, rungs_left, spared
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import promoted
+from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}
 
@@ -26,17 +27,13 @@ def breached(*, window: str = "10m", left: float = 300.0, **spec: object) -> Fac
 
 def with_window(world: World, left: float) -> Facts:
     began, until = world.now - 60.0, world.now + left
-    opened = Mitigation("hot-1", uid("hot-1"), Signal.OVERFLOW, began, until, Rung.HALVE_SCALE, 7, rung_since=began)
-    world.status = replace(world.status, mitigations=(opened,))
-    return look(world.policy, world.status, world.observe(), world.now)
-
-
-def uid(name: str) -> str:
-    return f"uid-{name}"
+    opened = Mitigation(key("hot-1"), Signal.OVERFLOW, began, until, Rung.HALVE_SCALE, 7, rung_since=began)
+    world.state = replace(world.state, mitigations=(opened,))
+    return look(world.policy, world.state, world.observe(), world.now)
 
 
 def breach(severity: Severity = Severity.P2) -> Failing:
-    return Failing("hot-1", uid("hot-1"), Signal.OVERFLOW, severity, 0.0)
+    return Failing(key("hot-1"), Signal.OVERFLOW, severity, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +93,4 @@ def test_what_may_still_be_tried_is_what_a_running_process_with_a_loss_scale_can
     found = breached()
     spec = replace(found.spec, target=target, fallback=fallback)
     found = replace(found, policy=replace(found.policy, spec=spec))
-    assert rungs_left(found, uid(name), after) == left
+    assert rungs_left(found, key(name), after) == left

@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, Result
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.status import Failing, Phase
+from precision_operator.api.state import Failing, Phase
 from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
 from precision_operator.core.facts import look
 from precision_operator.core.triggers import Trigger, find_trigger
-from tests.property.test_awkward_histories import NAN, answer
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import NAN, answer, promoted
+from tests.support.views import key
 
 MILD = {Signal.OVERFLOW: 0.25}
 AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "0s"}}}
 
 
 def trigger(world: World) -> Trigger:
-    found = find_trigger(look(world.policy, world.status, world.observe(), world.now))
+    found = find_trigger(look(world.policy, world.state, world.observe(), world.now))
     assert found is not None
     return found
 
@@ -51,19 +51,19 @@ def silent_for(seconds: float) -> World:
     """A promoted fleet without believable metrics for so long, whose policy rolls back after 60 s of that."""
     rules = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
     world = promoted(evaluation=rules)
-    world.down = True
-    world.status = replace(world.status, no_data_since=world.now - seconds)
+    world.metrics_away = True
+    world.state = replace(world.state, no_data_since=world.now - seconds)
     return world
 
 
 def test_metrics_that_nobody_asked_for_are_no_silence() -> None:
     """A policy that names an unknown query is not evaluated at all: that says nothing of its trainers."""
     world = silent_for(3600.0)
-    assert world.decide().status.reason == "NoData"
+    assert world.decide().state.reason == "NoData"
     unread = replace(world.observe(), evaluation=None)
-    assert decide(world.policy, world.status, unread, world.now).status.phase is Phase.HEALTHY
+    assert decide(world.policy, world.state, unread, world.now).state.phase is Phase.HEALTHY
     answer(world, ROLLBACK.rpartition("/")[2])
-    asked = decide(world.policy, world.status, unread, world.now).status
+    asked = decide(world.policy, world.state, unread, world.now).state
     assert (asked.phase, asked.reason) == (Phase.ROLLING_BACK, "RollbackRequested")
 
 
@@ -83,8 +83,8 @@ def test_only_a_window_that_is_open_moves_the_deadline_and_never_to_before_the_b
     """Seconds: the breach stands since 500, now is 1000."""
     world = promoted(rollback=AT_ONCE)
     world.bad = {"hot-1": MILD}
-    began, uid = world.now - 1000.0, world.workloads["hot-1"].uid
-    breach = Failing("hot-1", uid, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
-    window = Mitigation("hot-1", uid, Signal.OVERFLOW, since=began, until=began + until, result=result)
-    world.status = replace(world.status, failing=(breach,), mitigations=(window,))
+    began, hot_1 = world.now - 1000.0, key("hot-1")
+    breach = Failing(hot_1, Signal.OVERFLOW, Severity.P2, began + 500.0, count=5)
+    window = Mitigation(hot_1, Signal.OVERFLOW, since=began, until=began + until, result=result)
+    world.state = replace(world.state, failing=(breach,), mitigations=(window,))
     assert trigger(world).detected_at == began + counts_from

@@ -1,23 +1,14 @@
-"""What a workload and its pods say of themselves: what a pod was told, and whether a rollout of it is under way."""
-
-from dataclasses import replace
+"""What a workload and its pods show of themselves: names, modes, generations."""
 
 import pytest
 
 from precision_operator.api.modes import Mode
-from precision_operator.core.model import PodView, Request, WorkloadView
-
-READY = PodView("p", "uid-p", node="n", ready=True)
-QUIET = WorkloadView("ns", "w", "uid-w", replicas=2, updated_replicas=2, pods=(READY, replace(READY, name="q")))
-
-
-def with_second(**fields: object) -> WorkloadView:
-    """One pod is ready, the other differs."""
-    return replace(QUIET, pods=(READY, replace(READY, name="q", **fields)))  # type: ignore[arg-type]
+from precision_operator.core.model import Request, WorkloadView
+from tests.support.views import pod
 
 
 @pytest.mark.parametrize(
-    ("hot", "request_", "told"),
+    ("hot", "request_", "mode"),
     [
         (True, Request(7, Mode.FP32), Mode.FP32),
         (True, None, Mode.FP16),
@@ -25,32 +16,30 @@ def with_second(**fields: object) -> WorkloadView:
         (False, None, Mode.FP16),
     ],
 )
-def test_a_request_counts_only_where_the_pod_can_read_it(hot: bool, request_: Request | None, told: Mode) -> None:
-    assert replace(READY, hot=hot, request=request_, started_mode=Mode.FP16).effective_mode is told
+def test_a_request_counts_only_where_the_pod_can_read_it(hot: bool, request_: Request | None, mode: Mode) -> None:
+    assert pod(hot=hot, request=request_, started_mode=Mode.FP16).effective_mode is mode
 
 
 @pytest.mark.parametrize(
-    ("workload", "coming_up"),
+    ("request_", "admitted", "generation"),
     [
-        (QUIET, False),
-        (replace(QUIET, observed=False), True),
-        (replace(QUIET, updated_replicas=1), True),
-        (replace(QUIET, pods=(READY,)), True),
-        (with_second(ready=False), True),
-        (with_second(ready=False, node=""), False),
-        (with_second(ready=False, crashing=True), False),
-    ],
-    ids=[
-        "all pods are ready",
-        "its controller has not seen the newest spec",
-        "old pods are still replaced",
-        "a pod is missing",
-        "one of two pods is not ready",
-        "a pod waits for a node",
-        "a pod crashes",
+        (None, (), 0),
+        (Request(7, Mode.FP32), (), 7),
+        (None, (("fleet", 3), ("other", 5)), 5),
+        (Request(4, Mode.FP32), (("fleet", 5),), 5),
+        (Request(9, Mode.FP32), (("fleet", 5),), 9),
     ],
 )
-def test_a_restart_takes_its_place_in_the_budget_until_every_pod_is_ready_waits_for_a_node_or_crashes(
-    workload: WorkloadView, coming_up: bool
+def test_a_pod_carries_the_newest_generation_of_its_request_and_of_its_admission(
+    request_: Request | None, admitted: tuple[tuple[str, int], ...], generation: int
 ) -> None:
-    assert workload.coming_up is coming_up
+    assert pod(request=request_, admitted=admitted).generation == generation
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "name"),
+    [("apps/Deployment/vit-a", "Deployment", "vit-a"), ("/Pod/x", "Pod", "x"), ("label/y", "label", "y")],
+)
+def test_a_key_names_kind_and_name(key: str, kind: str, name: str) -> None:
+    found = WorkloadView("ns", key, "uid")
+    assert (found.kind, found.name) == (kind, name)

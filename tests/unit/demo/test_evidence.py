@@ -22,22 +22,24 @@ def audit(second: int, **changes: object) -> str:
     return json.dumps(event)
 
 
-def status(second: int, phase: str, code: int = 200) -> str:
+def committed(second: int, phase: str, code: int = 200) -> str:
     return audit(
         second,
-        objectRef={"resource": "precisionpolicies", "subresource": "status", "namespace": "training", "name": "fleet"},
-        requestObject={"status": {"phase": phase}},
+        verb="update",
+        objectRef={"resource": "precisionassignments", "namespace": "training", "name": "fleet"},
+        requestObject={"state": {"phase": phase}},
         responseStatus={"code": code},
     )
 
 
-def test_counts_only_the_operators_finished_writes_leases_apart(tmp_path: Path) -> None:
+def test_counts_only_the_operators_finished_writes_leases_and_dry_runs_apart(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     lines = [
         audit(1),
         audit(2, verb="get"),
         audit(3, user={"username": "somebody"}),
         audit(4, objectRef={"resource": "leases"}),
+        audit(4, requestURI="/api/v1/namespaces/training/pods/p?dryRun=All"),
         audit(5, stage="RequestReceived"),
         "not json",
         audit(6, verb="create", objectRef={"resource": "events"}),
@@ -46,9 +48,9 @@ def test_counts_only_the_operators_finished_writes_leases_apart(tmp_path: Path) 
     assert [(w.verb, w.resource) for w in operator_writes(log, USER)] == [("patch", "pods"), ("create", "events")]
 
 
-def test_decision_is_the_first_committed_status_that_says_rolling_back(tmp_path: Path) -> None:
+def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
-    log.write_text("\n".join([status(1, "Healthy"), status(2, "RollingBack", 409), status(3, "RollingBack")]))
+    log.write_text("\n".join([committed(1, "Healthy"), committed(2, "RollingBack", 409), committed(3, "RollingBack")]))
     writes = operator_writes(log, USER)
     at = decided_at(writes, since=0.0)
     assert at == writes[2].completed_at

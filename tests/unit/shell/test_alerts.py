@@ -3,9 +3,31 @@
 import pytest
 
 from precision_operator.shell.alerts import Alerts
-from precision_operator.shell.inventory import Kind, PolicyKey
+from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.signals.alertmanager import MAX_ALERTS, Alert, parse_webhook
-from tests.unit.shell.test_inventory import filled, policy
+from tests.support import trainers
+from tests.support.bodies import Json
+
+
+def policy(name: str, **labels: str) -> Json:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    return {"metadata": metadata, "spec": {"selector": {"matchLabels": labels}}}
+
+
+def filled() -> Inventory:
+    """The policy p with the trainer ``train``, and the policy q with nothing."""
+    labels = {"app": "train"}
+    bodies = [
+        (Kind.POLICIES, policy("p", **labels)),
+        (Kind.POLICIES, policy("q", app="other")),
+        (Kind.WORKLOADS, trainers.deployment("train", labels=labels)),
+        (Kind.REPLICASETS, trainers.replicaset("train")),
+        (Kind.PODS, trainers.pod("train", labels=labels)),
+    ]
+    inventory = Inventory()
+    for kind, body in bodies:
+        inventory.observe(kind, {**body, "metadata": {"namespace": "default", **body["metadata"]}}, deleted=False)
+    return inventory
 
 
 def webhook(*labels: object, version: str = "4") -> dict[str, object]:
@@ -43,11 +65,8 @@ def test_what_is_no_webhook_is_refused_with_what_was_expected(body: object) -> N
     ],
 )
 def test_an_alert_wakes_the_policies_that_it_concerns(alert: Alert, woken: set[str]) -> None:
-    inventory = filled()
-    other = policy({"matchLabels": {"app": "other"}}, name="q", uid="qq")
-    inventory.observe(Kind.POLICIES, other, deleted=False)
     seen: list[PolicyKey] = []
-    alerts = Alerts(inventory, leading=lambda: True, wake=seen.append)
+    alerts = Alerts(filled(), leading=lambda: True, wake=seen.append)
     assert alerts.receive([alert, alert]) == len(woken)
     assert {key.name for key in seen} == woken
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from lab.model.world import World
 from precision_operator.api.mitigation import Rung
-from precision_operator.api.status import Phase
+from precision_operator.api.state import Phase
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.fake import FakeKube, Key
@@ -19,9 +20,8 @@ from precision_operator.settings import IncidentSettings
 from precision_operator.shell.investigator import REASON, Investigator
 from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import Sample
-from tests.property.test_mitigation import MILD, QUICK, SLOW
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import promoted
+from tests.support.mitigations import MILD, QUICK, SLOW
 
 BATCH, TENSOR, CPU = CHECKS
 PODS = {"a-1": "a", "b-1": "b", "b-2": "b"}
@@ -47,7 +47,7 @@ class Exporters:
 def passes(world: World, count: int) -> list[Pass]:
     found = []
     for _ in range(count):
-        before, observation, now = world.status, world.observe(), world.now
+        before, observation, now = world.state, world.observe(), world.now
         found.append(Pass(world.policy, before, observation, world.step(), now))
     return found
 
@@ -130,15 +130,15 @@ async def test_an_incident_that_could_not_be_kept_is_kept_by_a_later_pass() -> N
 def test_the_report_of_a_rollback_tells_what_was_tried_before() -> None:
     world = promoted(**QUICK)
     world.bad = dict.fromkeys(("hot-0", "hot-1"), MILD)
-    seen = next(p for p in passes(world, 60) if p.decision.status.phase is Phase.ROLLING_BACK)
-    assert seen.decision.status.incident is not None
-    report = with_windows(open_report(seen, seen.decision.status.incident), seen.decision.status)
+    seen = next(p for p in passes(world, 60) if p.decision.state.phase is Phase.ROLLING_BACK)
+    assert seen.decision.state.incident is not None
+    report = with_windows(open_report(seen, seen.decision.state.incident), seen.decision.state)
     said = [m.message for m in report.timeline if m.what == "Mitigating"]
     assert any("hot-1: BF16; before it HalveScale: 0.25, GrowthInterval: 0.25" in text for text in said)
     assert [m.at for m in report.timeline] == sorted(m.at for m in report.timeline)
 
 
-def test_workloads_that_fare_alike_are_said_together_the_bad_first() -> None:
+def test_workloads_with_the_same_answer_are_named_together_the_bad_first() -> None:
     answer = [sample("a-1", batch_size="64"), sample("b-1", batch_size="64"), sample("b-2", batch_size="12")]
     assert say(BATCH, answer, PODS) == "batch: 12, no multiple of 8 (b); batch: 64, a multiple of 8 (a)"
 

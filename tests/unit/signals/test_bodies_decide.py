@@ -12,7 +12,7 @@ import pytest
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
-from precision_operator.api.status import Member, Phase, Status
+from precision_operator.api.state import Member, Phase, State
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Observation, PodView, Request, WorkloadView
 from precision_operator.settings import PrometheusEndpoint
@@ -203,9 +203,9 @@ def workloads() -> tuple[WorkloadView, ...]:
     return moved, WorkloadView(namespace="ns", name="w1", uid="u1", hot=True, replicas=0)
 
 
-def status(phase: Phase, step: int) -> Status:
+def status(phase: Phase, step: int) -> State:
     now = time.time()
-    return Status(
+    return State(
         observed_generation=1,
         phase=phase,
         precision=Mode.FP16,
@@ -219,7 +219,7 @@ def status(phase: Phase, step: int) -> Status:
     )
 
 
-def condition(found: Status, kind: str) -> Condition:
+def condition(found: State, kind: str) -> Condition:
     return next(c for c in found.conditions if c.type == kind)
 
 
@@ -249,13 +249,13 @@ async def test_what_an_answer_leads_to(name: str) -> None:
     assert _guarding(guard) == guarding
 
 
-def _in_step(found: Status) -> str:
+def _in_step(found: State) -> str:
     if found.phase is Phase.ROLLING_BACK:
         return R
     return P if found.step_index == 1 else f"Hold {condition(found, 'Progressing').reason}"
 
 
-def _guarding(found: Status) -> str:
+def _guarding(found: State) -> str:
     if found.phase in (Phase.ROLLING_BACK, Phase.DEGRADED):
         return R
     metrics = condition(found, "MetricsAvailable")

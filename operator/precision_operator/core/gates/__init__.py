@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.api.steps import Stage
 from precision_operator.core.assess import Verdict
 from precision_operator.core.model import Evaluation, WorkloadView
@@ -22,7 +22,7 @@ class GateInput:
     """What a gate may look at."""
 
     policy: Policy
-    status: Status
+    state: State
     stage: Stage
     """The step that would be left."""
     evaluation: Evaluation | None

@@ -9,7 +9,7 @@ def acknowledged(given: GateInput) -> Closed | None:
     if not waiting:
         return None
     spec = given.policy.spec
-    since, evaluation = given.status.step_since, given.evaluation
+    since, evaluation = given.state.step_since, given.evaluation
     if since is not None and evaluation is not None and evaluation.at - since > spec.progress_deadline_seconds:
         return Closed(
             "ProgressDeadlineExceeded",

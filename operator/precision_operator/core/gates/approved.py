@@ -7,7 +7,7 @@ from precision_operator.core.gates import Closed, GateInput
 
 def approved(given: GateInput) -> Closed | None:
     """Closed until the promote annotation answers this very transition."""
-    answer = given.status.transition_id
+    answer = given.state.transition_id
     if not given.stage.approval or answered(given.policy.annotations, PROMOTE, answer) is not None:
         return None
     return Closed(

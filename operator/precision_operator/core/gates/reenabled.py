@@ -8,19 +8,19 @@ from precision_operator.core.gates import Closed
 
 def reenabled(facts: Facts) -> Closed | None:
     """Closed while a retry would not be followed; None where it waits for nothing but the retry itself."""
-    status, rules = facts.status, facts.spec.reenable
-    given = acknowledged(facts.policy.annotations, transition_id=status.transition_id)
+    state, rules = facts.state, facts.spec.reenable
+    given = acknowledged(facts.policy.annotations, transition_id=state.transition_id)
     missing = [p for p in rules.prerequisites if p not in given]
     if missing:
-        how = f"kubectl precision ack, or annotate ack-<item>={status.transition_id}"
+        how = f"kubectl precision ack, or annotate ack-<item>={state.transition_id}"
         return Closed("AwaitingPrerequisites", f"not acknowledged yet: {', '.join(missing)}; {how}")
-    since = status.incident.decided_at if status.incident is not None else facts.now
+    since = state.incident.decided_at if state.incident is not None else facts.now
     left = since + _backoff_seconds(facts) - facts.now
-    if status.attempts > 1 and left > 0:
-        tried = f"{status.attempts} attempts have failed"
+    if state.attempts > 1 and left > 0:
+        tried = f"{state.attempts} attempts have failed"
         return Closed("BackingOff", f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last")
     if facts.policy.annotations.get(RETRY) is None:
-        return Closed("AwaitingRetry", f"kubectl precision retry, or annotate {RETRY}={status.transition_id}")
+        return Closed("AwaitingRetry", f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
     return None
 
 
@@ -28,5 +28,5 @@ def _backoff_seconds(facts: Facts) -> float:
     rules = facts.spec.reenable
     # Bounded before it is raised: a count of thousands must not overflow.
     return float(
-        min(rules.backoff_limit_seconds, rules.backoff_seconds * 2.0 ** min(64, max(0, facts.status.attempts - 2)))
+        min(rules.backoff_limit_seconds, rules.backoff_seconds * 2.0 ** min(64, max(0, facts.state.attempts - 2)))
     )

@@ -8,7 +8,7 @@ from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
 from precision_operator.api.commands import answered
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Strategy
-from precision_operator.api.status import Status
+from precision_operator.api.state import State
 from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
@@ -27,18 +27,18 @@ _HOLDS = {
 }
 
 
-def first_down(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, ...]:
+def canary_first(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, ...]:
     """The canary alone; what it asks of it is asked as in a gradual rollback."""
-    inside = {member.uid for member in facts.status.canary}
-    incident = facts.status.incident
-    own = [desired for desired in everything if desired.workload.uid in inside]
+    inside = frozenset(facts.state.canary)
+    incident = facts.state.incident
+    own = [desired for desired in everything if desired.workload.key in inside]
     return under_way(facts, incident, own) if incident is not None else ()
 
 
 def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
     """One pass of a rollback by canary that nothing more urgent has taken over."""
-    comparison = facts.status.comparison or Comparison()
-    asked = answered(facts.policy.annotations, PROMOTE, facts.status.transition_id)
+    comparison = facts.state.comparison or Comparison()
+    asked = answered(facts.policy.annotations, PROMOTE, facts.state.transition_id)
     if asked is not None:
         return _promote(facts, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
     if comparison.verdict is not Verdict.OPEN:
@@ -58,25 +58,25 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
         return _promote(facts, everything, comparison, f"{text} ({_figures(facts, comparison)})")
     if found is not Verdict.OPEN:
         return _hold(facts, everything, replace(comparison, verdict=found, ended_at=facts.now))
-    status = replace(facts.status, comparison=comparison)
-    return Outcome(status, first_down(facts, everything), settle=True, waiting=waiting)
+    state = replace(facts.state, comparison=comparison)
+    return Outcome(state, canary_first(facts, everything), waiting=waiting)
 
 
 def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
     """Until every canary says that it trains in the fallback, or only crashes there."""
-    inside = {member.uid for member in facts.status.canary}
-    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.uid in inside])
-    desired = tuple(replace(d, escalate=followed.escalate) for d in first_down(facts, everything))
+    inside = frozenset(facts.state.canary)
+    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in inside])
+    desired = tuple(replace(d, escalate=followed.escalate) for d in canary_first(facts, everything))
     # Written and acknowledged is what the whole fleet is, not its canary.
     kept = replace(followed.incident, last_patch_at=None, last_ack_at=None)
-    status = replace(facts.status, incident=kept)
+    state = replace(facts.state, incident=kept)
     if followed.waiting is None and facts.evaluation is not None:
-        status = replace(status, comparison=Comparison(since=round(facts.evaluation.at, 3)))
-        waiting = Closed("ComparingCanary", "the canary is down; its first window has begun")
-        return Outcome(status, desired, settle=True, waiting=waiting, notices=followed.notices)
+        state = replace(state, comparison=Comparison(since=round(facts.evaluation.at, 3)))
+        waiting = Closed("ComparingCanary", "the canary is back in the fallback; its first window has begun")
+        return Outcome(state, desired, waiting=waiting, notices=followed.notices)
     if _over(facts):
         return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
-    return Outcome(status, desired, waiting=followed.waiting, notices=followed.notices)
+    return Outcome(state, desired, waiting=followed.waiting, notices=followed.notices)
 
 
 def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
@@ -106,7 +106,7 @@ def _planned(facts: Facts) -> int:
 
 
 def _over(facts: Facts) -> bool:
-    incident = facts.status.incident
+    incident = facts.state.incident
     return incident is not None and facts.now >= incident.deadline_at
 
 
@@ -118,7 +118,7 @@ def _figures(facts: Facts, comparison: Comparison) -> str:
 
 def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison, why: str) -> Outcome:
     """The rest follows in batches. Its deadline begins here, as if it had been decided now."""
-    incident = facts.status.incident
+    incident = facts.state.incident
     assert incident is not None
     text = f"{why}: the rest of the fleet follows in batches"
     incident = replace(
@@ -127,22 +127,22 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
         expedited_at=facts.now,
         deadline_at=round(facts.now + facts.spec.rollback.deadlines_seconds[incident.severity], 3),
     )
-    status = replace(facts.status, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
-    return Outcome(status, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
+    state = replace(facts.state, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
+    return Outcome(state, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
 
 
 def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     """The verdict is no reason to go on. The canary stays where it is, the rest too, until a person decides."""
-    status: Status = replace(facts.status, comparison=comparison, reason=f"Canary{comparison.verdict}")
-    status = replace(
-        status, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
+    state: State = replace(facts.state, comparison=comparison, reason=f"Canary{comparison.verdict}")
+    state = replace(
+        state, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
     )
-    outcome = _held(replace(facts, status=status), everything, comparison)
-    return replace(outcome, notices=(Notify(status.reason, status.message, warning=True),))
+    outcome = _held(replace(facts, state=state), everything, comparison)
+    return replace(outcome, notices=(Notify(state.reason, state.message, warning=True),))
 
 
 def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
-    number = facts.status.transition_id
+    number = facts.state.transition_id
     how = f"promote={number} rolls back the rest, retry={number} ends the rollback, abort={number} rolls back at once"
     waiting = Closed(f"Canary{comparison.verdict}", f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
-    return Outcome(facts.status, first_down(facts, everything), settle=True, waiting=waiting)
+    return Outcome(facts.state, canary_first(facts, everything), waiting=waiting)

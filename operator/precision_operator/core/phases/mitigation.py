@@ -7,21 +7,22 @@ more severe, another workload's breach and a person's command go past it.
 from collections import defaultdict
 from dataclasses import replace
 
-from precision_operator.api.mitigation import Mitigation, Result, Rung, news
+from precision_operator.api.mitigation import Mitigation, Result, Rung, mitigation_bytes, news
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Failing, Status
+from precision_operator.api.state import Failing, State
 from precision_operator.api.wire import format_time
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation, WorkloadView
-from precision_operator.core.plan import Desired, conflicted
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import standing
 from precision_operator.core.windows import length_seconds, reading_of, rungs_left, window_seconds
+
+MITIGATIONS_BYTES = 48 * 1024
+"""What the windows may take in the assignment."""
 
 
 def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
@@ -29,41 +30,44 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts, ()
-    members = {w.uid: w for w, d in facts.members if not _taken(facts, w, d)}
+    members, selected = {w.key: w for w, _ in facts.members}, {w.key for w in facts.workloads}
     windows = dict(facts.windows)
     for key, window in list(windows.items()):
-        after = _followed(facts, window, members.get(window.uid), evaluation)
+        after = _followed(facts, window, members.get(window.key), evaluation) if window.key in selected else None
         if after is None:
             del windows[key]
         else:
             windows[key] = after
+    room = MITIGATIONS_BYTES - sum(map(mitigation_bytes, windows.values()))
     for failing in standing(facts):
-        before = windows.get((failing.uid, failing.signal))
+        before = windows.get((failing.key, failing.signal))
         begun = _begun(facts, failing, before) if before is None or not before.open else None
-        if begun is not None:
-            windows[failing.uid, failing.signal] = begun
-    return _with(facts, tuple(sorted(windows.values(), key=lambda m: (m.name, m.signal))))
+        size = mitigation_bytes(begun) if begun is not None else 0
+        # What there is no room to remember is rolled back without a window.
+        if begun is not None and size <= room:
+            windows[failing.key, failing.signal] = begun
+            room -= size
+    return _with(facts, tuple(sorted(windows.values(), key=lambda m: (m.key, m.signal))))
 
 
-def ended(status: Status, uids: frozenset[str] | None = None) -> tuple[Mitigation, ...]:
+def ended(state: State, keys: frozenset[str] | None = None) -> tuple[Mitigation, ...]:
     """The windows after a rollback of these workloads, or of all: what was open has failed."""
     return tuple(
-        replace(m, result=Result.FAILED) if m.open and (uids is None or m.uid in uids) else m
-        for m in status.mitigations
+        replace(m, result=Result.FAILED) if m.open and (keys is None or m.key in keys) else m for m in state.mitigations
     )
 
 
 def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[Notify, ...]]:
-    before = facts.status.mitigations
+    before = facts.state.mitigations
     if windows == before:
         return facts, ()
-    said: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
+    events: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
     for window, reason in news(before, windows):
-        said[reason, window.rung or window.signal].append(window)
-    generation = max([facts.status.generation, *(m.generation for m in windows)])
-    status = replace(facts.status, mitigations=windows, generation=generation)
-    notices = tuple(_notice(reason, what, found) for (reason, what), found in sorted(said.items()))
-    return replace(facts, status=status), notices
+        events[reason, window.rung or window.signal].append(window)
+    generation = max([facts.state.generation, *(m.generation for m in windows)])
+    state = replace(facts.state, mitigations=windows, generation=generation)
+    notices = tuple(_notice(reason, what, found) for (reason, what), found in sorted(events.items()))
+    return replace(facts, state=state), notices
 
 
 def _notice(reason: str, what: str, windows: list[Mitigation]) -> Notify:
@@ -84,8 +88,8 @@ def _followed(
         return None
     # An edit may shorten a window that is open, never lengthen what was promised.
     limit = round(window.since + length_seconds(facts, window.signal), 3)
-    window = _heard(replace(window, until=min(window.until, limit)), workload, evaluation)
-    reading, at = reading_of(facts, window.uid, window.signal), round(evaluation.at, 3)
+    window = _applied(replace(window, until=min(window.until, limit)), workload, evaluation)
+    reading, at = reading_of(facts, window.key, window.signal), round(evaluation.at, 3)
     if isinstance(reading, Ok):
         since = at if window.good_since is None else window.good_since
         window = replace(window, good_since=since)
@@ -93,8 +97,8 @@ def _followed(
         return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):
-        said = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
-        return _climbed(facts, window, said)
+        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
+        return _climbed(facts, window, found)
     return window
 
 
@@ -105,13 +109,7 @@ def _remembered(facts: Facts, window: Mitigation) -> Mitigation | None:
     return window if facts.now - window.good_since < facts.spec.reenable.stable_seconds else None
 
 
-def _taken(facts: Facts, workload: WorkloadView, delivery: Delivery) -> bool:
-    """Somebody else has put it into another precision, where it is left: what it was tried against is over, unseen."""
-    desired = Desired(workload, facts.wanted(workload), delivery)
-    return delivery is Delivery.RESTART and conflicted(desired, facts.status.generation)
-
-
-def _heard(window: Mitigation, workload: WorkloadView, evaluation: Evaluation) -> Mitigation:
+def _applied(window: Mitigation, workload: WorkloadView, evaluation: Evaluation) -> Mitigation:
     """Applied: every pod's own process says so. An investigation asks for nothing."""
     if window.rung is None or window.acknowledged_at is not None:
         return window
@@ -144,10 +142,10 @@ def _tried(facts: Facts, window: Mitigation, workload: WorkloadView, evaluation:
     return seen and facts.now - window.rung_since > facts.spec.rollback.ack_timeout_seconds
 
 
-def _climbed(facts: Facts, window: Mitigation, said: str) -> Mitigation:
+def _climbed(facts: Facts, window: Mitigation, found: str) -> Mitigation:
     """The next rung; where there is none the window ends, and the rollback is the last one."""
-    window = replace(window, found=(*window.found, f"{window.rung}: {said}"))
-    left = rungs_left(facts, window.uid, window.rung)
+    window = replace(window, found=(*window.found, f"{window.rung}: {found}"))
+    left = rungs_left(facts, window.key, window.rung)
     return _on_rung(facts, window, left[0]) if left else replace(window, until=facts.now)
 
 
@@ -157,12 +155,12 @@ def _begun(facts: Facts, failing: Failing, before: Mitigation | None) -> Mitigat
     if seconds <= 0:
         return None
     until = round(facts.now + seconds, 3)
-    window = Mitigation(failing.name, failing.uid, failing.signal, since=facts.now, until=until)
+    window = Mitigation(failing.key, failing.signal, since=facts.now, until=until)
     if failing.signal is Signal.SPEED:
         return window if before is None else None
     if before is not None:
         window = replace(window, found=(*before.found, f"{before.rung}: {before.result}"))
-    left = rungs_left(facts, failing.uid, before.rung if before is not None else None)
+    left = rungs_left(facts, failing.key, before.rung if before is not None else None)
     return _on_rung(facts, window, left[0]) if left else None
 
 

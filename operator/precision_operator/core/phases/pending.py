@@ -1,65 +1,63 @@
-"""Pending: nothing has been moved. Leaves for the first step as soon as the policy can be carried out."""
+"""Pending: no step has begun. Leaves for the first one as soon as the policy can be carried out."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from precision_operator.api.spec import Delivery
-from precision_operator.api.status import Phase
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
+from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
+from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.phases.rollback import begin_rollback
-from precision_operator.core.progress import accepted_modes, live_pods
-from precision_operator.core.triggers import find_trigger, unfinished_rollback
+from precision_operator.core.phases.rollback import begin_rollback, held_alone
+from precision_operator.core.phases.rollout import assigned
+from precision_operator.core.plan import Desired
+from precision_operator.core.progress import live_pods
+from precision_operator.core.triggers import find_trigger
 
 
 def pending(facts: Facts) -> Outcome:
-    """Start the first step, or say what is missing; workloads that an earlier rollback latched are Held first."""
-    status = facts.status
+    """Start the first step, or say what is missing."""
+    state = facts.state
     trigger = find_trigger(facts)
     if trigger is not None:
         return begin_rollback(facts, trigger)
     closed = _missing(facts)
     if closed is not None:
-        return Outcome(status, settle=True, waiting=closed)
-    rolled_back = _rolled_back(facts) if status.transition_id == 0 else []
-    left = _left_up(facts) if rolled_back else []
-    if left:
-        return begin_rollback(facts, unfinished_rollback(facts, left))
-    if rolled_back:
-        held = replace(
-            status,
-            phase=Phase.HELD,
-            reason="LatchedWorkloads",
-            message=f"an earlier rollback still holds {names(rolled_back)}; annotate retry to start",
-            gate_closed=True,
-            precision=facts.spec.fallback,
-            generation=facts.next_generation,
-            fallback=facts.spec.fallback,
-        )
-        return Outcome(held, notices=(Notify("LatchedWorkloads", held.message, warning=True),))
-    behind = [w.name for w, _ in facts.movable if facts.lags(w) and not any(pod.crashing for pod in w.pods)]
-    if behind:
-        text = f"the templates of {names(behind)} still follow the last rollback"
-        return Outcome(status, settle=True, waiting=Closed("Settling", text))
-    members = facts.in_cohort(0, ())
+        return Outcome(state, _swept(facts), waiting=closed)
+    if state.held:
+        closed = reenabled(facts)
+        if closed is None and facts.asked(RETRY) is not None:
+            state = replace(state, held=(), commands={**state.commands, RETRY: state.transition_id})
+            facts = replace(facts, state=state)
+    modes = found_modes(facts)
+    if isinstance(modes, Closed):
+        return Outcome(state, _swept(facts), waiting=modes)
+    adopted, breached = _adopted(facts, modes)
+    # Those in breach are assigned the fallback by the commit that begins to enforce.
+    kept = {key: mode for key, mode in modes.items() if key not in breached}
+    facts = replace(facts, state=replace(state, modes=kept))
+    members = facts.in_cohort(0, tuple(sorted(adopted)))
     if not members:
-        text = f"a rollback still holds {names([w.name for w, _ in facts.movable])}; abort, then retry to start"
-        return Outcome(status, waiting=Closed("LatchedWorkloads", text))
-    unseen = _unseen(facts, {m.uid for m in members})
+        text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
+        return Outcome(state, _swept(facts), waiting=closed or Closed("AwaitingRetry", text))
+    unseen = _unseen(facts, set(members))
     if unseen:
         text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
-        return Outcome(status, waiting=Closed("NoSamples", text))
+        return Outcome(state, _swept(facts), waiting=Closed("NoSamples", text))
+    first = f"step 1 of {len(facts.stages)}: {names([w.name for w, _ in facts.movable if w.key in members])}"
     started = replace(
-        status,
+        facts.state,
         phase=Phase.PROGRESSING,
         reason="RolloutStarted",
-        message=f"step 1 of {len(facts.stages)}: {names([m.name for m in members])} to {facts.spec.target}",
-        gate_closed=False,
-        precision=facts.spec.target,
+        message=f"{first} to {facts.spec.target}",
+        enforce=True,
         fallback=facts.spec.fallback,
-        generation=facts.next_generation,
+        precision=facts.spec.target,
         members=members,
         step_index=0,
         step_since=facts.now,
@@ -67,43 +65,74 @@ def pending(facts: Facts) -> Outcome:
         failing=(),
         mitigations=(),
     )
-    return Outcome(started, notices=(Notify("RolloutStarted", started.message),))
+    begun = replace(facts, state=started)
+    return Outcome(started, assigned(begun), notices=(Notify("RolloutStarted", started.message),))
 
 
-def _rolled_back(facts: Facts) -> list[str]:
-    """Workloads that an earlier policy's rollback holds: by their latch, or by their pods' request, if it got no further."""
-    safe = accepted_modes(facts.spec.fallback, rollback=True)
-    return [
-        w.name
-        for w, _ in facts.movable
-        if w.latch is not None or any(p.request is not None and p.request.mode in safe for p in live_pods(w))
-    ]
+def found_modes(facts: Facts) -> Mapping[str, Mode] | Closed:
+    """The workloads that are not in the fallback, and what they are in; or whose mode is not known."""
+    state, held = facts.state, facts.state.held_keys
+    if state.enforce and state.fallback is not None:
+        return {key: mode for key, mode in state.modes.items() if key not in held}
+    found = {w: facts.observed(w) for w, _ in facts.movable if w.key not in held}
+    unknown = [w.name for w, mode in found.items() if mode is None]
+    if unknown:
+        text = (
+            f"what {names(unknown)} train in is not known: their environment does not say, and Prometheus has no sample"
+        )
+        return Closed("NoSamples", text)
+    return {w.key: mode for w, mode in found.items() if mode is not None and mode is not facts.spec.fallback}
 
 
-def _left_up(facts: Facts) -> list[WorkloadView]:
-    """Workloads that we moved, and that are told, or say themselves, that they train in less than the fallback."""
-    return [w for w, d in facts.movable if w.touched and d is not Delivery.NEW_ONLY and facts.reduced(w)]
+def _adopted(facts: Facts, modes: Mapping[str, Mode]) -> tuple[frozenset[str], frozenset[str]]:
+    """Of the workloads that were found in the target: those that are kept as members, and those that are in breach.
+
+    Those of which not enough is known are neither: they stay as they were found, and are watched.
+    """
+    evaluation, target = facts.evaluation, facts.spec.target
+    if evaluation is None:
+        return frozenset(), frozenset()
+    found = [w for w, _ in facts.movable if modes.get(w.key) is target]
+    verdicts = [assess(w, facts.spec, evaluation, mode=target, failing=frozenset()) for w in found]
+    breached = frozenset(v.workload.key for v in verdicts if v.breaches)
+    trained = frozenset(w.key for w in found if trains_in(w, evaluation.pods, target))
+    return trained - breached, breached
+
+
+def _swept(facts: Facts) -> tuple[Desired, ...]:
+    """What is enforced already is kept up; of what it says nothing, pods stay as their templates have them."""
+    if not facts.state.enforce:
+        return ()
+    return assigned(facts) if facts.state.fallback is not None else held_alone(facts, facts.state.held_keys)
 
 
 def _unseen(facts: Facts, members: set[str]) -> list[str]:
     """Members of which a pod has no metrics."""
     seen = facts.evaluation.pods if facts.evaluation else {}
-    return [w.name for w, _ in facts.movable if w.uid in members and any(p.name not in seen for p in live_pods(w))]
+    return [
+        w.name
+        for w, _ in facts.movable
+        if w.key in members and any(p.name not in seen for p in live_pods(w) if not p.pending)
+    ]
 
 
 def _missing(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
-    if facts.observation.contested and not facts.observation.workloads:
+    if facts.observation.contested and not facts.workloads:
         return Closed("PolicyConflict", "an older policy selects all of these workloads; make the selectors disjoint")
-    if not facts.observation.workloads:
+    if not facts.workloads:
         return Closed("NoWorkloads", "no workload's pod template carries the labels of spec.selector")
+    if facts.too_large is not None:
+        return facts.too_large
     if not facts.movable:
         return Closed(
             "Undeliverable",
-            f"{names(list(facts.stuck))}: cannot be moved by delivery {facts.spec.delivery}; "
-            "declare the contract (docs/contract.md) or a literal ENABLE_FP16_TRAINING in the pod template",
+            f"{names([name_of(key) for key in facts.stuck])}: cannot be moved by delivery {facts.spec.delivery}; "
+            "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
+    if facts.admission_waits is not None:
+        return facts.admission_waits
     if facts.evaluation is None:
         return Closed("AwaitingEvaluation", "the metrics have not been read yet")
     if not facts.window_clear:

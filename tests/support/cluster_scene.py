@@ -20,8 +20,8 @@ from prometheus_client.samples import Sample
 from lab.cluster import Kubectl
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, policy
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, policy
+from tests.support.shadow_trainers import ShadowTrainers
 
 ROOT = Path(__file__).parents[2]
 HOT = [f"hot-{i}" for i in range(4)]
@@ -134,24 +134,18 @@ class Scene:
             found.setdefault(item["metadata"]["ownerReferences"][0]["name"], []).append(item["metadata"]["name"])
         return {name: " ".join(sorted(names)) for name, names in found.items()}
 
-    def settled(self, enabled: str) -> bool:
-        """All hot templates ask for it, and nothing is paused."""
-        items = self.kubectl.json("get", "deploy", "-n", self.namespace)["items"]
-        hot = [i for i in items if i["metadata"]["name"] in HOT]
-        return all(
-            i["spec"]["template"]["metadata"]["annotations"].get("precision.genesis.ai/enable-fp16") == enabled
-            and not i["spec"].get("paused")
-            for i in hot
-        )
+    def assignment(self, name: str = "fleet") -> Json:
+        """The policy's assignment; empty where there is none."""
+        return self.kubectl.find("precisionassignment", name, "-n", self.namespace) or {}
 
 
 @contextmanager
 def staged(
-    kubectl: Kubectl, shadow: ShadowTrainers, directory: Path, *, settings: Json | None = None
+    kubectl: Kubectl, shadow: ShadowTrainers, directory: Path, *, operator: Path, settings: Json | None = None
 ) -> Iterator[Scene]:
     """The shadow's namespace with its metrics in a Prometheus: no workload and no operator yet."""
     with shadow, Prometheus(directory / "prometheus", scraping(shadow.target)) as prometheus:
-        operators = Operators(kubectl.kubeconfig, directory, prometheus.url, shadow.namespace, settings=settings or {})
+        operators = Operators(operator, directory, prometheus.url, shadow.namespace, settings=settings or {})
         try:
             yield Scene(kubectl, shadow.namespace, shadow, operators, prometheus)
         finally:
@@ -169,11 +163,10 @@ NO_SPEED: Json = {"speed": {"enabled": False}}
 
 
 def promoted(scene: Scene, **spec: object) -> None:
-    """A fleet in FP16, settled."""
+    """A fleet in FP16."""
     scene.operators.start("one")
     scene.apply(policy(**{"criteria": NO_SPEED, **spec}))
     scene.wait_phase("Healthy")
-    wait_for(lambda: scene.settled("true"), what="all settled", seconds=PATIENCE_SECONDS)
 
 
 def break_two(scene: Scene) -> None:
@@ -181,11 +174,12 @@ def break_two(scene: Scene) -> None:
     scene.shadow.overflow = {HOT[0]: 0.8, HOT[1]: 0.8}
 
 
-def assert_all_down(scene: Scene) -> None:
-    """Everything trains in FP32, and will."""
+def assert_all_in_fallback(scene: Scene) -> None:
+    """Everything trains in FP32, and new pods will."""
     wait_for(
         lambda: all(modes == {"fp32"} for modes in scene.shadow.modes().values()),
         what="all in FP32",
         seconds=PATIENCE_SECONDS,
     )
-    wait_for(lambda: scene.settled("false"), what="all settled", seconds=PATIENCE_SECONDS, found=scene.operators.logs)
+    assignment = scene.assignment()
+    assert (assignment["default"], assignment["modes"], assignment["enforce"]) == ("fp32", {}, True)

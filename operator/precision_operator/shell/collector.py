@@ -1,4 +1,4 @@
-"""The witness: asks the past for an incident's evidence, one bounded query after another."""
+"""The evidence collector: asks Prometheus for the time around an incident, one bounded query after another."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ from precision_operator.shell.gather import plan_of
 from precision_operator.signals.port import MetricHistory, Series
 
 
-class Witness:
+class EvidenceCollector:
     """Asks the sources that the policies name. What gives no answer stands in the evidence as an error."""
 
     def __init__(
@@ -18,7 +18,7 @@ class Witness:
         self._sources = sources
         self._catalogue = catalogue
         self._failed = failed
-        """Told the reason of each query that failed."""
+        """Called with the reason of each query that failed."""
 
     async def gather(self, report: Report, seen: Pass, *, now: float) -> tuple[Evidence, ...]:
         """The signals around the breach, and a day of the run infos. Never raises."""
@@ -31,7 +31,7 @@ class Witness:
             min_steps=plan.min_steps,
             raw=plan.raw,
         )
-        incident = seen.decision.status.incident
+        incident = seen.decision.state.incident
         detected_at = incident.detected_at if incident is not None else report.decided_at
         wanted = questions(
             namespace=policy.namespace,

@@ -13,9 +13,9 @@ from pathlib import Path
 from lab.cluster import ControlPlane
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
-from tests.cluster.fleet import Json, deployment
-from tests.cluster.scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
-from tests.cluster.shadow import ShadowTrainers
+from tests.support.cluster_fleet import Json, deployment
+from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
+from tests.support.shadow_trainers import ShadowTrainers
 
 LITERAL = "literal"
 REQUEST = "precision.genesis.ai/request"

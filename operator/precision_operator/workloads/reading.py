@@ -7,31 +7,58 @@ from enum import StrEnum
 from sys import intern
 
 from precision_operator.api.modes import Mode, is_safer, parse_mode
-from precision_operator.api.wire import boolean, integer, mapping, sequence, text
 from precision_operator.api.wire import generation as believed
-from precision_operator.contract import (
-    ENABLE,
-    ENABLE_ENV,
-    GENERATION,
-    LATCH,
-    MODE,
-    MODE_ENV,
-    ORIGINAL,
-    REQUEST,
-    SETTLE,
-    TRUE_SPELLINGS,
-)
-from precision_operator.core.model import PodView, Request, SettleIntent
-from precision_operator.kube.workloads.port import (
-    ContainerSlot,
-    DeploymentView,
-    EnvEntry,
-    PodRecord,
-    Template,
-    WorkloadRecord,
-)
+from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text
+from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST, TRUE_SPELLINGS
+from precision_operator.core.model import PodView, Request, WorkloadView
+from precision_operator.workloads.identity import workload_key
 
-HASH_LABEL = "pod-template-hash"
+REQUEST_CHARACTERS = 1024
+"""A longer request was not written by us: it is not parsed, however deep it goes."""
+
+ADMITTED_CHARACTERS = 2048
+"""A longer record was not written by admission."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRecord:
+    """A workload as the inventory keeps it."""
+
+    view: WorkloadView
+    labels: Mapping[str, str]
+    template_labels: Mapping[str, str]
+    """What selectors are evaluated on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod as the inventory keeps it."""
+
+    namespace: str
+    view: PodView
+    controller: str
+    """Uid of the object that controls it: only a chain of uids says which workload it belongs to."""
+    finished: bool
+    """It has ended for good (evicted, for one) and only its object is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvEntry:
+    """One env entry of ours in a container, as it stands."""
+
+    name: str
+    raw: str
+    """The whole entry as compact JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSlot:
+    """A container whose environment concerns us."""
+
+    field: str
+    """``containers`` or ``initContainers``."""
+    env_from: bool
+    entries: tuple[EnvEntry, ...] = ()
 
 
 class Source(StrEnum):
@@ -56,8 +83,10 @@ def source_of(entry: Mapping[str, object]) -> Source:
 
 def parse_request(raw: str | None) -> Request | None:
     """The request annotation's value; None where absent or malformed."""
+    if raw is None or len(raw) > REQUEST_CHARACTERS:
+        return None
     try:
-        body = mapping(json.loads(raw or ""))
+        body = mapping(json.loads(raw))
     except ValueError:
         return None
     mode = parse_mode(text(body.get("mode")))
@@ -65,25 +94,16 @@ def parse_request(raw: str | None) -> Request | None:
     return Request(generation, mode) if mode is not None and generation is not None else None
 
 
-def parse_settle(raw: str | None) -> SettleIntent | None:
-    """The settle annotation's value; None where absent or malformed."""
-    request = parse_request(raw)
-    if request is None:
-        return None
-    was_paused = boolean(mapping(json.loads(raw or "")).get("wasPaused"), False)
-    return SettleIntent(request.generation, request.mode, was_paused)
-
-
 def strings(value: object) -> Mapping[str, str]:
     """A map of strings: labels or annotations."""
     return {key: item for key, item in mapping(value).items() if isinstance(item, str)}
 
 
-def containers_of(spec: Mapping[str, object]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
-    """(field, index, container) of all containers, init containers last."""
+def containers_of(spec: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """(field, container) of all containers, init containers last."""
     for field in ("containers", "initContainers"):
-        for index, container in enumerate(sequence(spec.get(field))):
-            yield field, index, mapping(container)
+        for container in sequence(spec.get(field)):
+            yield field, mapping(container)
 
 
 def is_hot(spec: Mapping[str, object]) -> bool:
@@ -93,7 +113,7 @@ def is_hot(spec: Mapping[str, object]) -> bool:
     """
     mounted = {
         text(mapping(mount).get("name"))
-        for _, _, container in containers_of(spec)
+        for _, container in containers_of(spec)
         for mount in sequence(container.get("volumeMounts"))
         if not mapping(mount).get("subPath") and not mapping(mount).get("subPathExpr")
     }
@@ -120,16 +140,16 @@ def _reads_request(downward: Mapping[str, object]) -> bool:
 def slots_of(spec: Mapping[str, object]) -> tuple[ContainerSlot, ...]:
     """The containers that name our environment, or may be given it by envFrom."""
     slots = []
-    for field, index, container in containers_of(spec):
+    for field, container in containers_of(spec):
         env = sequence(container.get("env"))
         entries = tuple(
-            EnvEntry(at, text(mapping(entry).get("name")), json.dumps(entry, separators=(",", ":")))
-            for at, entry in enumerate(env)
+            EnvEntry(text(mapping(entry).get("name")), json.dumps(entry, separators=(",", ":")))
+            for entry in env
             if mapping(entry).get("name") in (ENABLE_ENV, MODE_ENV)
         )
         env_from = bool(sequence(container.get("envFrom")))
         if entries or env_from:
-            slots.append(ContainerSlot(field, index, text(container.get("name")), bool(env), env_from, entries))
+            slots.append(ContainerSlot(field, env_from, entries))
     return tuple(slots)
 
 
@@ -156,7 +176,8 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
             continue
         source = source_of(enable)
         movable = movable or source is not Source.ANNOTATION or not hot
-        unknown = unknown or (source is Source.REFERENCE and slot.field == "containers")
+        expanded = source is Source.LITERAL and "$(" in text(enable.get("value"))
+        unknown = unknown or ((source is Source.REFERENCE or expanded) and slot.field == "containers")
         if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
             meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
@@ -174,44 +195,48 @@ def _value(entry: Mapping[str, object], annotations: Mapping[str, str]) -> str:
     return ""
 
 
+def parse_admitted(raw: str | None) -> tuple[tuple[str, int], ...]:
+    """The record of admission: ``<assignment>/<generation>/<mode>``, several separated by a space."""
+    if raw is None or len(raw) > ADMITTED_CHARACTERS:
+        return ()
+    found = []
+    for entry in raw.split(" "):
+        name, _, rest = entry.partition("/")
+        generation = generation_text(rest.partition("/")[0])
+        if name and generation is not None:
+            found.append((name, generation))
+    return tuple(found)
+
+
 def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
     """A Deployment's slim record."""
-    metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
+    metadata, spec = mapping(body.get("metadata")), mapping(body.get("spec"))
     template = mapping(spec.get("template"))
     template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
-    annotations, inner = strings(metadata.get("annotations")), strings(template_metadata.get("annotations"))
-    hot, slots = is_hot(pod_spec), slots_of(pod_spec)
-    said = environment(slots, inner, hot=hot)
-    request = parse_request(inner.get(REQUEST))
-    view = DeploymentView(
+    hot = is_hot(pod_spec)
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": text(metadata.get("name")), "controller": True}
+    pod = {"metadata": {"labels": template_metadata.get("labels"), "ownerReferences": [owner]}}
+    view = WorkloadView(
         namespace=text(metadata.get("namespace")),
-        name=text(metadata.get("name")),
+        key=workload_key(pod),
         uid=text(metadata.get("uid")),
         hot=hot,
-        literal=said.movable,
-        template_mode=request.mode if hot and request is not None else said.mode,
-        template_request=request,
-        generation_raw=annotations.get(GENERATION),
-        has_annotations=bool(annotations),
-        has_template_annotations=bool(inner),
-        has_original=ORIGINAL in annotations,
-        latch=parse_mode(annotations.get(LATCH)),
-        settle=parse_settle(annotations.get(SETTLE)),
-        paused=boolean(spec.get("paused"), False),
+        literal=environment(slots_of(pod_spec), {}, hot=hot).movable,
         replicas=integer(spec.get("replicas"), 1),
-        updated_replicas=integer(status.get("updatedReplicas"), 0),
-        observed=integer(status.get("observedGeneration"), 0) >= integer(metadata.get("generation"), 0),
-        template=Template(inner.get(REQUEST), inner.get(ENABLE), inner.get(MODE), slots),
-        latch_raw=annotations.get(LATCH),
-        settle_raw=annotations.get(SETTLE),
     )
     return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
 
 
+def controller_of(body: Mapping[str, object]) -> str:
+    """The uid of the object that controls this one; empty where nothing does."""
+    owners = map(mapping, sequence(mapping(body.get("metadata")).get("ownerReferences")))
+    return next((text(owner.get("uid")) for owner in owners if owner.get("controller") is True), "")
+
+
 def read_pod(body: Mapping[str, object]) -> PodRecord:
-    """A pod's slim record; its workload is the Deployment whose ReplicaSet controls it."""
+    """A pod's slim record."""
     metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
-    annotations, labels = strings(metadata.get("annotations")), strings(metadata.get("labels"))
+    annotations = strings(metadata.get("annotations"))
     hot = is_hot(spec)
     raw = annotations.get(REQUEST)
     view = PodView(
@@ -223,25 +248,19 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         has_annotations=bool(annotations),
         request_raw=raw,
         request=parse_request(raw),
+        admitted=parse_admitted(annotations.get(ADMITTED)),
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
+        created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         ready=any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in map(mapping, sequence(status.get("conditions")))
         ),
+        pending=status.get("phase") in (None, "Pending"),
         terminating=metadata.get("deletionTimestamp") is not None,
         crashing=any(_crashed(container) for container in _statuses(status)),
     )
     finished = status.get("phase") in ("Succeeded", "Failed")
-    return PodRecord(text(metadata.get("namespace")), view, _owner(metadata, labels), finished)
-
-
-def _owner(metadata: Mapping[str, object], labels: Mapping[str, str]) -> str:
-    suffix = f"-{labels.get(HASH_LABEL, '')}"
-    for owner in map(mapping, sequence(metadata.get("ownerReferences"))):
-        name = text(owner.get("name"))
-        if owner.get("controller") and owner.get("kind") == "ReplicaSet" and name.endswith(suffix) and len(suffix) > 1:
-            return name.removesuffix(suffix)
-    return ""
+    return PodRecord(text(metadata.get("namespace")), view, controller_of(body), finished)
 
 
 def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:

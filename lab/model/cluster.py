@@ -1,0 +1,240 @@
+"""What stands below the operator, as values: workloads, their controller, their pods and processes, and admission.
+
+What the real API server, controllers and trainers do with the same writes is held in tests/cluster and tests/e2e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import State
+from precision_operator.core.model import PodView, Request, WorkloadView
+
+LABELS = {"fleet": "demo"}
+"""What the selector of the policies in ``policies.py`` asks for."""
+
+
+class Room(StrEnum):
+    """How a replacement finds its place."""
+
+    FREE = "Free"
+    """It starts at once, beside the old pod."""
+    FULL = "Full"
+    """It is Pending until the old pod is gone: the node has no room for both."""
+    NONE = "None"
+    """It stays Pending: no node has room for it."""
+    QUOTA = "Quota"
+    """It is not created: the namespace's quota is used up."""
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """Workloads, pods, processes and admission."""
+
+    workloads: dict[str, WorkloadView] = field(default_factory=dict)
+    """By name."""
+    templates: dict[str, Mode] = field(default_factory=dict)
+    """Workload → the mode that its template gives its pods. Nobody of us writes it."""
+    referenced: set[str] = field(default_factory=set)
+    """Workloads whose template takes that mode from a ConfigMap: it cannot be read from the pod."""
+    labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    modes: dict[str, tuple[Mode, int]] = field(default_factory=dict)
+    """What the process of each started pod really trains in, and the generation that it applied."""
+    room: dict[str, Room] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
+    """Workloads whose node does not answer: a terminating pod stays."""
+    leaving: set[str] = field(default_factory=set)
+    """Pods that terminate since an earlier turn."""
+    unresponsive: set[str] = field(default_factory=set)
+    """Workloads, or single pods, whose trainers take no request."""
+    crashing: set[str] = field(default_factory=set)
+    """Workloads whose pods crash, in any precision: no metrics, no request taken."""
+    assignment: State | None = None
+    """As committed; None: there is none."""
+    known: State | None = None
+    """As admission knows it."""
+    lagging: bool = False
+    """Admission does not see what is committed."""
+    bypassed: bool = False
+    """New pods pass an API server that was started a moment ago, and knows of no assignment."""
+    now: float = 1000.0
+    serial: int = 0
+
+    def add(self, name: str, *, hot: bool = True, pods: int = 1, mode: Mode = Mode.FP32) -> None:
+        """A new workload whose template says ``mode``. Its pods run."""
+        self.templates[name], self.labels[name] = mode, LABELS
+        self.workloads[name] = WorkloadView(
+            namespace="ns",
+            key=f"apps/Deployment/{name}",
+            uid=f"uid-{name}",
+            hot=hot,
+            literal=not hot,
+            replicas=pods,
+        )
+        self._complete(name)
+
+    def add_referencing(self, name: str, mode: Mode, *, pods: int = 1) -> None:
+        """A new workload that takes its mode from a ConfigMap: only its processes know which it is."""
+        self.referenced.add(name)
+        self.add(name, hot=False, pods=pods, mode=mode)
+
+    def publish(self, state: State | None) -> None:
+        """An assignment was written, or deleted; admission sees it at once, unless it lags."""
+        self.assignment = state
+        if not self.lagging:
+            self.known = state
+
+    def catch_up(self) -> None:
+        """Admission sees what is committed, on every API server."""
+        self.lagging, self.bypassed = False, False
+        self.known = self.assignment
+
+    @property
+    def echoed(self) -> bool:
+        """Every API server has acknowledged the committed assignment."""
+        if self.bypassed or self.known is None or self.assignment is None:
+            return not self.bypassed and self.known is self.assignment
+        return self.known.generation == self.assignment.generation
+
+    def replace_pods(self, name: str) -> None:
+        """A rollout of its owner, a drain, a node that is gone: every pod is replaced."""
+        pods = tuple(replace(pod, terminating=True, ready=False) for pod in self.workloads[name].pods)
+        self.workloads[name] = replace(self.workloads[name], pods=pods)
+        self._complete(name)
+
+    def take_away(self, name: str, uid: str) -> bool:
+        """Delete one pod, by its uid; whether it was there. Its controller makes a new one at once."""
+        workload = self.workloads.get(name)
+        if workload is None or not any(pod.uid == uid and not pod.terminating for pod in workload.pods):
+            return False
+        pods = tuple(replace(p, terminating=True, ready=False) if p.uid == uid else p for p in workload.pods)
+        self.workloads[name] = replace(workload, pods=pods)
+        self._create(name)
+        return True
+
+    def turn(self) -> None:
+        """What happens by itself in a moment: old pods go, missing pods are created, pending ones start."""
+        for name in self.workloads:
+            self._remove(name)
+            self._complete(name)
+
+    def _remove(self, name: str) -> None:
+        gone = set()
+        for pod in self.workloads[name].pods:
+            if pod.terminating and pod.name in self.leaving and name not in self.unreachable:
+                gone.add(pod.name)
+            elif pod.terminating:
+                self.leaving.add(pod.name)
+        if gone:
+            self.leaving -= gone
+            self.modes = {pod: mode for pod, mode in self.modes.items() if pod not in gone}
+            pods = tuple(pod for pod in self.workloads[name].pods if pod.name not in gone)
+            self.workloads[name] = replace(self.workloads[name], pods=pods)
+
+    def _complete(self, name: str) -> None:
+        """Missing pods are created, pending ones start, where there is room."""
+        self._create(name)
+        workload, room = self.workloads[name], self.room.get(name, Room.FREE)
+        full = room is Room.FULL and any(pod.terminating for pod in workload.pods)
+        if full or room is Room.NONE or not any(pod.pending for pod in workload.pods):
+            return
+        pods = tuple(self._started(name, p) if p.pending and not p.terminating else p for p in workload.pods)
+        self.workloads[name] = replace(workload, pods=pods)
+
+    def _create(self, name: str) -> None:
+        workload = self.workloads[name]
+        missing = workload.replicas - sum(not pod.terminating for pod in workload.pods)
+        if missing > 0 and self.room.get(name) is not Room.QUOTA:
+            pods = tuple(self._new_pod(name) for _ in range(missing))
+            self.workloads[name] = replace(workload, pods=(*workload.pods, *pods))
+
+    def _new_pod(self, name: str) -> PodView:
+        """As its template has it, or as admission makes it."""
+        workload = self.workloads[name]
+        self.serial += 1
+        pod = PodView(
+            name=f"{name}-{self.serial}",
+            uid=f"pod-{self.serial}",
+            hot=workload.hot,
+            has_annotations=True,
+            started_mode=None if name in self.referenced else self.templates[name],
+            created_at=self.now,
+            pending=True,
+        )
+        given = self._given(name)
+        if given is None:
+            return pod
+        pod = replace(pod, admitted=(("fleet", given.generation),))
+        if not (workload.hot or workload.literal):
+            return pod  # annotations that nothing in it reads
+        return replace(pod, started_mode=given.mode, request=given if workload.hot else None)
+
+    def _given(self, name: str) -> Request | None:
+        """What admission gives a new pod."""
+        known = self.known
+        if self.bypassed or known is None or not known.enforce or not known.selector.matches(self.labels[name]):
+            return None
+        mode = known.assigned(self.workloads[name].key)
+        return Request(known.generation, mode) if mode is not None else None
+
+    def _started(self, name: str, pod: PodView) -> PodView:
+        """Its process begins."""
+        generation = pod.request.generation if pod.request is not None else 0
+        self.modes[pod.name] = (pod.effective_mode or self.templates[name], generation)
+        crashes = name in self.crashing
+        return replace(pod, pending=False, ready=not crashes, crashing=crashes)
+
+    def train(self, name: str | None = None) -> None:
+        """Trainers take the request at their next step boundary."""
+        for workload in self.workloads.values():
+            if name not in (None, workload.name) or workload.name in self.unresponsive | self.crashing:
+                continue
+            for pod in workload.pods:
+                if pod.name not in self.modes or not pod.hot or pod.name in self.unresponsive:
+                    continue
+                if pod.request is not None and pod.request.generation > self.modes[pod.name][1]:
+                    self.modes[pod.name] = (pod.request.mode, pod.request.generation)
+
+    def crash(self, name: str, crashing: bool = True) -> None:
+        """The pods of a workload begin or cease to crash."""
+        (self.crashing.add if crashing else self.crashing.discard)(name)
+        pods = tuple(
+            p if p.pending else replace(p, crashing=crashing, ready=not crashing) for p in self.workloads[name].pods
+        )
+        self.workloads[name] = replace(self.workloads[name], pods=pods)
+
+    def scale(self, name: str, replicas: int) -> None:
+        """A person scales a workload."""
+        workload = replace(self.workloads[name], replicas=replicas)
+        live = [pod for pod in workload.pods if not pod.terminating]
+        gone = {pod.uid for pod in live[replicas:]}
+        pods = tuple(replace(p, terminating=True, ready=False) if p.uid in gone else p for p in workload.pods)
+        self.workloads[name] = replace(workload, pods=pods)
+        self._complete(name)
+
+    def undeclare(self, name: str) -> None:
+        """Its owner takes the contract out of the template: the pods are replaced by some that nothing of us reaches."""
+        self.templates[name] = Mode.FP32
+        self.workloads[name] = replace(self.workloads[name], hot=False, literal=False)
+        self.replace_pods(name)
+
+    def drop(self, name: str) -> None:
+        """A person deletes a workload."""
+        for pod in self.workloads.pop(name).pods:
+            self.modes.pop(pod.name, None)
+            self.leaving.discard(pod.name)
+        for known in (self.unresponsive, self.crashing, self.unreachable, self.referenced):
+            known.discard(name)
+        self.room.pop(name, None)
+
+    def processes(self, name: str) -> list[tuple[Mode, int]]:
+        """What trains in a workload, terminating pods included."""
+        return [self.modes[pod.name] for pod in self.workloads[name].pods if pod.name in self.modes]
+
+    def really_in(self, mode: Mode) -> set[str]:
+        """The workloads in which something trains, all of it in ``mode``."""
+        running = {name: [found for found, _ in self.processes(name)] for name in self.workloads}
+        return {name for name, modes in running.items() if modes and all(found is mode for found in modes)}

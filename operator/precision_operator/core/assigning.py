@@ -1,0 +1,76 @@
+"""What a phase has decided, as modes: which workload is assigned what, and under which generation."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase, State
+from precision_operator.core.facts import Facts
+
+_ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
+
+
+def assign(facts: Facts, before: State, state: State) -> State:
+    """The state with the modes that its phase means. Where admission must do something else, the generation grows."""
+    if state.fallback is None:
+        assigned = state  # what a deleted policy left, until it is gone or another rollout begins
+    else:
+        assigned = replace(
+            state, selector=facts.selector, fallback=facts.spec.fallback, modes=_modes(facts, before, state)
+        )
+    if _read_by_admission(assigned) == _read_by_admission(before):
+        return replace(assigned, changed=_alive(facts, assigned.changed, assigned))
+    generation = max(facts.next_generation, assigned.generation)
+    changed = {**assigned.changed, **dict.fromkeys(_changed(facts, before, assigned), generation)}
+    return replace(assigned, generation=generation, changed=_alive(facts, changed, assigned))
+
+
+def _read_by_admission(state: State) -> tuple[object, ...]:
+    return state.selector, state.fallback, state.modes, state.enforce
+
+
+def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
+    """Only what is not in the fallback."""
+    if state.phase in _ROLLED_BACK and not state.by_canary:
+        return {}
+    alive = {w.key for w in facts.workloads}
+    modes = {key: mode for key, mode in {**_newly_selected(facts, before), **state.modes}.items() if key in alive}
+    if state.by_canary:
+        out = frozenset(state.canary)
+        return {key: mode for key, mode in modes.items() if key not in out}
+    if state.phase is not Phase.PENDING:
+        after = replace(facts, state=state)
+        known = {w.key: w for w in facts.workloads}
+        modes |= {key: after.wanted(known[key]) for key in state.members if key in known}
+    held = state.held_keys
+    return {key: mode for key, mode in modes.items() if key not in held and mode is not facts.spec.fallback}
+
+
+def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:
+    """Workloads that an edited selector brings in stay in the mode that they are found in, until their turn comes."""
+    if facts.observation.matching is None or not before.enforce or facts.selector == before.selector:
+        return {}
+    known = facts.observation.matching[0]
+    found = {w.key: facts.observed(w) for w in facts.workloads if w.key not in known}
+    return {key: mode for key, mode in found.items() if mode is not None}
+
+
+def _changed(facts: Facts, before: State, after: State) -> list[str]:
+    """Workloads whose mode is another one from now on."""
+    if not after.enforce:
+        return []
+    inside = facts.observation.matching[0] if facts.observation.matching is not None else None
+    changed = []
+    for workload in facts.workloads:
+        governed = before.enforce and (inside is None or workload.key in inside)
+        was = before.assigned(workload.key) if governed else None
+        mode = after.assigned(workload.key)
+        if mode is not None and mode is not (was or facts.observed(workload)):
+            changed.append(workload.key)
+    return changed
+
+
+def _alive(facts: Facts, changed: Mapping[str, int], state: State) -> Mapping[str, int]:
+    """Of workloads that are there, or that a rollback holds though they are not."""
+    known = {w.key for w in facts.workloads} | state.held_keys
+    return {key: generation for key, generation in changed.items() if key in known}

@@ -1,0 +1,78 @@
+"""What people are shown of a pass: the policy's status."""
+
+from dataclasses import replace
+
+from precision_operator.api.state import Phase
+from precision_operator.api.summary import Summary
+from precision_operator.api.text import bounded
+from precision_operator.core.conditions import conditions
+from precision_operator.core.facts import Facts
+from precision_operator.core.outcome import Outcome
+from precision_operator.core.plan import Plan
+from precision_operator.core.progress import accepted_modes
+
+UNACKNOWLEDGED_LIMIT = 20
+"""Names of workloads that the status lists: it must stay small."""
+
+_WAITING_IS_TOLD = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
+_ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
+
+
+def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
+    """The summary of what was decided. ``facts`` holds the state before, ``outcome`` the one after."""
+    state, waiting = outcome.state, outcome.waiting
+    stages = facts.stages
+    index = min(state.step_index, len(stages) - 1)
+    rolled = state.phase in _ROLLED_BACK
+    moving = state.phase is not Phase.PENDING and not rolled
+    reason, message = state.reason, state.message
+    if facts.spec.suspend:
+        reason, message = "Suspended", "spec.suspend is true: nothing is decided or written"
+    elif waiting is not None and state.phase in _WAITING_IS_TOLD:
+        reason, message = waiting.reason, waiting.message
+    moved, silent = _moved(facts, outcome)
+    return Summary(
+        observed_generation=state.observed_generation,
+        phase=state.phase,
+        reason=reason,
+        message=bounded(message),
+        precision=state.precision,
+        fallback=state.fallback,
+        generation=state.generation,
+        transition_id=state.transition_id,
+        step_index=state.step_index,
+        step=f"{index + 1}/{len(stages)} {stages[index].weight}%" if moving else "",
+        weight=stages[index].weight if moving else 0,
+        phase_since=state.phase_since,
+        total=len(facts.workloads),
+        moved=moved,
+        breached=len({f.key for f in facts.failing} | state.held_keys),
+        unknown=len(facts.unknown),
+        held=len(state.held),
+        unacknowledged=silent,
+        attempts=state.attempts,
+        incident=state.incident,
+        conditions=conditions(facts, state, waiting, stuck=plan.stuck),
+        assignment=facts.policy.name,
+    )
+
+
+def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
+    """How many workloads are where the policy wants them, by their own word while moving, by what they were asked while
+    guarded; and the names of those whose own word is missing."""
+    state = outcome.state
+    rollback = state.phase in _ROLLED_BACK
+    if state.phase is Phase.PENDING or state.precision is None:
+        return 0, ()
+    inside = frozenset(state.members) - state.held_keys
+    at, count, silent = replace(facts, state=state), 0, list[str]()
+    steady = state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
+    for workload, delivery in facts.movable:
+        if not rollback and workload.key not in inside:
+            continue
+        accepted = accepted_modes(state.precision if rollback else at.wanted(workload), rollback=rollback)
+        progress = at.progress(workload, accepted, delivery)
+        count += progress.requested if steady else progress.acknowledged
+        if not progress.acknowledged:
+            silent.append(workload.name)
+    return count, tuple(sorted(silent)[:UNACKNOWLEDGED_LIMIT])

@@ -1,0 +1,181 @@
+"""Which generation of an assignment does admission know? A dry run of a patch of its policy answers, at every API server.
+
+Pods are taken away, and workloads promoted, only after the committed generation was echoed: a pod that is created
+before may still start in the mode before. See manifests/admission/echo.yaml.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from precision_operator.api.wire import generation_text, integer, mapping, sequence, text
+from precision_operator.contract import ECHO, ECHO_NONCE
+from precision_operator.core.model import Admission
+from precision_operator.errors import Conflict, KubeError, NotFound, Unavailable
+from precision_operator.kube.port import ENDPOINT_SLICES, POLICIES, JsonObject, KubeApi
+from precision_operator.runtime.clock import Clock
+from precision_operator.shell.inventory import PolicyKey
+
+_LOG = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 2.0
+"""How long a committed generation is waited for: 95 of 100 are echoed within 0.1 s."""
+
+PAUSE_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08)
+"""Between two questions; the last one again and again."""
+
+SERVERS_FRESH_SECONDS = 30.0
+"""How often the addresses of the API servers are read."""
+
+UNKNOWN_SERVERS = 5
+"""Connections over which a load balancer is asked: what stands behind it cannot be seen."""
+
+SETTLE_SECONDS = 1.0
+"""How long is waited where not every API server can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What was answered."""
+
+    admission: Admission
+    policy: JsonObject | None = None
+    """The policy as the last API server has it; None: it gave no answer, or there is no policy."""
+
+    @property
+    def confirmed(self) -> bool:
+        """Every API server that was asked gives new pods what is assigned."""
+        return self.admission.enforced is True
+
+
+class Echoes:
+    """Asks admission. Belongs to one event loop."""
+
+    def __init__(self, api: KubeApi, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._servers: tuple[float, tuple[str, ...]] = (-SERVERS_FRESH_SECONDS, ())
+
+    async def ask(self, key: PolicyKey, *, generation: int) -> Echo:
+        """Ask every API server until it knows at least ``generation``, or patience ends."""
+        servers = await self._known_servers()
+        try:
+            if servers:
+                answers = await asyncio.gather(*(self._until(key, generation, server) for server in servers))
+                return answers[-1] if all(a.confirmed for a in answers) else next(a for a in answers if not a.confirmed)
+        except Unavailable as error:
+            # Endpoints that cannot be reached from here: only the configured address can be asked.
+            _LOG.info("API servers cannot be asked one by one: %s", error, extra={"policy": key.name})
+            self._servers = (self._clock.monotonic(), ())
+        return await self._behind_a_balancer(key, generation)
+
+    async def _behind_a_balancer(self, key: PolicyKey, generation: int) -> Echo:
+        answer = Echo(_UNANSWERED)
+        for _ in range(UNKNOWN_SERVERS):
+            try:
+                answer = await self._until(key, generation, "")
+            except Unavailable as error:
+                return Echo(Admission(None, error.reason, str(error)))
+            if not answer.confirmed:
+                return answer
+        await self._clock.sleep(SETTLE_SECONDS)
+        return answer
+
+    async def without_policy(self) -> Echo:
+        """After a policy's deletion there is nothing to ask: what was committed has had its time then."""
+        await self._clock.sleep(SETTLE_SECONDS)
+        return Echo(_ENFORCING)
+
+    async def _until(self, key: PolicyKey, generation: int, server: str) -> Echo:
+        """One API server's answer.
+
+        Raises:
+            Unavailable: it cannot be reached.
+        """
+        began, attempt = self._clock.monotonic(), 0
+        while True:
+            answer = await self._once(key, generation, server)
+            if answer.confirmed or self._clock.monotonic() - began >= PATIENCE_SECONDS:
+                return answer
+            await self._clock.sleep(PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS) - 1)])
+            attempt += 1
+
+    async def _once(self, key: PolicyKey, generation: int, server: str) -> Echo:
+        nonce = secrets.token_hex(8)
+        patch: JsonObject = {"metadata": {"annotations": {ECHO_NONCE: nonce, ECHO: None}}}
+        try:
+            body = await self._api.dry_run(POLICIES, key.namespace, key.name, patch, server=server)
+        except NotFound as error:
+            return Echo(Admission(None, "PolicyGone", str(error)))
+        except Unavailable:
+            raise
+        except KubeError as error:
+            return Echo(Admission(None, error.reason, f"admission cannot be asked: {error}"))
+        echoed = text(mapping(mapping(body.get("metadata")).get("annotations")).get(ECHO))
+        return Echo(_judged(echoed, nonce, key.name, generation, server), body)
+
+    async def _known_servers(self) -> tuple[str, ...]:
+        """Base URLs of the API servers that say that they are there; none where they cannot be read or reached."""
+        at, known = self._servers
+        now = self._clock.monotonic()
+        if now - at < SERVERS_FRESH_SECONDS:
+            return known
+        try:
+            found = tuple(_addresses(await self._api.get(ENDPOINT_SLICES, "default", "kubernetes")))
+        except KubeError as error:
+            _LOG.info("the API servers' addresses cannot be read: %s", error, extra={"reason": error.reason})
+            found = ()
+        self._servers = (now, found)
+        return found
+
+
+_ENFORCING = Admission(True, "Enforcing", "every API server gives new pods the mode that is assigned")
+_UNANSWERED = Admission(None, "AdmissionNotConfirmed", "no API server was asked")
+
+
+def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) -> Admission:
+    where = server or "the API server"
+    if not echoed:
+        text = (
+            f"{where} does not know PrecisionAssignments in admission: the policies of manifests/admission are not "
+            "installed, not served by this version of Kubernetes, or it was started a moment ago"
+        )
+        return Admission(False, "NotEnforcing", text)
+    said, _, rest = echoed.partition("/")
+    assignment, _, number = rest.partition("/")
+    known = generation_text(number)
+    if said != nonce or assignment != name or known is None:
+        return Admission(False, "NotEnforcing", f"{where} answers {echoed[:80]!r}, which is not what was asked")
+    if known < generation:
+        text = f"admission at {where} knows generation {known} of the assignment, and {generation} is committed"
+        return Admission(False, "AdmissionBehind", text)
+    return _ENFORCING
+
+
+def _addresses(body: JsonObject) -> Iterable[str]:
+    ports = [integer(mapping(port).get("port"), 443) for port in sequence(body.get("ports"))] or [443]
+    for endpoint in map(mapping, sequence(body.get("endpoints"))):
+        if mapping(endpoint.get("conditions")).get("ready") is False:
+            continue
+        for address in sequence(endpoint.get("addresses")):
+            host = f"[{address}]" if ":" in text(address) else text(address)
+            yield f"https://{host}:{ports[0]}"
+
+
+def moved_on(asked: JsonObject, answered: JsonObject | None) -> Conflict | None:
+    """Why a decision on ``asked`` is out of date, where admission has seen a newer policy."""
+    if answered is None:
+        return None
+    before, after = mapping(asked.get("metadata")), mapping(answered.get("metadata"))
+    for name in ("uid", "generation"):
+        if before.get(name) != after.get(name):
+            return Conflict(
+                f"the policy's {name} was {before.get(name)} and is {after.get(name)}; gather again", status=409
+            )
+    ours = {ECHO, ECHO_NONCE}
+    annotations = [{k: v for k, v in mapping(m.get("annotations")).items() if k not in ours} for m in (before, after)]
+    if annotations[0] != annotations[1]:
+        return Conflict("the policy's annotations changed; gather again", status=409)
+    return None

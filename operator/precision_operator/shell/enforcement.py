@@ -1,0 +1,124 @@
+"""What is known of admission, policy by policy: asked anew in time, before anything depends on it."""
+
+import logging
+from dataclasses import dataclass
+
+from precision_operator.api.selector import Selector
+from precision_operator.api.state import State
+from precision_operator.core.model import Admission
+from precision_operator.errors import KubeError
+from precision_operator.kube.port import PODS, KubeApi
+from precision_operator.runtime.clock import Clock
+from precision_operator.shell.echo import Echo, Echoes
+from precision_operator.shell.installed import InstalledPolicies
+from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+
+_LOG = logging.getLogger(__name__)
+
+FRESH_SECONDS = 60.0
+"""How old an answer may be that is shown, and that a rollout goes on with."""
+
+RETRY_SECONDS = 5.0
+"""How soon is asked again after an answer that was not yes."""
+
+
+@dataclass(slots=True)
+class _Known:
+    admission: Admission
+    at: float
+    generation: int = 0
+    """The highest that every API server has echoed."""
+    listed: int = 0
+    """The generation after whose echo the pods were listed."""
+
+
+class Enforcement:
+    """Remembers what admission answered. A leader that starts asks anew: this is no state, only thrift."""
+
+    def __init__(
+        self, api: KubeApi, *, echoes: Echoes, installed: InstalledPolicies, inventory: Inventory, clock: Clock
+    ) -> None:
+        self._api = api
+        self._echoes = echoes
+        self._installed = installed
+        self._inventory = inventory
+        self._clock = clock
+        self._known: dict[PolicyKey, _Known] = {}
+
+    def admission(self, key: PolicyKey) -> Admission:
+        """The last answer."""
+        known = self._known.get(key)
+        return known.admission if known is not None else Admission()
+
+    def confirmed(self, key: PolicyKey, generation: int) -> bool:
+        """Whether every API server has echoed this generation, a moment ago."""
+        known = self._known.get(key)
+        if known is None or not known.admission.enforced or known.generation < generation:
+            return False
+        return self._clock.monotonic() - known.at < FRESH_SECONDS
+
+    def doubt(self, key: PolicyKey) -> None:
+        """A pod came in a mode that was not assigned to it: ask again before anything depends on it."""
+        known = self._known.get(key)
+        if known is not None:
+            known.at = -FRESH_SECONDS
+            known.generation = known.listed = 0
+
+    def forget(self, key: PolicyKey) -> None:
+        """The policy and its assignment are gone."""
+        self._known.pop(key, None)
+
+    async def current(self, key: PolicyKey, *, generation: int) -> Admission:
+        """The answer as of now: asked again where the last one is too old."""
+        known = self._known.get(key)
+        if known is not None:
+            limit = FRESH_SECONDS if known.admission.enforced else RETRY_SECONDS
+            if self._clock.monotonic() - known.at < limit:
+                return known.admission
+        return (await self.ask(key, generation=generation)).admission
+
+    async def ask(self, key: PolicyKey, *, generation: int) -> Echo:
+        """Ask every API server now, and compare what is installed with what we ship."""
+        echo = await self._echoes.ask(key, generation=generation)
+        if echo.confirmed:
+            differs = await self._installed.differs()
+            echo = Echo(differs, echo.policy) if differs is not None else echo
+        self._note(key, echo, generation)
+        return echo
+
+    async def confirm(self, key: PolicyKey, state: State, *, deleted: bool) -> bool:
+        """Wait for the echo of a committed generation; then list the pods. True: there are some that the caches lack.
+
+        What was created before the echo may have the mode before, and the watch may be late with it.
+        """
+        if deleted:
+            self._note(key, await self._echoes.without_policy(), state.generation)
+        else:
+            await self.ask(key, generation=state.generation)
+        known = self._known[key]
+        if not self.confirmed(key, state.generation) or known.listed >= state.generation:
+            return False
+        known.listed = state.generation
+        return await self._list_pods(key, state.selector)
+
+    async def _list_pods(self, key: PolicyKey, selector: Selector) -> bool:
+        try:
+            pods = await self._api.list(PODS, key.namespace, label_selector=selector.query)
+        except KubeError as error:
+            _LOG.warning("pods cannot be listed: %s", error, extra={"reason": error.reason, "policy": key.name})
+            self._known[key].listed = 0
+            return False
+        changed = False
+        for body in pods:
+            changed |= key in self._inventory.observe(Kind.PODS, body, deleted=False)
+        return changed
+
+    def _note(self, key: PolicyKey, echo: Echo, generation: int) -> None:
+        before = self._known.get(key)
+        confirmed = generation if echo.confirmed else 0
+        listed = before.listed if before is not None else 0
+        self._known[key] = _Known(echo.admission, self._clock.monotonic(), confirmed, listed)
+        if before is None or before.admission.reason != echo.admission.reason:
+            level = logging.INFO if echo.confirmed else logging.WARNING
+            extra = {"reason": echo.admission.reason, "policy": key.name}
+            _LOG.log(level, "%s/%s: admission: %s", key.namespace, key.name, echo.admission.message, extra=extra)

@@ -1,0 +1,120 @@
+"""Are the installed admission policies the ones that we ship? Compared field by field, and remembered a while."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+import yaml
+
+from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.core.model import Admission
+from precision_operator.errors import KubeError, NotFound
+from precision_operator.kube.port import JsonObject, KubeApi, Resource
+from precision_operator.runtime.clock import Clock
+
+FRESH_SECONDS = 60.0
+
+GROUP = "admissionregistration.k8s.io"
+_PLURALS = {
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+_VERSIONS = ("v1", "v1beta1")
+
+_ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
+_SHIPPED_NAMESPACE = "precision-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """One object of ours."""
+
+    kind: str
+    name: str
+    spec: Mapping[str, object]
+
+
+def shipped() -> tuple[Shipped, ...]:
+    """The objects of manifests/admission, from the copies in this package."""
+    folder = resources.files("precision_operator.admission") / "shipped"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    documents = (document for file in files for document in yaml.safe_load_all(file.read_text()) if document)
+    return tuple(
+        Shipped(text(d.get("kind")), text(mapping(d.get("metadata")).get("name")), mapping(d.get("spec")))
+        for d in documents
+    )
+
+
+class InstalledPolicies:
+    """Compares; belongs to one event loop."""
+
+    def __init__(self, api: KubeApi, clock: Clock, *, namespace: str, ours: Iterable[Shipped] | None = None) -> None:
+        """``namespace``: the operator's own, which the shipped policies leave out."""
+        self._api = api
+        self._clock = clock
+        self._namespace = namespace
+        self._ours = tuple(ours) if ours is not None else shipped()
+        self._known: tuple[float, Admission | None] = (-FRESH_SECONDS, None)
+
+    async def differs(self) -> Admission | None:
+        """What is not as shipped; None: everything is."""
+        at, known = self._known
+        now = self._clock.monotonic()
+        if now - at < FRESH_SECONDS:
+            return known
+        found = await self._compare()
+        self._known = (now if found is None else now - FRESH_SECONDS, found)
+        return found
+
+    async def _compare(self) -> Admission | None:
+        for ours in self._ours:
+            try:
+                body = await self._read(ours)
+            except NotFound:
+                text = f"{ours.kind} {ours.name} is not installed: apply manifests/admission, or upgrade the chart"
+                return Admission(False, "AdmissionNotInstalled", text)
+            except KubeError as error:
+                return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
+            where = difference(self._normal(ours.spec), self._normal(mapping(body.get("spec"))))
+            if where is not None:
+                text = (
+                    f"{ours.kind} {ours.name} is not the shipped one: {where} differs; apply manifests/admission again"
+                )
+                return Admission(False, "AdmissionDiffers", text)
+        return None
+
+    async def _read(self, ours: Shipped) -> JsonObject:
+        plural = _PLURALS[ours.kind]
+        for version in _VERSIONS[:-1]:
+            try:
+                return await self._api.get(Resource(GROUP, version, plural), "", ours.name)
+            except NotFound:
+                continue
+        return await self._api.get(Resource(GROUP, _VERSIONS[-1], plural), "", ours.name)
+
+    def _normal(self, spec: Mapping[str, object]) -> object:
+        """Without what an installation chooses: the operator's account, and its namespace."""
+        raw = _ACCOUNT.sub("<operator>", json.dumps(spec))
+        for namespace in {_SHIPPED_NAMESPACE, self._namespace}:
+            raw = raw.replace(json.dumps(namespace), '"<operator>"')
+        return json.loads(raw)
+
+
+def difference(ours: object, installed: object, path: str = "spec") -> str | None:
+    """The path of the first field of ours that is not so; fields that the API server fills in are passed over."""
+    if isinstance(ours, dict):
+        there = mapping(installed)
+        found = (difference(value, there.get(key), f"{path}.{key}") for key, value in ours.items())
+        return next((where for where in found if where is not None), None)
+    if isinstance(ours, list):
+        there_list = sequence(installed)
+        if len(there_list) != len(ours):
+            return path
+        pairs = enumerate(zip(ours, there_list, strict=True))
+        found = (difference(mine, theirs, f"{path}[{index}]") for index, (mine, theirs) in pairs)
+        return next((where for where in found if where is not None), None)
+    return None if ours == installed else path

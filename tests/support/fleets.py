@@ -1,0 +1,79 @@
+"""Fleets in the world of values, brought to where a test begins, and what people and faults do to them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.conditions import Condition
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.state import Phase
+
+ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
+OVERFLOWS = {Signal.OVERFLOW: 0.6}
+NAN = {Signal.NON_FINITE: 3.0}
+
+
+def fleet(**spec: object) -> World:
+    """Five hot workloads and one that is moved by restart, none of them moved yet."""
+    world = World(policy(**{**FAST, **spec}))  # type: ignore[arg-type]  # only a spec
+    for index in range(5):
+        world.add(f"hot-{index}")
+    world.add("literal", hot=False)
+    return world
+
+
+def promoted(**spec: object) -> World:
+    """The same, promoted to the end and at rest."""
+    world = fleet(**spec)
+    world.run(30)
+    assert world.state.phase is Phase.HEALTHY, (world.summary.reason, world.summary.message)
+    return world
+
+
+def until(world: World, done: Callable[[World], object], *, seconds: float = 1.0, passes: int = 300) -> None:
+    """Passes until the world is so."""
+    for _ in range(passes):
+        if done(world):
+            return
+        world.step(seconds)
+    raise AssertionError((world.state.phase, world.summary.reason, world.summary.message))
+
+
+def answer(world: World, command: str) -> None:
+    """A person's command to the transition that stands now."""
+    annotations = {f"precision.genesis.ai/{command}": str(world.state.transition_id)}
+    world.policy = replace(world.policy, annotations=annotations)
+
+
+def change(world: World, name: str, **fields: object) -> None:
+    """Change a workload from outside."""
+    world.workloads[name] = replace(world.workloads[name], **fields)  # type: ignore[arg-type]
+
+
+def respec(world: World, **fields: object) -> None:
+    """An edit of the policy."""
+    spec = replace(world.policy.spec, **fields)  # type: ignore[arg-type]
+    world.policy = replace(world.policy, spec=spec, generation=world.policy.generation + 1)
+
+
+def condition(world: World, kind: str) -> Condition:
+    """A condition, as the policy's status shows it."""
+    return next(c for c in world.summary.conditions if c.type == kind)
+
+
+def incident_of(world: World) -> tuple[Severity, Strategy]:
+    """How urgent the last incident is, and how it is answered."""
+    assert world.state.incident is not None
+    return world.state.incident.severity, world.state.incident.strategy
+
+
+def member_names(world: World) -> set[str]:
+    """The cohort, by name."""
+    return {key.rpartition("/")[2] for key in world.state.members}
+
+
+def held_names(world: World) -> set[str]:
+    """The workloads that were rolled back by themselves."""
+    return {h.name for h in world.state.held}

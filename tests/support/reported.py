@@ -1,0 +1,174 @@
+"""A fleet in the world of values, with a reporter over an API server in memory and a Prometheus that has a past."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
+from precision_operator.errors import SourceUnavailable
+from precision_operator.kube.fake import FakeKube
+from precision_operator.kube.port import INCIDENTS
+from precision_operator.observability.metrics import Metrics
+from precision_operator.report.channels import NotDelivered
+from precision_operator.report.document import from_body
+from precision_operator.report.incident import Message, Pass, Report
+from precision_operator.settings import IncidentSettings, NotificationChannel
+from precision_operator.shell.notifier import Notifier
+from precision_operator.shell.reporter import Reporter
+from precision_operator.signals.port import Series
+
+
+class WorldClock:
+    """The world's time. The test takes the reporter's turns, so nothing waits for it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def time(self) -> float:
+        """See the port."""
+        return self.world.now
+
+    def monotonic(self) -> float:
+        """See the port."""
+        return self.world.now
+
+    async def sleep(self, seconds: float) -> None:
+        """See the port."""
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Past:
+    """A metric history: the overflow of one pod, its run info, or nothing at all."""
+
+    lost: bool = False
+    changed: str = "lr"
+    """The label of the run info that differs before and after; kept only where the query asks for it."""
+    asked: list[str] = field(default_factory=list)
+
+    async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
+        """See the port."""
+        self.asked.append(query)
+        if self.lost:
+            raise SourceUnavailable("endpoint 'default': refused by http://me:secret@prometheus")
+        if "run_info" in query:
+            asked_for = query.partition(" (")[2].partition(")")[0].split(", ")
+            kept = [label for label in (self.changed,) if label in asked_for]
+            before = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.1")}
+            after = {"pod": "hot-1-1", "torch": "2", **dict.fromkeys(kept, "0.9")}
+            return [
+                Series(before, ((start, 1.0), (end - 400, 1.0))),
+                Series(after, ((end - 300, 1.0), (end, 1.0))),
+            ]
+        if "overflow" in query:
+            return [Series({"pod": "hot-1-1"}, ((end - 600, 0.2), (end - 300, 0.25), (end, 0.9)))]
+        return []
+
+
+@dataclass
+class Stage:
+    """A fleet, its API server and a reporter."""
+
+    world: World
+    kube: FakeKube
+    past: Past
+    settings: IncidentSettings = field(default_factory=IncidentSettings)
+    channels: dict[str, NotificationChannel] = field(default_factory=dict)
+    refused: int = 0
+    """How many deliveries are still to be refused."""
+    delivered: list[tuple[str, str]] = field(default_factory=list)
+    """(role, kind) of each delivery."""
+
+    async def send(self, channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> None:
+        """A channel below the port; the real ones are in tests/unit/test_report_channels.py."""
+        if self.refused > 0:
+            self.refused -= 1
+            raise NotDelivered("busy")
+        self.delivered.append((channel.role, message.kind))
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics()
+        self.reporter = self.hired()
+
+    def hired(self) -> Reporter:
+        """A reporter, as a new leader starts with."""
+        return Reporter(
+            self.kube,
+            sources={"default": self.past},
+            catalogue={},
+            settings=self.settings,
+            notifier=Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send),
+            metrics=self.metrics,
+            clock=WorldClock(self.world),
+            leading=lambda: True,
+        )
+
+    async def passes(self, count: int, seconds: float = 15.0) -> None:
+        """Passes, each reported and worked on."""
+        for _ in range(count):
+            before, observation, now = self.world.state, self.world.observe(), self.world.now
+            decision = self.world.step(seconds)
+            self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
+            await self.reporter.turn()
+
+    async def unacted(self, count: int, seconds: float = 15.0) -> None:
+        """Passes of which no write reaches a pod."""
+        for _ in range(count):
+            before, observation, now = self.world.state, self.world.observe(), self.world.now
+            decision = self.world.decide()
+            self.world.commit(decision)
+            self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
+            self.world.now += seconds
+            await self.reporter.turn()
+
+    def breach(self, *names: str) -> None:
+        """These workloads overflow from now on."""
+        self.world.bad = {name: {Signal.OVERFLOW: 0.9} for name in names or ("hot-1", "hot-2")}
+
+    @property
+    def incident_writes(self) -> int:
+        """Creations and updates of PrecisionIncidents, as they were attempted."""
+        return sum(plural == INCIDENTS.plural for _, plural, _ in self.kube.writes)
+
+    def reports(self) -> list[Report]:
+        """Of all incidents that are stored."""
+        return [from_body(body) for (plural, *_), body in self.kube.objects.items() if plural == INCIDENTS.plural]
+
+    @property
+    def report(self) -> Report:
+        """The only one."""
+        (found,) = self.reports()
+        return found
+
+
+CHANNELS = {
+    role: NotificationChannel(kind="webhook", url="https://chat.invalid/x", role=role)
+    for role in ("on-call", "ml-lead", "executive")
+}
+
+
+async def promoted(settings: IncidentSettings | None = None, **spec: object) -> Stage:
+    """A fleet in FP16, with a reporter that has seen it come there."""
+    world = World(policy(**{**FAST, **spec}))
+    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
+        world.add(name)
+    stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
+    for _ in range(40):
+        before, observation, now = world.state, world.observe(), world.now
+        stage.reporter.observe(Pass(world.policy, before, observation, world.step(15.0), now))
+    assert world.state.phase is Phase.HEALTHY
+    return stage
+
+
+async def rolled_back(settings: IncidentSettings | None = None) -> Stage:
+    """The same after a breach in half of it."""
+    stage = await promoted(settings)
+    stage.breach()
+    await stage.passes(8)
+    assert stage.world.state.phase is Phase.HELD
+    return stage

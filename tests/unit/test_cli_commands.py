@@ -1,0 +1,193 @@
+"""The verbs that write: what each writes, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from precision_operator.api.state import Phase
+from tests.support.cli import (
+    BY_CANARY,
+    HELD,
+    INCIDENT,
+    NO_DIFFERENCE,
+    PARTLY,
+    PREFIX,
+    WAITING,
+    Cli,
+    Json,
+    Stands,
+    stands,
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "annotations"),
+    [
+        (WAITING, ["promote"], {"promote": "4"}),
+        (stands(Phase.HEALTHY), ["rollback"], {"rollback": "4"}),
+        (stands(Phase.PROGRESSING), ["rollback", "--emergency"], {"abort": "4"}),
+        (PARTLY, ["rollback", "--emergency"], {"abort": "4"}),
+        (HELD, ["retry", "-m", "rebuilt"], {"retry": "4: rebuilt"}),
+        (stands(Phase.ROLLING_BACK, incident=INCIDENT), ["rollback", "--emergency"], {"abort": "4"}),
+        (PARTLY, ["retry"], {"retry": "4"}),
+        (BY_CANARY, ["promote", "-m", "it helps"], {"promote": "4: it helps"}),
+        (BY_CANARY, ["rollback"], {"rollback": "4"}),
+        (BY_CANARY, ["rollback", "--emergency"], {"abort": "4"}),
+        (NO_DIFFERENCE, ["promote"], {"promote": "4"}),
+        (NO_DIFFERENCE, ["retry"], {"retry": "4"}),
+        (NO_DIFFERENCE, ["ack", "fix"], {"ack-fix": "4"}),
+        (HELD, ["ack", "root-cause", "FIX"], {"ack-rootCause": "4", "ack-fix": "4"}),
+        (PARTLY, ["ack", "fix"], {"ack-fix": "4"}),
+        (HELD, ["ack", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
+    ],
+)
+def test_a_command_answers_the_transition_that_stands(
+    cli: Cli, before: Stands, words: list[str], annotations: Json
+) -> None:
+    cli.policy(before)
+    cli(*words)
+    assert cli.stored()[0] == annotations
+
+
+def test_pause_and_resume_are_the_specs_suspend(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    assert "paused" in cli("pause")
+    assert cli.stored()[1]["suspend"] is True
+    assert "is paused already" in cli("pause", "fleet")
+    assert "resumed" in cli("resume")
+    assert cli.stored()[1]["suspend"] is False
+    assert "is not paused" in cli("resume")
+
+
+def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY), suspend=True)
+    assert "its pause ended" in cli("rollback", "--emergency")
+    annotations, spec = cli.stored()
+    assert (annotations, spec["suspend"]) == ({"abort": "4"}, False)
+    assert len(cli.fake.writes) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "suspended", "words", "said"),
+    [
+        (stands(Phase.HEALTHY), False, ["promote"], "waits for no approval (Healthy, Promoted: as it should be)"),
+        (WAITING, True, ["promote"], "first `kubectl precision resume fleet -n default`"),
+        (HELD, True, ["retry"], "first `kubectl precision resume fleet -n default`"),
+        (stands(Phase.HEALTHY), False, ["retry"], "nothing was rolled back that could be tried again"),
+        (BY_CANARY, False, ["retry"], "still compares its canary"),
+        (stands(Phase.PENDING), False, ["rollback"], "to keep it so: `kubectl precision pause fleet -n default`"),
+        (
+            stands(Phase.ROLLING_BACK),
+            False,
+            ["pause"],
+            "a pause would leave it half moved. Where that is meant: `kubectl -n",
+        ),
+        (WAITING, False, ["resume"], "waits for approval: `kubectl precision promote fleet -n default`"),
+        (stands(Phase.HEALTHY), False, ["ack", "fix"], "only what was rolled back waits for acknowledgements"),
+    ],
+)
+def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
+    cli: Cli, before: Stands, suspended: bool, words: list[str], said: str
+) -> None:
+    cli.policy(before, suspend=suspended)
+    assert said in cli(*words, code=1)
+    assert cli.fake.writes == []
+
+
+@pytest.mark.parametrize("phase", [Phase.HELD, Phase.ROLLING_BACK])
+def test_a_rollback_of_what_is_rolled_back_is_no_error(cli: Cli, phase: Phase) -> None:
+    cli.policy(stands(phase, reason="LossDiverged"))
+    assert f"is {phase} already: LossDiverged" in cli("rollback", "--emergency")
+    assert cli.fake.writes == []
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "line"),
+    [
+        (WAITING, ["promote"], f"annotate --overwrite precisionpolicy fleet {PREFIX}promote=4"),
+        (
+            HELD,
+            ["ack", "fix", "-m", "it's in"],
+            f"annotate --overwrite precisionpolicy fleet '{PREFIX}ack-fix=4: it'\"'\"'s in'",
+        ),
+        (
+            stands(Phase.HEALTHY),
+            ["pause"],
+            'patch precisionpolicy fleet --type=merge -p \'{"spec": {"suspend": true}}\'',
+        ),
+    ],
+)
+def test_a_dry_run_writes_nothing_and_prints_the_kubectl_line(
+    cli: Cli, before: Stands, words: list[str], line: str
+) -> None:
+    cli.policy(before)
+    assert cli("--context", "lab", *words, "--dry-run") == f"kubectl --context lab -n default {line}\n"
+    assert cli.fake.writes == []
+
+
+@pytest.mark.parametrize("before", [HELD, PARTLY, NO_DIFFERENCE])
+def test_a_retry_without_acknowledgements_says_which_are_missing(cli: Cli, before: Stands) -> None:
+    given = {f"{PREFIX}ack-rootCause": "4: scale", f"{PREFIX}ack-fix": "3"}
+    cli.policy(before, annotations=given)
+    said = cli("retry")
+    assert "it starts once these are acknowledged: fix, stagingTested, monitoring, teamNotified, rollbackReady" in said
+    assert cli.stored()[0]["retry"] == "4"
+
+
+def test_acknowledgements_are_shown_with_who_gave_them(cli: Cli) -> None:
+    given = {
+        "ack-rootCause": "4: scale",
+        "ack-rootCause-by": "bob",
+        "ack-fix": "3",
+        "ack-fix-by": "bob",
+        "ack-monitoring": "4",
+    }
+    cli.policy(HELD, annotations={f"{PREFIX}{k}": v for k, v in given.items()})
+    lines = {line.split()[0]: line for line in cli("ack").splitlines()}
+    assert "by bob: scale" in lines["rootCause"]
+    assert "answers an earlier rollback: does not count" in lines["fix"]
+    assert "by unknown" in lines["monitoring"]
+    assert "missing" in lines["stagingTested"]
+    shown = cli.json("ack")
+    assert shown["rootCause"] == {"needed": True, "given": True, "by": "bob", "message": "scale"}
+    assert shown["fix"]["given"] is False
+
+
+def test_an_unknown_item_is_refused_with_those_that_there_are(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli("ack", "coffee")
+    assert stopped.value.code == 2
+    assert "expected one of rootCause, fix, stagingTested" in capsys.readouterr().err
+
+
+def test_a_command_as_json_carries_the_line_and_the_patch(cli: Cli) -> None:
+    cli.policy(WAITING)
+    shown = cli.json("promote", "--dry-run")
+    assert shown["patch"] == {"metadata": {"annotations": {f"{PREFIX}promote": "4"}}}
+    assert shown["kubectl"].startswith("kubectl -n default annotate")
+    assert (shown["dryRun"], shown["transitionId"]) == (True, 4)
+
+
+WORDS = (["promote"], ["pause"], ["resume"], ["rollback"], ["rollback", "--emergency"], ["retry"], ["ack", "fix"])
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_nobody_commands_a_policy_that_was_deleted(cli: Cli, words: list[str]) -> None:
+    cli.assignment(stands(Phase.HELD, HELD, reason="PolicyDeleted", fallback=None, deletable=True))
+    said = cli(*words, code=1)
+    assert "default/fleet" in said
+    if words[0] != "ack":
+        assert "to end what it left behind: `kubectl -n default delete precisionassignment fleet`" in said
+    assert cli.fake.writes == []
+
+
+def test_what_is_under_way_without_its_policy_is_not_to_be_ended_by_hand(cli: Cli) -> None:
+    cli.assignment(stands(Phase.ROLLING_BACK, incident=INCIDENT))
+    assert "its rollback is being finished" in cli("retry", code=1)
+
+
+def test_a_policy_that_has_no_assignment_yet_can_be_paused(cli: Cli) -> None:
+    cli.policy(stands(Phase.PENDING))
+    cli.fake.objects = {key: body for key, body in cli.fake.objects.items() if key[0] == "precisionpolicies"}
+    assert "paused" in cli("pause")
+    assert cli.stored()[1]["suspend"] is True
