@@ -17,16 +17,26 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lab import paths
+from lab.bench import creations, large, many
 from lab.bench.api import Api, Json
 from lab.bench.audit import Audit
 from lab.bench.fleet import policy
 from lab.bench.operators import SYSTEM, Operators
 from lab.bench.report import show, summary
+from lab.bench.rollbacks import (
+    BARE,
+    FLEET,
+    Bare,
+    kill_leader,
+    known,
+    kubelets,
+    nodes,
+    populate,
+    rest,
+    roll_back,
+)
 from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
-from lab.bench.with_pods import PODS, kubelets, populate, settled
-from lab.bench.with_pods import roll_back as roll_back_pods
-from lab.bench.zero_pods import BARE, FLEET, WITNESSES, Bare, kill_leader, make, rest, roll_back
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product
 from lab.errors import LabError
@@ -35,114 +45,132 @@ from lab.prometheus import Prometheus
 
 OUT = paths.BUILD / "bench"
 SCRAPE = "1s"
-STEADY_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+PODS = "bench-pods"
+IDLE_INTERVAL_SECONDS = 15.0
+"""The product's default: what an idle fleet costs is measured with it."""
 
 
 @asynccontextmanager
-async def scene(
-    plane: ControlPlane, api: Api, namespace: str, *, strangers: int, fleet_minimum: int
-) -> AsyncIterator[Scene]:
+async def scene(plane: ControlPlane, api: Api, namespace: str) -> AsyncIterator[Scene]:
     """A namespace's trainers and their Prometheus."""
-    async with Trainers(api, namespace, strangers=strangers) as trainers:
+    async with Trainers(api, namespace) as trainers:
         job = {"job_name": "trainers", "honor_labels": True, "static_configs": [{"targets": [trainers.target]}]}
         config = {"global": {"scrape_interval": SCRAPE}, "scrape_configs": [job]}
         with Prometheus(plane.directory / f"prometheus-{namespace}", config) as prometheus:
-            yield Scene(api, namespace, trainers, prometheus, fleet_minimum)
+            yield Scene(api, namespace, trainers, prometheus)
 
 
-async def zero_pods(
+async def rollbacks(
     plane: ControlPlane, api: Api, *, n: int, rounds: int, kills: int, steady_seconds: float = STEADY_SECONDS
 ) -> Json:
-    """The part without pods."""
-    plane.stop_controllers()
-    audit, bare = Audit(plane.audit_log), Bare(plane)
-    async with scene(plane, api, FLEET, strangers=n, fleet_minimum=WITNESSES) as stage:
+    """One pod a workload: rollbacks against bare, at rest, and leaders killed."""
+    with step(f"{n} Deployments with a pod each, twice"):
+        await nodes(api, pods=2 * n)
+        for namespace in (FLEET, BARE):
+            await populate(api, namespace, deployments=n)
+    audit, bare = Audit(plane.audit_log), Bare(plane, BARE)
+    async with scene(plane, api, FLEET) as stage:
         operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[FLEET])
         try:
-            with step(f"{n} Deployments of 0 replicas, twice"):
-                await make(api, n)
             with step("promote them all"):
+                await known(stage, pods=n)
                 await operators.start()
-                await api.create(stage.policies_path, [policy(fleet_minimum=WITNESSES)])
-                await stage.wait_phase("Healthy")
+                await api.create(stage.policies_path, [policy()])
+                await stage.wait_phase("Healthy", seconds=300)
             measured = []
             for number in range(rounds):
                 with step(f"rollback {number + 1} of {rounds}"):
-                    measured.append(await roll_back(stage, operators, audit, bare, phase=number / rounds))
+                    measured.append(await roll_back(stage, operators, audit, bare, pods=n, phase=number / rounds))
                     say(str(measured[-1]))
                     await stage.retry()
-            with step("at rest"):
-                steady = await rest(operators, audit, seconds=steady_seconds)
-                say(str(steady))
             takeovers = []
             for number in range(kills):
                 with step(f"leader killed {number + 1} of {kills}"):
                     takeovers.append(await kill_leader(stage, operators, audit))
-                    say(f"{takeovers[-1]:.2f} s to the standby's first patch")
-                    if number + 1 < kills:
-                        await stage.retry()
+                    say(f"{takeovers[-1]:.2f} s to the standby's first write")
+                    await stage.retry()
+            with step("at rest"):
+                await stage.set_interval(IDLE_INTERVAL_SECONDS)
+                steady = await rest(operators, audit, seconds=steady_seconds, interval_seconds=IDLE_INTERVAL_SECONDS)
+                say(str(steady))
         finally:
             operators.stop()
+            for namespace in (FLEET, BARE):
+                await api.delete(f"/apis/apps/v1/namespaces/{namespace}/deployments")
     return {"n": n, "rounds": [asdict(m) for m in measured], "steady": asdict(steady), "takeover_seconds": takeovers}
 
 
-async def with_pods(plane: ControlPlane, api: Api, *, n: int, rounds: int) -> Json:
-    """The part with running pods; the controllers work again."""
-    with step("controllers, and kwok"):
-        for namespace in (FLEET, BARE):
-            await api.delete(f"/apis/apps/v1/namespaces/{namespace}/deployments")
-        plane.start()
+async def with_pods(plane: ControlPlane, api: Api, *, n: int, replicas: int, rounds: int) -> Json:
+    """Several pods a workload."""
     audit = Audit(plane.audit_log)
-    with kubelets(plane):
-        async with scene(plane, api, PODS, strangers=0, fleet_minimum=2) as stage:
-            operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[PODS])
-            try:
-                with step(f"{n} Deployments with a pod each"):
-                    await populate(api, stage, n)
-                measured = []
-                for number in range(rounds):
-                    with step("promote and settle them all"):
-                        if number == 0:
-                            await operators.start()
-                            await api.create(stage.policies_path, [policy(fleet_minimum=2)])
-                            await stage.wait_phase("Healthy")
-                        else:
-                            await stage.retry()
-                        await settled(stage)
-                    with step(f"hot rollback {number + 1} of {rounds}"):
-                        measured.append(await roll_back_pods(stage, operators, audit))
-                        say(str(measured[-1]))
-                pods = stage.trainers.count
-            finally:
-                operators.stop()
-    return {"n": n, "pods": pods, "rounds": [asdict(m) for m in measured]}
+    with step(f"{n} Deployments of {replicas} pods"):
+        await populate(api, PODS, deployments=n, replicas=replicas)
+    async with scene(plane, api, PODS) as stage:
+        operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[PODS])
+        try:
+            with step("promote them all"):
+                await known(stage, pods=n * replicas)
+                await operators.start()
+                await api.create(stage.policies_path, [policy()])
+                await stage.wait_phase("Healthy", seconds=300)
+            measured = []
+            for number in range(rounds):
+                with step(f"rollback {number + 1} of {rounds}"):
+                    measured.append(
+                        await roll_back(stage, operators, audit, None, pods=n * replicas, phase=number / rounds)
+                    )
+                    say(str(measured[-1]))
+                    await stage.retry()
+        finally:
+            operators.stop()
+            await api.delete(f"/apis/apps/v1/namespaces/{PODS}/deployments")
+    return {"n": n, "pods": n * replicas, "rounds": [asdict(m) for m in measured]}
 
 
 async def run(arguments: argparse.Namespace, directory: Path) -> Json:
-    """All parts on one control plane."""
-    with ControlPlane(directory) as plane:
-        with step("the product's CRDs and admission policies"):
-            apply_product(plane.kubectl)
+    """All parts, on two control planes: the fleets of the first are gone when the second begins."""
+    raw: Json = {}
+    with ControlPlane(directory / "rollbacks") as plane:
+        async with Api(plane) as api:
+            raw["pod_creations_per_second"] = await creations.measure(plane, api)
             for namespace in (SYSTEM, FLEET, BARE, PODS):
                 plane.kubectl("create", "namespace", namespace)
                 plane.kubectl.wait_for_namespace(namespace)
-        async with Api(plane) as api:
-            raw = {
-                "zero_pods": await zero_pods(plane, api, n=arguments.n, rounds=arguments.rounds, kills=arguments.kills)
-            }
-            if arguments.pod_rounds:
-                raw["with_pods"] = await with_pods(plane, api, n=arguments.pods, rounds=arguments.pod_rounds)
-            return raw
+            with step("5,000 workloads in one policy"):
+                raw["large"] = large.mid_rollback(plane.kubectl, count=5000, name_length=60)
+            with kubelets(plane):
+                raw["rollbacks"] = await rollbacks(
+                    plane, api, n=arguments.n, rounds=arguments.rounds, kills=arguments.kills
+                )
+                if arguments.pod_rounds:
+                    raw["with_pods"] = await with_pods(
+                        plane, api, n=arguments.pods, replicas=2, rounds=arguments.pod_rounds
+                    )
+    if arguments.many:
+        with ControlPlane(directory / "many") as plane:
+            with step("the product's CRDs and admission policies"):
+                apply_product(plane.kubectl)
+                for name in many.namespaces(20):
+                    plane.kubectl("create", "namespace", name)
+                    plane.kubectl.wait_for_namespace(name)
+            plane.stop_controllers()
+            async with Api(plane) as api:
+                raw["many"] = await many.measure(
+                    plane, api, workloads=arguments.many, policies=100, spaces=20, steady_seconds=STEADY_SECONDS
+                )
+    return raw
 
 
 def main() -> int:
     """Measure, write, show; 1 where a budget is missed."""
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description="The operator at scale.")
-    parser.add_argument("-n", type=int, default=1000, help="Deployments of 0 replicas (default %(default)s)")
+    parser.add_argument("-n", type=int, default=1000, help="Deployments with a pod each (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="rollbacks, over as many phases of the interval")
     parser.add_argument("--kills", type=int, default=5, help="leaders killed")
-    parser.add_argument("--pods", type=int, default=200, help="Deployments with a pod each (default %(default)s)")
+    parser.add_argument("--pods", type=int, default=100, help="Deployments with two pods each (default %(default)s)")
     parser.add_argument("--pod-rounds", type=int, default=1, help="rollbacks of those; 0 leaves them out")
+    parser.add_argument("--many", type=int, default=10000, help="workloads under 100 policies; 0 leaves them out")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="bench-operator-"))

@@ -39,7 +39,7 @@ class Audit:
         return self._log.stat().st_size
 
     def writes(self, since: int, users: Iterable[str]) -> list[Write]:
-        """Writes of these users from a mark on, Leases apart, in the order in which they were answered."""
+        """Writes of these users from a mark on, Leases and dry runs apart, in the order in which they were answered."""
         wanted = frozenset(users)
         found = []
         with self._log.open("rb") as log:
@@ -52,32 +52,21 @@ class Audit:
         return sorted(found, key=lambda write: write.at)
 
 
-def moves(writes: Iterable[Write]) -> dict[str, float]:
-    """Workload → when it was told its mode: its last pod by request, or its template where it has no pod.
-
-    What follows on the workload itself (its latch, a settle) makes that last; it is no part of the move.
-    """
-    done = [w for w in writes if w.verb == "patch" and w.code == 200]
-    pods: dict[str, float] = {}
-    for write in done:
-        if write.resource == "pods":
-            pods.setdefault(write.name, write.at)
-    told: dict[str, float] = {}
-    for name, at in pods.items():
-        workload = name.rsplit("-", 2)[0]
-        told[workload] = max(at, told.get(workload, 0.0))
-    for write in done:
-        if write.resource == "deployments" and write.name not in told:
-            told[write.name] = write.at
-    return told
+def requested(writes: Iterable[Write]) -> dict[str, float]:
+    """Pod → when it was first asked for its mode, or taken away."""
+    found: dict[str, float] = {}
+    for write in writes:
+        if write.resource == "pods" and write.verb in ("patch", "delete") and write.code == 200:
+            found.setdefault(write.name, write.at)
+    return found
 
 
-def last_moved(writes: Iterable[Write], *, size: int) -> float:
-    """When the last of ``size`` workloads was told its mode; seconds since the epoch."""
-    told = moves(writes)
-    if len(told) != size:
-        raise LabError(f"all of {size} workloads told", f"{len(told)}", "run with --keep and read the operators' logs")
-    return max(told.values())
+def last_requested(writes: Iterable[Write], *, pods: int) -> float:
+    """When the last of ``pods`` pods was asked for its mode; seconds since the epoch."""
+    found = requested(writes)
+    if len(found) != pods:
+        raise LabError(f"all of {pods} pods asked", f"{len(found)}", "run with --keep and read the operators' logs")
+    return max(found.values())
 
 
 def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
@@ -87,7 +76,7 @@ def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
         return None
     assert isinstance(where, dict)
     assert isinstance(answer, dict)
-    if where["resource"] == "leases":
+    if where["resource"] == "leases" or "dryRun=" in str(event.get("requestURI", "")):
         return None
     inner = where.get("subresource")
     return Write(

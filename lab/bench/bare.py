@@ -1,8 +1,8 @@
 """Bare: what the same patches cost with nothing around them. aiohttp, bodies made and serialised beforehand, one server.
 
 ``python -m lab.bench.bare SERVER CA CERTIFICATE KEY NAMESPACE`` reads numbers of patches in flight from standard input,
-one a line, and answers each with the seconds that a rollback of the namespace's Deployments took so. Before each it puts
-them back into FP16, untimed.
+one a line, and answers each with the seconds that a rollback of the namespace's pods took so. Before each it puts them
+back into FP16, untimed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 import aiohttp
 
 from precision_operator.api.modes import Mode
-from precision_operator.core.actions import WriteTemplate
-from precision_operator.kube.workloads.patches import write_template
-from precision_operator.kube.workloads.port import DeploymentView
-from precision_operator.kube.workloads.reading import read_deployment
+from precision_operator.core.actions import RequestPod
+from precision_operator.core.model import WorkloadView
+from precision_operator.workloads.reading import read_pod
+from precision_operator.workloads.requests import request_pod
 
 _HEADERS = {"Content-Type": "application/json-patch+json", "Accept": "application/json"}
 
@@ -28,25 +28,23 @@ async def measure(server: str, tls: ssl.SSLContext, namespace: str, *, in_flight
     """Seconds from the first patch sent to the last one answered."""
     connector = aiohttp.TCPConnector(limit=in_flight, ssl=tls)
     async with aiohttp.ClientSession(connector=connector) as session:
-        path = f"{server}/apis/apps/v1/namespaces/{namespace}/deployments"
-        await _patch_all(session, path, await _bodies(session, path, Mode.FP16, None))
-        bodies = await _bodies(session, path, Mode.FP32, Mode.FP32)
+        path = f"{server}/api/v1/namespaces/{namespace}/pods"
+        await _patch_all(session, path, await _bodies(session, path, Mode.FP16))
+        bodies = await _bodies(session, path, Mode.FP32)
         began = time.monotonic()
         await _patch_all(session, path, bodies)
         return time.monotonic() - began
 
 
-async def _bodies(session: aiohttp.ClientSession, path: str, mode: Mode, latch: Mode | None) -> dict[str, bytes]:
-    """The patches that the operator would send, by Deployment."""
+async def _bodies(session: aiohttp.ClientSession, path: str, mode: Mode) -> dict[str, bytes]:
+    """The patches that the operator would send, by pod."""
     async with session.get(path) as answer:
         items = (await answer.json())["items"]
     found = {}
     for item in items:
-        view = read_deployment(item).view
-        assert isinstance(view, DeploymentView)
-        generation = int(view.generation_raw or 0) + 1
-        operations = write_template(view, WriteTemplate(view, mode, generation, latch))
-        found[view.name] = json.dumps([operation.to_json() for operation in operations]).encode()
+        pod = read_pod(item).view
+        action = RequestPod(WorkloadView("", "", ""), pod, mode, pod.generation + 1)
+        found[pod.name] = json.dumps([operation.to_json() for operation in request_pod(action)]).encode()
     return found
 
 

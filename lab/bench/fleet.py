@@ -1,6 +1,8 @@
-"""The objects of a benchmark: Deployments that carry the contract, policies over them, and pods where nobody makes any."""
+"""The objects of a benchmark: Deployments that carry the contract, with or without controllers, and policies over them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from lab.bench.api import Json
 from precision_operator.contract import ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST
@@ -17,45 +19,62 @@ _FROM_ANNOTATION = {
 }
 
 
-def deployment(name: str, *, replicas: int) -> Json:
+def deployment(name: str, *, replicas: int, labels: Mapping[str, str] = LABELS) -> Json:
     """A Deployment whose pods read the request file, as the contract shows it."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": LABELS},
+        "metadata": {"name": name, "labels": dict(labels)},
         "spec": {
             "replicas": replicas,
-            "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": {"app": name}},
             "template": {
-                "metadata": {"labels": {**LABELS, "app": name}, "annotations": {ENABLE: "false"}},
+                "metadata": {"labels": {**labels, "app": name}, "annotations": {ENABLE: "false"}},
                 "spec": _pod_spec(),
             },
         },
     }
 
 
-def pod_of(workload: str) -> Json:
-    """The pod of a Deployment that no controller serves: only its ownership is as a controller would leave it."""
+def replica_set(owner: Json) -> Json:
+    """The ReplicaSet of a stored Deployment that no controller serves."""
+    template = owner["spec"]["template"]
+    labels = {**template["metadata"]["labels"], "pod-template-hash": "bench"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{owner['metadata']['name']}-bench",
+            "labels": labels,
+            "ownerReferences": [_controlled_by(owner, "Deployment")],
+        },
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
+        },
+    }
+
+
+def pod_of(owner: Json) -> Json:
+    """The pod of a stored ReplicaSet that no controller serves."""
+    metadata = owner["spec"]["template"]["metadata"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"{workload}-bench-0",
-            "labels": {**LABELS, "app": workload, "pod-template-hash": "bench"},
+            "name": f"{owner['metadata']['name']}-0",
+            "labels": metadata["labels"],
             "annotations": {ENABLE: "false"},
-            "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "ReplicaSet",
-                    "name": f"{workload}-bench",
-                    "uid": f"none-{workload}",
-                    "controller": True,
-                }
-            ],
+            "ownerReferences": [_controlled_by(owner, "ReplicaSet")],
         },
         "spec": _pod_spec(),
     }
+
+
+def _controlled_by(owner: Json, kind: str) -> Json:
+    found = owner["metadata"]
+    return {"apiVersion": "apps/v1", "kind": kind, "name": found["name"], "uid": found["uid"], "controller": True}
 
 
 def node(name: str, *, pods: int) -> Json:
@@ -69,23 +88,25 @@ def node(name: str, *, pods: int) -> Json:
     }
 
 
-def policy(*, fleet_minimum: int) -> Json:
-    """One step to everything, and a rollback of everything as soon as ``fleet_minimum`` workloads breach."""
+def policy(
+    name: str = POLICY, *, interval_seconds: float = INTERVAL_SECONDS, labels: Mapping[str, str] = LABELS
+) -> Json:
+    """One step to everything, and a rollback of everything as soon as two workloads breach."""
     return {
         "apiVersion": "precision.genesis.ai/v1alpha1",
         "kind": "PrecisionPolicy",
-        "metadata": {"name": POLICY},
+        "metadata": {"name": name},
         "spec": {
-            "selector": {"matchLabels": LABELS},
+            "selector": {"matchLabels": dict(labels)},
             "evaluation": {
-                "interval": f"{INTERVAL_SECONDS:g}s",
+                "interval": f"{interval_seconds:g}s",
                 "window": f"{WINDOW_SECONDS:g}s",
                 "failureLimit": 0,
                 "minSamples": 1,
                 "minSteps": MIN_STEPS,
             },
             "strategy": {"steps": [{"setWeight": 100}]},
-            "rollback": {"fleetShare": 0.0001, "fleetMinimum": fleet_minimum},
+            "rollback": {"fleetShare": 0.0001, "fleetMinimum": 2},
             "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
         },
     }

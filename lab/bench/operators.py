@@ -20,6 +20,7 @@ from prometheus_client.samples import Sample
 from lab import paths
 from lab.bench.api import until
 from lab.cluster import ControlPlane
+from lab.cluster.manifests import OPERATOR, operator_access
 from lab.cluster.ports import free_ports
 from lab.errors import LabError
 from lab.waiting import answers, wait_for
@@ -41,10 +42,12 @@ class Usage:
 
 
 class Operator:
-    """One operator process; the API server knows it by ``user``."""
+    """One operator process, with the rights of an installed one."""
 
-    def __init__(self, plane: ControlPlane, name: str, *, prometheus_url: str, namespaces: Sequence[str]) -> None:
-        self.user = name
+    def __init__(
+        self, plane: ControlPlane, name: str, *, kubeconfig: Path, prometheus_url: str, namespaces: Sequence[str]
+    ) -> None:
+        self.name = name
         self.log = plane.directory / f"{name}.log"
         self._port = free_ports(1)[0]
         config = plane.directory / f"{name}.yaml"
@@ -54,7 +57,6 @@ class Operator:
             "watchNamespaces": list(namespaces),
         }
         config.write_text(yaml.safe_dump(settings))
-        kubeconfig = plane.user_kubeconfig(name, groups=["system:masters"])
         command: list[str | Path] = [
             "setpriv",
             "--pdeathsig",
@@ -77,7 +79,7 @@ class Operator:
 
     def wait_ready(self) -> None:
         """Wait until its caches are full."""
-        wait_for(self._ready, what=f"{self.user} to be ready", seconds=60, found=lambda: self.log.read_text()[-3000:])
+        wait_for(self._ready, what=f"{self.name} to be ready", seconds=60, found=lambda: self.log.read_text()[-3000:])
 
     def kill(self) -> float:
         """SIGKILL; returns when, in seconds since the epoch."""
@@ -105,7 +107,7 @@ class Operator:
 
     def _ready(self) -> bool:
         if self._process.poll() is not None:
-            raise LabError(f"{self.user} to keep running", f"exit code {self._process.returncode}", f"read {self.log}")
+            raise LabError(f"{self.name} to keep running", f"exit code {self._process.returncode}", f"read {self.log}")
         return answers(f"http://127.0.0.1:{self._port}/readyz")
 
     def _samples(self) -> list[Sample]:
@@ -124,18 +126,23 @@ class Operators:
         self._plane = plane
         self._prometheus_url = prometheus_url
         self._namespaces = namespaces
+        self._kubeconfig = operator_access(plane)
         self._numbers = itertools.count(1)
         self.running: list[Operator] = []
 
-    @property
-    def users(self) -> list[str]:
-        """The identities of those that run."""
-        return [operator.user for operator in self.running]
+    users = (OPERATOR,)
+    """Who they all are, to the API server."""
 
     async def start(self) -> Operator:
         """One more, with full caches."""
-        name = f"{self._namespaces[0]}-operator-{next(self._numbers)}"
-        operator = Operator(self._plane, name, prometheus_url=self._prometheus_url, namespaces=self._namespaces)
+        name = f"operator-{next(self._numbers)}"
+        operator = Operator(
+            self._plane,
+            name,
+            kubeconfig=self._kubeconfig,
+            prometheus_url=self._prometheus_url,
+            namespaces=self._namespaces,
+        )
         self.running.append(operator)
         await asyncio.to_thread(operator.wait_ready)
         return operator

@@ -15,7 +15,6 @@ from precision_operator.contract import RETRY
 from precision_operator.signals.queries import BUILT_IN, render
 
 VISIBLE_POLL_SECONDS = 0.1
-_DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 
 
 @dataclass
@@ -26,7 +25,12 @@ class Scene:
     namespace: str
     trainers: Trainers
     prometheus: Prometheus
-    fleet_minimum: int
+    policy: str = POLICY
+
+    @property
+    def assignments_path(self) -> str:
+        """Where the namespace's assignments are."""
+        return f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
 
     @property
     def policies_path(self) -> str:
@@ -36,23 +40,27 @@ class Scene:
     @property
     def policy_path(self) -> str:
         """Where the policy is."""
-        return f"{self.policies_path}/{POLICY}"
+        return f"{self.policies_path}/{self.policy}"
 
     async def status(self) -> Json:
         """The policy's status."""
         found: Json = (await self.api.get(self.policy_path)).get("status", {})
         return found
 
-    async def wait_phase(self, phase: str, *, seconds: float = 120) -> Json:
-        """Wait for the policy's phase; returns its status then.
+    async def state(self) -> Json:
+        """The assignment's state."""
+        found: Json = (await self.api.get(f"{self.assignments_path}/{self.policy}")).get("state", {})
+        return found
 
-        By watch: to ask again and again for a status of a thousand members takes time from who is measured.
-        """
+    async def wait_phase(self, phase: str, *, seconds: float = 120) -> Json:
+        """Wait for the policy's phase, by watch; returns its status then."""
         last: Json = {}
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     async for event in self.api.watch(self.policies_path):
+                        if event["object"]["metadata"]["name"] != self.policy:
+                            continue
                         last = event["object"].get("status", {})
                         if last.get("phase") == phase:
                             return last
@@ -67,15 +75,15 @@ class Scene:
         async def visible() -> float | None:
             asked = time.time()
             vector = await asyncio.to_thread(self.prometheus.query, f"{query} > 0.3")
-            return asked if len(vector) >= self.fleet_minimum else None
+            return asked if vector else None
 
-        self.trainers.breaching = True
+        self.trainers.breaching.add(self.namespace)
         return await until(visible, what="a visible breach", seconds=30, every=VISIBLE_POLL_SECONDS)
 
     async def wait_held(self) -> Json:
         """Wait until the rollback is through, and the trainers are well again."""
         status = await self.wait_phase("Held")
-        self.trainers.breaching = False
+        self.trainers.breaching.discard(self.namespace)
         return status
 
     async def retry(self) -> None:
@@ -84,17 +92,10 @@ class Scene:
         await self.api.merge(self.policy_path, {"metadata": {"annotations": {RETRY: answer}}})
         await self.wait_phase("Healthy")
 
+    async def set_interval(self, seconds: float) -> None:
+        """Have the policy's metrics read this often."""
+        await self.api.merge(self.policy_path, {"spec": {"evaluation": {"interval": f"{seconds:g}s"}}})
+
     async def size(self) -> int:
         """How many workloads the policy has."""
         return int((await self.status())["total"])
-
-    async def settled(self) -> bool:
-        """No Deployment of the fleet has a settle under way, or one to come."""
-        items = (await self.api.get(_DEPLOYMENTS.format(self.namespace)))["items"]
-        wanted = "false" if (await self.status())["phase"] == "Held" else "true"
-        return all(_settled(item, wanted) for item in items)
-
-
-def _settled(item: Json, wanted: str) -> bool:
-    inner = item["spec"]["template"]["metadata"]["annotations"]
-    return inner.get("precision.genesis.ai/enable-fp16") == wanted and not item["spec"].get("paused", False)

@@ -17,7 +17,7 @@ from aiohttp import web
 from lab.bench.api import Api
 from precision_operator.api.modes import Mode
 from precision_operator.contract import REQUEST
-from precision_operator.kube.workloads.reading import parse_request, read_pod
+from precision_operator.workloads.reading import parse_request, read_pod
 
 STEPS_PER_SECOND = 50.0
 OVERFLOW_SHARE = 0.9
@@ -34,19 +34,17 @@ class _Trainer:
 
 
 class Trainers:
-    """Exports the pods of one namespace, and ``strangers`` more that belong to nobody, so that answers are fleet-sized."""
+    """Exports the pods of some namespaces."""
 
-    def __init__(self, api: Api, namespace: str, *, strangers: int = 0) -> None:
+    def __init__(self, api: Api, *namespaces: str) -> None:
         self._api = api
-        self._namespace = namespace
-        self._pods: dict[str, _Trainer] = {}
-        self._strangers = "".join(self._series(f"stranger-{i:04d}", "fp32", 0, "@") for i in range(strangers))
+        self._namespaces = namespaces
+        self._pods: dict[tuple[str, str], _Trainer] = {}
         self._at = time.monotonic()
-        self._alone = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
-        self.breaching = False
-        """All who train in a reduced precision overflow."""
+        self.breaching: set[str] = set()
+        """Namespaces in which all who train in a reduced precision overflow."""
         self.target = ""
         """What Prometheus scrapes."""
 
@@ -57,7 +55,7 @@ class Trainers:
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.target = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        self._tasks = [asyncio.create_task(self._follow(), name="trainers")]
+        self._tasks = [asyncio.create_task(self._follow(namespace)) for namespace in self._namespaces]
         return self
 
     async def __aexit__(
@@ -74,15 +72,15 @@ class Trainers:
         """How many pods there are."""
         return len(self._pods)
 
-    async def _follow(self) -> None:
+    async def _follow(self, namespace: str) -> None:
         """The pods by watch; a watch that ends is begun again from what is there now."""
         while True:
-            async for event in self._api.watch(f"/api/v1/namespaces/{self._namespace}/pods"):
+            async for event in self._api.watch(f"/api/v1/namespaces/{namespace}/pods"):
                 self._advance()
                 self._take_in(event["type"], event["object"])
 
     def _take_in(self, kind: str, body: dict[str, Any]) -> None:
-        name = body["metadata"]["name"]
+        name = (body["metadata"]["namespace"], body["metadata"]["name"])
         if kind == "DELETED":
             self._pods.pop(name, None)
         elif kind in ("ADDED", "MODIFIED"):
@@ -95,37 +93,32 @@ class Trainers:
         """Train on until now."""
         now = time.monotonic()
         done = (now - self._at) * STEPS_PER_SECOND
-        self._at, self._alone = now, self._alone + done
-        for trainer in self._pods.values():
+        self._at = now
+        for (namespace, _), trainer in self._pods.items():
             trainer.steps += done
             if trainer.mode is not Mode.FP32:
                 trainer.reduced += done
-                trainer.overflows += done * OVERFLOW_SHARE if self.breaching else 0.0
+                trainer.overflows += done * OVERFLOW_SHARE if namespace in self.breaching else 0.0
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self._advance()
-        own = "".join(
-            self._series(name, t.mode.value, t.generation, f"{t.steps:.1f}", f"{t.reduced:.1f}", f"{t.overflows:.1f}")
-            for name, t in self._pods.items()
-        )
-        return web.Response(text=own + self._strangers.replace("@", f"{self._alone:.1f}"))
+        return web.Response(text="".join(_series(*name, trainer) for name, trainer in self._pods.items()))
 
-    def _series(
-        self, pod: str, mode: str, generation: int, steps: str, reduced: str | None = None, overflows: str = "0"
-    ) -> str:
-        where = f'namespace="{self._namespace}",pod="{pod}"'
-        values = {
-            "genesis_training_steps_total": steps,
-            "genesis_training_samples_total": steps,
-            "genesis_fp16_training_steps_total": steps if reduced is None else reduced,
-            "genesis_fp16_overflow_steps_total": overflows,
-            "genesis_nonfinite_loss_steps_total": "0",
-            "genesis_training_loss": "2",
-            "genesis_fp32_baseline_loss": "2",
-            "genesis_fp32_baseline_samples_per_second": f"{STEPS_PER_SECOND}",
-            "genesis_training_total": "1",
-            "genesis_training_success_total": "1",
-        }
-        info = f'genesis_precision_info{{{where},mode="{mode}",generation="{generation}"}} 1\n'
-        info += f'genesis_run_info{{{where},device="cpu"}} 1\n'
-        return info + "".join(f"{name}{{{where}}} {value}\n" for name, value in values.items())
+
+def _series(namespace: str, pod: str, trainer: _Trainer) -> str:
+    where = f'namespace="{namespace}",pod="{pod}"'
+    values = {
+        "genesis_training_steps_total": f"{trainer.steps:.1f}",
+        "genesis_training_samples_total": f"{trainer.steps:.1f}",
+        "genesis_fp16_training_steps_total": f"{trainer.reduced:.1f}",
+        "genesis_fp16_overflow_steps_total": f"{trainer.overflows:.1f}",
+        "genesis_nonfinite_loss_steps_total": "0",
+        "genesis_training_loss": "2",
+        "genesis_fp32_baseline_loss": "2",
+        "genesis_fp32_baseline_samples_per_second": f"{STEPS_PER_SECOND}",
+        "genesis_training_total": "1",
+        "genesis_training_success_total": "1",
+    }
+    info = f'genesis_precision_info{{{where},mode="{trainer.mode.value}",generation="{trainer.generation}"}} 1\n'
+    info += f'genesis_run_info{{{where},device="cpu"}} 1\n'
+    return info + "".join(f"{name}{{{where}}} {value}\n" for name, value in values.items())

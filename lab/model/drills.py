@@ -139,7 +139,9 @@ def _rest_without_policy(fleet: Fleet, checker: Checker) -> None:
     """S10: only what a rollback holds is assigned anything, and a person may release it."""
     state = fleet.state
     if not state.deletable or state.fallback is not None or set(state.modes) != state.held_keys:
-        checker.report("S10", f"a policy is gone, and its assignment is not reduced to what is held: {state.reason}", state)
+        checker.report(
+            "S10", f"a policy is gone, and its assignment is not reduced to what is held: {state.reason}", state
+        )
     wrong = fleet.names_of(state.held_keys) & fleet.movable() & _running(fleet)
     if any(is_safer(fleet.policy.spec.fallback, mode) for name in wrong for mode, _ in fleet.processes(name)):
         checker.report("S10", "without its policy a held workload trains in reduced precision", state)

@@ -82,7 +82,9 @@ class Fleet(World):
 
     def take_away(self, name: str, uid: str) -> bool:
         """The operator deletes a pod: its replacement inherits how often that was done."""
-        old = next((pod for pod in self.workloads[name].pods if pod.uid == uid), None) if name in self.workloads else None
+        old = (
+            next((pod for pod in self.workloads[name].pods if pod.uid == uid), None) if name in self.workloads else None
+        )
         before = {pod.name for pod in self.workloads[name].pods} if name in self.workloads else set()
         if old is None or not super().take_away(name, uid):
             return False

@@ -180,7 +180,9 @@ class Checker:
             self.report("S3", f"condition {wrong[0]} does not agree with the phase", before)
         fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
         if fleet_wide and (after.modes or not after.enforce):
-            self.report("S1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before)
+            self.report(
+                "S1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before
+            )
 
     def _assigned(self, fleet: Fleet, decision: Decision) -> None:
         """S8: what admission must do otherwise has a new generation. S2: something less safe is marked as a promotion."""
@@ -235,9 +237,8 @@ class Checker:
         for name, workload in fleet.workloads.items():
             key = workload.key
             reduced = before.enforce and is_safer(fallback, before.assigned(key) or fallback)
-            reached = key in after.held_keys or (
-                after.phase in ROLLED_BACK and (not after.by_canary or key in inside) and after.reason != "StateLost"
-            )
+            whole = after.phase in ROLLED_BACK and after.fallback is not None and after.reason != "StateLost"
+            reached = key in after.held_keys or (whole and (not after.by_canary or key in inside))
             if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fallback):
                 fleet.lowered |= {name}
 
@@ -333,7 +334,11 @@ def _needless(fleet: Fleet, action: DeletePod) -> bool:
     if assigned is None:
         return True
     asked = pod.request.generation if workload.hot and pod.request is not None else 0
-    return at_least_as_safe(mode, assigned) and generation >= asked if _rolls_back(state, workload.key) else mode is assigned
+    return (
+        at_least_as_safe(mode, assigned) and generation >= asked
+        if _rolls_back(state, workload.key)
+        else mode is assigned
+    )
 
 
 def _rolls_back(state: State, key: str) -> bool:

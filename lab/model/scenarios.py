@@ -102,7 +102,9 @@ def scenarios() -> tuple[Scenario, ...]:
         Scenario(
             "admission",
             _start(names="a", literal="bc"),
-            frozenset({"breach", "heal", "lag", "catch-up", "bypass", "drain", "room", "crash", "retry", "unreachable"}),
+            frozenset(
+                {"breach", "heal", "lag", "catch-up", "bypass", "drain", "room", "crash", "retry", "unreachable"}
+            ),
             {
                 "fresh": (),
                 "moving": _times(4),

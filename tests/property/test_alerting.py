@@ -2,13 +2,14 @@
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import ALERTING
-from tests.property.policies import FAST, policy
-from tests.property.world import World
+from tests.support.fleets import condition, member_names
 
 STEPS = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}}
 
@@ -25,7 +26,7 @@ def breach(world: World, values: dict[Signal, float]) -> None:
 
 
 def alert(world: World) -> Condition:
-    return next(c for c in world.state.conditions if c.type == ALERTING)
+    return condition(world, ALERTING)
 
 
 MILD = [
@@ -47,13 +48,13 @@ def test_a_mild_breach_is_told_after_its_time_once_and_rolls_nothing_back(
     while world.now < began + seconds + 600.0:
         decision = world.step()
         told += [a for a in decision.actions if isinstance(a, Notify)]
-        assert (alert(world).state == "True") is (world.now - 15.0 - began >= seconds)
+        assert (alert(world).status == "True") is (world.now - 15.0 - began >= seconds)
     assert world.state.phase is Phase.HEALTHY
     assert [notice.reason for notice in told] == [reason]
     assert "hot-0, hot-1, hot-2, hot-3" in told[0].message
     breach(world, {})
     world.step()
-    assert alert(world).state == "False"
+    assert alert(world).status == "False"
 
 
 @pytest.mark.parametrize(("signal", "value", "seconds", "reason"), MILD)
@@ -64,7 +65,7 @@ def test_a_mild_breach_holds_the_next_step_from_its_first_evaluation_on(
     breach(world, {signal: value})
     world.run(20)
     assert (world.state.phase, world.state.step_index) == (Phase.PROGRESSING, 0)
-    assert next(c for c in world.state.conditions if c.type == "Progressing").reason == "EvidenceInsufficient"
+    assert condition(world, "Progressing").reason == "EvidenceInsufficient"
     breach(world, {})
     world.run(8)
     assert world.state.phase is Phase.HEALTHY
@@ -75,23 +76,23 @@ def test_a_standing_alert_costs_no_write() -> None:
     world.run(12)
     breach(world, {Signal.MEMORY: 0.9})
     world.run(80)
-    assert alert(world).state == "True"
-    writes = world.status_writes + world.writes
+    assert alert(world).status == "True"
+    writes = world.commits + world.summaries + world.writes
     world.run(20)
-    assert world.status_writes + world.writes == writes
+    assert world.commits + world.summaries + world.writes == writes
 
 
-def test_newcomers_join_no_fleet_that_people_were_told_of() -> None:
+def test_new_workloads_join_no_fleet_whose_alert_stands() -> None:
     world = fleet()
     world.run(12)
     breach(world, {Signal.MEMORY: 0.9})
     world.run(80)
     world.add("hot-9")
     world.run(4)
-    assert "hot-9" not in {m.name for m in world.state.members}
+    assert "hot-9" not in member_names(world)
     breach(world, {})
     world.run(4)
-    assert "hot-9" in {m.name for m in world.state.members}
+    assert "hot-9" in member_names(world)
 
 
 def test_the_severity_of_a_mild_breach_is_a_setting() -> None:

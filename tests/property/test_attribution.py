@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
-from tests.property.policies import FAST, policy
-from tests.property.world import World
 
 BAD = {Signal.NON_FINITE: 1.0}
 
@@ -43,7 +43,7 @@ def breach(world: World, *names: str) -> None:
     world.bad = dict.fromkeys(names, BAD)
 
 
-def test_a_breach_on_one_node_takes_down_its_workloads_and_says_where_and_leaves_the_rest_guarded() -> None:
+def test_a_breach_on_one_node_rolls_back_its_workloads_and_says_where_and_leaves_the_rest_guarded() -> None:
     world = healthy(TWO_NODES)
     breach(world, "w0", "w1", "w2")
     world.run(2)
@@ -92,7 +92,7 @@ def test_without_others_that_are_fine_elsewhere_it_is_the_fleets(
 ) -> None:
     world = healthy(nodes)
     breach(world, *broken)
-    world.blind = set(blind)
+    world.unobservable = set(blind)
     world.step()
     assert world.state.phase is Phase.ROLLING_BACK
     assert world.state.incident is not None

@@ -336,3 +336,17 @@ def test_a_pod_that_passed_admission_by_is_put_right_at_most_twice_and_then_name
     world.run(4)
     assert world.really_in(Mode.FP32) == set(world.workloads)
     assert condition(world, "Stuck").status == "False"
+
+
+def test_after_a_lost_record_and_the_deletion_of_its_policy_everything_stays_held() -> None:
+    world = promoted()
+    world.bad["hot-2"] = OVERFLOWS
+    world.run(3)
+    assert held_names(world) == {"hot-2"}
+    world.lose_assignment()
+    world.run(3)
+    assert (world.state.phase, world.state.reason) == (Phase.HELD, "StateLost")
+    world.delete_policy()
+    world.run(2)
+    assert held_names(world) == set(world.workloads)
+    assert set(world.state.modes.values()) == {Mode.FP32}

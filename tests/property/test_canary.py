@@ -7,49 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.model.world import World
 from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import RequestPod, Settle, WriteTemplate
-from tests.property.test_awkward_histories import NAN, OVERFLOWS, answer, until
-from tests.property.test_story import promoted
-from tests.property.test_strategies import QUICK, annotate, incident_of
-from tests.property.world import World
+from precision_operator.core.actions import DeletePod, RequestPod
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, incident_of, promoted, until
+from tests.support.rollbacks import MILD, MINUTE, QUICK, annotate, by_canary, canary_of, compared, verdict_of
 
-MILD = {Signal.OVERFLOW: 0.2}
-SLOW = {Signal.SPEED: 0.7}
-MINUTE = 60.0
 WINDOW_SECONDS = 300.0
 
 
-def by_canary(canary: dict[str, object] | None = None, *, everywhere: bool = False, **spec: object) -> World:
-    """A promoted fleet of six whose mild breach has just begun a rollback by canary."""
-    rollback = {**QUICK, "strategies": {"P2": "Canary"}, "canary": canary or {}}
-    world = promoted(rollback=rollback, **spec)
-    if everywhere:
-        world.everywhere = dict(SLOW)
-    else:
-        world.bad = dict.fromkeys(world.workloads, MILD)
-    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
-    return world
-
-
-def verdict_of(world: World) -> Verdict:
-    assert world.state.comparison is not None
-    return world.state.comparison.verdict
-
-
-def canary_of(world: World) -> set[str]:
-    return {member.name for member in world.state.canary}
-
-
-def compared(world: World) -> World:
-    """On to the first look."""
-    until(world, lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, seconds=MINUTE)
-    return world
+def key(name: str) -> str:
+    return f"apps/Deployment/{name}"
 
 
 def pinned(world: World, values: Callable[[World], dict[Signal, float]]) -> None:
@@ -69,10 +42,9 @@ def pinned(world: World, values: Callable[[World], dict[Signal, float]]) -> None
     world.observe = changed  # type: ignore[method-assign, assignment]
 
 
-def test_one_breached_workload_goes_first_and_the_gate_is_closed() -> None:
+def test_one_breached_workload_goes_first() -> None:
     world = by_canary()
     assert incident_of(world) == (Severity.P2, Strategy.CANARY)
-    assert world.state.gate_closed
     compared(world)
     assert world.really_in(Mode.FP32) == canary_of(world)
     assert len(canary_of(world)) == 1
@@ -108,13 +80,13 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
     assert world.now - begun >= 7200.0
     assert world.state.comparison is not None
     assert world.state.comparison.ended_at == world.now - MINUTE
-    assert {name for name, w in world.workloads.items() if w.latch is Mode.FP32} == canary_of(world)
+    assert {name for name in world.workloads if world.state.assigned(key(name)) is Mode.FP32} == canary_of(world)
     world.run(600, MINUTE)
     assert world.state.phase is Phase.ROLLING_BACK
     assert world.state.reason == "CanaryNoDifference"
     assert world.really_in(Mode.FP32) == canary_of(world)
-    progressing = {c.type: c for c in world.state.conditions}["Progressing"]
-    assert (progressing.state, progressing.reason) == ("False", "CanaryNoDifference")
+    progressing = condition(world, "Progressing")
+    assert (progressing.status, progressing.reason) == ("False", "CanaryNoDifference")
     assert f"promote={world.state.transition_id}" in progressing.message
 
 
@@ -154,7 +126,7 @@ def test_a_severe_breach_takes_over_a_canary_at_once_and_its_trainers_have_time_
     world.run(10, MINUTE)
     world.bad = dict.fromkeys(world.workloads, worse)
     restarts = dict(world.restarts)
-    deaf = world.train
+    train = world.train
     world.train = lambda name=None: None  # type: ignore[method-assign]
     world.run(4, 15.0)
     severity, strategy = incident_of(world)
@@ -165,7 +137,7 @@ def test_a_severe_breach_takes_over_a_canary_at_once_and_its_trainers_have_time_
     assert {name: count for name, count in world.restarts.items() if name != "literal"} == {
         name: count for name, count in restarts.items() if name != "literal"
     }, "restarted before ackTimeout was over"
-    world.train = deaf  # type: ignore[method-assign]
+    world.train = train  # type: ignore[method-assign]
     world.bad = {}
     world.run(3)
     assert incident_of(world) == (severity, strategy)
@@ -207,12 +179,11 @@ def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_a
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "retry")
     world.run(5)
-    assert world.state.gate_closed
-    assert {c.type: c.reason for c in world.state.conditions}["Progressing"] == "AwaitingPrerequisites"
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert condition(world, "Progressing").reason == "AwaitingPrerequisites"
     world.everywhere = {}
     annotate(world, Prerequisite.ROOT_CAUSE)
     until(world, lambda w: w.state.phase is Phase.PENDING, seconds=15.0)
-    assert not world.state.gate_closed
     until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
     assert len(world.really_in(Mode.FP16)) == 6
 
@@ -221,7 +192,7 @@ def test_a_retry_is_not_followed_while_the_comparison_runs() -> None:
     world = compared(by_canary())
     answer(world, "retry")
     world.run(3)
-    assert (world.state.phase, world.state.gate_closed) == (Phase.ROLLING_BACK, True)
+    assert world.state.phase is Phase.ROLLING_BACK
 
 
 def test_suspended_nothing_is_looked_at() -> None:
@@ -249,9 +220,7 @@ def test_readings_of_overlapping_windows_are_one_look() -> None:
 def test_a_canary_that_crashes_in_fp32_is_worse_not_silent() -> None:
     world = by_canary(everywhere=False)
     for name in canary_of(world):
-        world.crashing.add(name)
-        pods = tuple(replace(p, crashing=True, ready=False) for p in world.workloads[name].pods)
-        world.workloads[name] = replace(world.workloads[name], pods=pods)
+        world.crash(name)
     world.bad = {}
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
     assert verdict_of(world) is Verdict.WORSE
@@ -261,7 +230,7 @@ def test_a_canary_that_cannot_be_seen_is_held_at_the_limit_and_not_before() -> N
     world = by_canary({"limit": "6h"})
     begun = world.now
     world.run(2)
-    world.blind |= canary_of(world)
+    world.unobservable |= canary_of(world)
     world.run(300, MINUTE)
     assert verdict_of(world) is Verdict.OPEN
     until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
@@ -292,16 +261,15 @@ def test_labelled_nodes_choose_the_canary_where_breached_workloads_run_on_them()
     assert canary_of(world) == {"hot-1"}
 
 
-def test_a_comparison_costs_a_status_write_a_look_and_no_other() -> None:
+def test_a_comparison_costs_a_commit_a_look_and_no_other() -> None:
     world = compared(by_canary(everywhere=True))
-    until(world, lambda w: not any(x.settle for x in w.workloads.values()), seconds=15.0)
     world.run(2)
-    before, looks = (world.writes, world.status_writes), world.state.comparison
+    before, looks = (world.writes, world.commits), world.state.comparison
     world.run(100, MINUTE)
     assert looks is not None
     assert world.state.comparison is not None
     assert world.writes == before[0]
-    assert world.status_writes - before[1] == world.state.comparison.looks - looks.looks
+    assert world.commits - before[1] == world.state.comparison.looks - looks.looks
 
 
 @settings(max_examples=25, deadline=None)
@@ -310,20 +278,18 @@ def test_a_comparison_costs_a_status_write_a_look_and_no_other() -> None:
         st.tuples(st.sampled_from(["canary", "rest", "prometheus", "all", "none"]), st.integers(1, 12)), max_size=12
     )
 )
-def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_told_before_the_verdict(
+def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_moved_before_the_verdict(
     silences: list[tuple[str, int]],
 ) -> None:
     world = by_canary(everywhere=True)
     canary = canary_of(world)
     for who, passes in silences:
         rest = set(world.workloads) - canary
-        world.blind = {"canary": canary, "rest": rest, "all": canary | rest}.get(who, set())
-        world.down = who == "prometheus"
+        world.unobservable = {"canary": canary, "rest": rest, "all": canary | rest}.get(who, set())
+        world.metrics_away = who == "prometheus"
         for _ in range(passes):
             before = world.state.comparison
-            told = {
-                a.workload.name for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate | Settle)
-            }
+            moved = {a.workload.name for a in world.decide().actions if isinstance(a, RequestPod | DeletePod)}
             world.step(150.0)
             after = world.state.comparison
             assert before is not None
@@ -331,6 +297,6 @@ def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_told_before_the_v
             if who in ("canary", "prometheus", "all"):
                 assert (after.looks, after.verdict) == (before.looks, before.verdict)
             if after.verdict is Verdict.OPEN:
-                assert told <= canary
+                assert moved <= canary
     assert world.really_in(Mode.FP32) <= canary
     assert verdict_of(world) in (Verdict.OPEN, Verdict.NO_DIFFERENCE)

@@ -4,11 +4,10 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.property.test_awkward_histories import NAN, OVERFLOWS, answer, until
-from tests.property.test_story import promoted
+from tests.support.fleets import NAN, OVERFLOWS, answer, promoted, until
 
 
-def test_a_rollback_that_is_asked_for_takes_the_whole_fleet_down_as_a_p2() -> None:
+def test_a_rollback_that_is_asked_for_reaches_the_whole_fleet_as_a_p2() -> None:
     world = promoted()
     answer(world, "rollback")
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
@@ -37,7 +36,7 @@ def test_a_rollback_that_answers_an_earlier_transition_does_nothing() -> None:
 
 def test_a_rollback_is_decided_while_prometheus_is_away() -> None:
     world = promoted()
-    world.down = True
+    world.metrics_away = True
     answer(world, "rollback")
     world.step()
     assert world.state.phase is Phase.ROLLING_BACK

@@ -6,28 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_operator.api.mitigation import Mitigation, Result, Rung
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.mitigation import Result, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify, RequestPod, Tuning
 from precision_operator.core.decide import Decision
-from tests.property.policies import FAST, policy
-from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, until
-from tests.property.test_invariants import Checked, play
-from tests.property.test_invariants import events as histories
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
-
-MILD = {Signal.OVERFLOW: 0.25}
-SLOW = {Signal.SPEED: 0.5}
-EVALUATION = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"}
-GRADUAL = {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34}
-WINDOWS = {"overflow": {"window": "10m", "dwell": "60s"}, "speed": {"window": "5m"}}
-RULES = {"gradual": GRADUAL, "mitigation": WINDOWS, "ackTimeout": "45s"}
-QUICK: dict[str, object] = {"evaluation": EVALUATION, "rollback": RULES}
-HOT = [f"hot-{index}" for index in range(5)]
+from tests.support.fleets import NAN, OVERFLOWS, ROLLED_BACK, answer, condition, fleet, member_names, promoted, until
+from tests.support.histories import Checked, play
+from tests.support.histories import events as histories
+from tests.support.mitigations import HOT, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 
 
 def overflow(**settings: object) -> dict[str, object]:
@@ -35,21 +26,8 @@ def overflow(**settings: object) -> dict[str, object]:
     return {**QUICK, "rollback": {**RULES, "mitigation": {**WINDOWS, "overflow": {**WINDOWS["overflow"], **settings}}}}
 
 
-def window(world: World, name: str = "hot-0") -> Mitigation:
-    return next(m for m in world.state.mitigations if m.name == name)
-
-
-def breached(*names: str, values: dict[Signal, float] = MILD, cured_by: Rung | None = None, **spec: object) -> World:
-    """A promoted fleet in which a mild breach has stood for long enough: its window is open."""
-    world = promoted(**{**QUICK, **spec})
-    world.cured_by = {"hot-0": cured_by} if cured_by else {}
-    world.bad = dict.fromkeys(names or ("hot-0",), values)
-    until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
-    return world
-
-
-def condition(world: World) -> str:
-    return next(c for c in world.state.conditions if c.type == "Progressing").reason
+def waits_for(world: World) -> str:
+    return condition(world, "Progressing").reason
 
 
 def tried(world: World, name: str = "hot-0") -> list[str]:
@@ -63,7 +41,7 @@ def said(world: World, *, passes: int) -> list[str]:
 
 def test_halving_the_loss_scale_that_helps_ends_the_window_without_a_rollback() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "Mitigating")
+    assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "Mitigating")
     assert "Mitigated" in said(world, passes=10)
     assert (window(world).result, window(world).rung) == (Result.MITIGATED, Rung.HALVE_SCALE)
     assert world.state.phase is Phase.HEALTHY
@@ -80,9 +58,9 @@ def test_each_rung_is_one_request_of_one_generation_and_waiting_costs_no_write()
     assert {m.generation for m in world.state.mitigations} == {world.state.generation}
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
     world.step()
-    before = (world.writes, world.status_writes)
+    before = (world.writes, world.commits)
     world.run(2)
-    assert (world.writes, world.status_writes) == before
+    assert (world.writes, world.commits) == before
 
 
 def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None:
@@ -92,12 +70,12 @@ def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None
     assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
     world.run(10)
     assert world.really_in(Mode.BF16) == {"hot-0"}
-    assert world.workloads["hot-0"].template_mode is Mode.BF16
-    assert (world.state.phase, world.state.moved) == (Phase.HEALTHY, 6)
+    assert world.state.assigned("apps/Deployment/hot-0") is Mode.BF16
+    assert (world.state.phase, world.summary.moved) == (Phase.HEALTHY, 6)
     assert set(world.restarts) == {"literal"}
-    before = (world.writes, world.status_writes)
+    before = (world.writes, world.commits)
     world.run(30)
-    assert (world.writes, world.status_writes) == before
+    assert (world.writes, world.commits) == before
 
 
 def test_a_retry_gives_what_stayed_in_bf16_another_attempt() -> None:
@@ -155,17 +133,17 @@ def test_a_persons_abort_goes_past_the_window() -> None:
     world = breached()
     answer(world, "abort")
     world.run(2, 1.0)
-    assert world.state.phase in DOWN
+    assert world.state.phase in ROLLED_BACK
 
 
 def test_silence_neither_helps_nor_climbs_nor_rolls_back() -> None:
     world = breached()
     world.step()
-    world.down = True
+    world.metrics_away = True
     world.run(100)
     assert (window(world).rung, window(world).result) == (Rung.HALVE_SCALE, Result.OPEN)
-    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
-    world.down = False
+    assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    world.metrics_away = False
     world.run(3)
     assert {h.name for h in world.state.held} == {"hot-0"}
 
@@ -194,7 +172,7 @@ def test_a_rung_is_applied_when_every_pod_says_so() -> None:
     world = promoted(**QUICK)
     world.add("pair", pods=2)
     world.run(10)
-    world.bad, world.deaf = {"pair": MILD}, {"pair"}
+    world.bad, world.unresponsive = {"pair": MILD}, {"pair"}
     until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     for number, pod in enumerate(world.workloads["pair"].pods, start=1):
         assert window(world, "pair").acknowledged_at is None
@@ -212,12 +190,12 @@ def test_the_rollback_of_one_workload_ends_its_own_window_and_no_other() -> None
 
 def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
     world = promoted(**QUICK)
-    world.bad, world.deaf = {"hot-0": MILD}, {"hot-0"}
+    world.bad, world.unresponsive = {"hot-0": MILD}, {"hot-0"}
     until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
-    world.blind = {"hot-0"}
+    world.unobservable = {"hot-0"}
     world.run(10)
     assert window(world).rung is Rung.HALVE_SCALE
-    world.blind = set()
+    world.unobservable = set()
     until(world, lambda w: window(w).rung is Rung.GROWTH_INTERVAL, seconds=15.0, passes=5)
     assert window(world).found == ("HalveScale: NotAcknowledged",)
 
@@ -240,7 +218,7 @@ def test_a_crash_between_commit_and_patch_loses_no_rung() -> None:
 def test_a_pod_that_comes_later_is_not_tuned_again() -> None:
     world = breached()
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
-    world._start_pods("hot-0")
+    world.replace_pods("hot-0")
     world.run(2)
     assert tried(world) == [Rung.HALVE_SCALE]
 
@@ -248,7 +226,7 @@ def test_a_pod_that_comes_later_is_not_tuned_again() -> None:
 def test_slow_training_may_be_investigated_and_is_then_rolled_back_gradually() -> None:
     world = breached("hot-0", "hot-1", values=SLOW)
     opened = world.now
-    assert condition(world) == "Investigating"
+    assert waits_for(world) == "Investigating"
     until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0, passes=40)
     assert world.now - opened >= 270.0
     incident = world.state.incident
@@ -283,7 +261,7 @@ def test_nothing_is_promoted_while_a_window_is_open() -> None:
     world.bad, world.cured_by = {name: MILD}, {name: Rung.HALVE_SCALE}
     until(world, lambda w: w.state.mitigations, seconds=15.0, passes=20)
     while window(world, name).open:
-        assert (world.state.step_index, condition(world)) == (0, "Mitigating")
+        assert (world.state.step_index, waits_for(world)) == (0, "Mitigating")
         world.step()
     until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
@@ -307,10 +285,10 @@ def test_without_a_window_or_anything_to_try_it_is_rolled_back_at_once(off: dict
 def test_past_the_window_a_little_overflow_is_said_and_more_is_rolled_back() -> None:
     world = breached(values={Signal.OVERFLOW: 0.15}, **overflow(ladder=["HalveScale"]))
     world.run(60)
-    assert (world.state.phase, condition(world)) == (Phase.HEALTHY, "MitigationExhausted")
-    before = (world.writes, world.status_writes)
+    assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "MitigationExhausted")
+    before = (world.writes, world.commits)
     world.run(10)
-    assert (world.writes, world.status_writes) == before
+    assert (world.writes, world.commits) == before
     world.bad = {"hot-0": MILD}
     world.run(2)
     assert {h.name for h in world.state.held} == {"hot-0"}
@@ -341,26 +319,15 @@ def test_bf16_is_no_rung_where_it_is_the_fallback() -> None:
     until(world, lambda w: w.state.held, seconds=15.0, passes=60)
     assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
     world.run(3)
-    assert world.workloads["hot-0"].latch is Mode.BF16
+    assert world.state.assigned("apps/Deployment/hot-0") is Mode.BF16
 
 
 def test_a_workload_that_is_deleted_takes_its_window_with_it() -> None:
     world = breached()
-    del world.workloads["hot-0"]
+    world.drop("hot-0")
     world.run(2)
     assert world.state.mitigations == ()
-    assert condition(world) == "Promoted"
-
-
-def test_a_window_ends_where_somebody_else_takes_the_workload_out_of_the_precision() -> None:
-    world = breached("literal", values=SLOW)
-    assert window(world, "literal").rung is None
-    world.workloads["literal"] = replace(world.workloads["literal"], template_mode=Mode.FP32)
-    world._start_pods("literal")
-    world.add("newcomer")
-    world.run(8)
-    assert (world.state.phase, world.state.mitigations) == (Phase.HEALTHY, ())
-    assert "newcomer" in world.really_in(Mode.FP16), "an open window keeps everybody out"
+    assert waits_for(world) == "Promoted"
 
 
 def test_the_second_rung_asks_for_a_growth_interval_and_nothing_else() -> None:
@@ -397,11 +364,11 @@ def test_a_cohort_that_only_bf16_could_help_promotes_nothing() -> None:
     steps = {"steps": [{"setWeight": 20}, {"pause": {"duration": "30s"}}, {"setWeight": 100}]}
     world = fleet(**QUICK, strategy=steps)
     until(world, lambda w: w.state.members, seconds=15.0)
-    name = world.state.members[0].name
+    (name,) = member_names(world)
     world.bad, world.cured_by = {name: MILD}, {name: Rung.BF16}
     world.run(60)
     assert (world.really_in(Mode.BF16), len(world.state.members)) == ({name}, 1)
-    assert (world.state.phase, condition(world)) == (Phase.PROGRESSING, "CohortInBF16")
+    assert (world.state.phase, waits_for(world)) == (Phase.PROGRESSING, "CohortInBF16")
 
 
 class Windowed(Checked):
@@ -412,23 +379,23 @@ class Windowed(Checked):
         after, known = decision.state, {(m.key, m.signal, m.since): m for m in before.mitigations}
         held = {h.key for h in after.held}
         for found in after.mitigations:
-            old = known.get((found.uid, found.signal, found.since))
+            old = known.get((found.key, found.signal, found.since))
             if old is not None and old.rung is not found.rung:
                 assert list(Rung).index(found.rung or Rung.BF16) > list(Rung).index(old.rung or Rung.HALVE_SCALE)
                 assert found.generation > old.generation
             assert old is None or found.until <= old.until, "a window grew"
             if found.open:
-                assert not after.gate_closed
-                assert found.uid not in held
+                assert after.phase not in ROLLED_BACK
+                assert found.key not in held
             if old is not None and not old.open:
                 assert found == old, "a window that had ended changed"
             if found.result is Result.MITIGATED and (old is None or old.open):
-                assert not self.down, "mitigated without data"
-                assert found.name not in self.blind, "mitigated without data"
+                assert not self.metrics_away, "mitigated without data"
+                assert found.name not in self.unobservable, "mitigated without data"
                 lifted = found.rung is Rung.BF16 and self.cured_by.get(found.name) is Rung.BF16
                 assert lifted or found.signal not in self.bad.get(found.name, {}), "mitigated with a breach"
-            over = found.open and self.now >= found.until and found.name in self.bad and not self.down
-            if over and found.name not in self.blind and (found.signal is not Signal.OVERFLOW):
+            over = found.open and self.now >= found.until and found.name in self.bad and not self.metrics_away
+            if over and found.name not in self.unobservable and (found.signal is not Signal.OVERFLOW):
                 assert self.bad[found.name].get(Signal.SPEED, 1.0) >= 0.8, "a window that is over spares a breach"
         tuned = [a for a in decision.actions if isinstance(a, RequestPod) and a.tuning is not None]
         assert all(a.mode is Mode.FP16 and a.generation >= after.generation for a in tuned)
@@ -461,9 +428,9 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
                 world.cured_by[name] = rung
             case _:
                 play(world, [(event, *args)])
-    world.bad, world.blind, world.down = {}, set(), False
+    world.bad, world.unobservable, world.metrics_away = {}, set(), False
     world.run(120)
     assert not [m for m in world.state.mitigations if m.open]
-    before = (world.writes, world.status_writes)
+    before = (world.writes, world.commits)
     world.run(10)
-    assert (world.writes, world.status_writes) == before
+    assert (world.writes, world.commits) == before

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.verification import Checks
-from precision_operator.contract import RETRY
-from precision_operator.core.actions import Latch
-from precision_operator.core.decide import UNACKNOWLEDGED_LIMIT, decide
-from tests.property.policies import FAST, policy
-from tests.property.world import World
+from precision_operator.core.decide import decide
+from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 
 WINDOW = {"evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "2m"}}
 
@@ -59,12 +58,12 @@ def test_the_share_of_runs_that_must_end_well_is_a_setting(share: float, success
     assert (incident(world).recovered_at is not None) is recovered
 
 
-def test_who_is_not_seen_has_not_recovered() -> None:
+def test_who_has_no_samples_has_not_recovered() -> None:
     world = rolled_back()
-    world.blind = {"hot-1"}
+    world.unobservable = {"hot-1"}
     world.run(20)
     assert incident(world).recovered_at is None
-    world.blind = set()
+    world.unobservable = set()
     world.run(8)
     assert incident(world).recovered_at is not None
 
@@ -85,20 +84,20 @@ def test_a_workload_that_was_rolled_back_by_itself_recovers_by_itself() -> None:
 
 def test_the_status_names_whose_own_process_does_not_say_that_it_moved() -> None:
     world = healthy()
-    assert world.state.unacknowledged == ()
-    world.deaf = {"hot-2"}
+    assert world.summary.unacknowledged == ()
+    world.unresponsive = {"hot-2"}
     world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(4)}
     world.run(2)
-    assert world.state.unacknowledged == ("hot-2",)
+    assert world.summary.unacknowledged == ("hot-2",)
 
 
 def test_of_a_large_fleet_it_names_so_many_and_no_more() -> None:
     world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
     for index in range(UNACKNOWLEDGED_LIMIT + 20):
         world.add(f"hot-{index:03}")
-    world.deaf = set(world.workloads)
+    world.unresponsive = set(world.workloads)
     world.run(3)
-    assert (world.state.moved, len(world.state.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
+    assert (world.summary.moved, len(world.summary.unacknowledged)) == (0, UNACKNOWLEDGED_LIMIT)
 
 
 def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
@@ -111,7 +110,7 @@ def test_a_breach_says_what_was_measured_until_it_was_believed() -> None:
     assert failing.measured == "0.416"
 
 
-def test_the_checklists_counts_are_told_of_their_own_incident_only_and_change_nothing_else() -> None:
+def test_the_checklists_counts_are_shown_of_their_own_incident_only_and_change_nothing_else() -> None:
     world = rolled_back()
     world.run(20)
     checks = Checks(passed=3, failed=1, unknown=2, pending=6)
@@ -134,22 +133,10 @@ def test_a_line_that_is_passed_alone_is_not_worth_a_write_and_the_last_one_is() 
     )
 
 
-def test_while_latches_come_off_one_by_one_the_status_stays_as_it_is() -> None:
-    world = rolled_back()
-    world.run(20)
-    world.policy = replace(world.policy, annotations={RETRY: str(world.state.transition_id)})
-    first = decide(world.policy, world.state, world.observe(), world.now)
-    assert first.state.conditions != world.state.conditions, "told that they come off"
-    taken = next(action for action in first.actions if isinstance(action, Latch))
-    world.workloads[taken.workload.name] = replace(world.workloads[taken.workload.name], latch=None)
-    assert [a for a in first.actions if isinstance(a, Latch)] != [taken]
-    assert decide(world.policy, first.state, world.observe(), world.now).state == first.state
-
-
 def test_without_a_pod_nobody_has_recovered() -> None:
     world = rolled_back()
-    for name, workload in world.workloads.items():
-        world.workloads[name] = replace(workload, replicas=0, pods=())
+    for name in world.workloads:
+        world.scale(name, 0)
     world.run(20)
     assert world.state.phase is Phase.HELD
     assert incident(world).recovered_at is None

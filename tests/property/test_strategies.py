@@ -4,44 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST
+from lab.model.world import World
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import RequestPod, WriteTemplate
-from tests.property.policies import FAST
-from tests.property.test_awkward_histories import DOWN, NAN, OVERFLOWS, answer, deafen, until
-from tests.property.test_story import fleet, promoted
-from tests.property.world import World
-
-MILD = {Signal.OVERFLOW: 0.2}
-QUICK = {
-    "gradual": {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34},
-    "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}},
-}
-
-
-def incident_of(world: World) -> tuple[Severity, Strategy]:
-    assert world.state.incident is not None
-    return world.state.incident.severity, world.state.incident.strategy
-
-
-def gradually(**spec: object) -> World:
-    """A promoted fleet whose mild overflow has just begun a gradual rollback."""
-    world = promoted(rollback={**QUICK, **spec})
-    world.bad = dict.fromkeys(world.workloads, MILD)
-    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
-    return world
-
-
-def annotate(world: World, *items: Prerequisite, retry: bool = True) -> None:
-    """Acknowledge, and ask for another attempt, in answer to the transition that stands now."""
-    number = str(world.state.transition_id)
-    given = {item.annotation: f"{number}: because" for item in items}
-    if retry:
-        given["precision.genesis.ai/retry"] = number
-    world.policy = replace(world.policy, annotations=given)
+from precision_operator.core.actions import DeletePod, RequestPod
+from tests.support.fleets import NAN, OVERFLOWS, ROLLED_BACK, answer, condition, fleet, incident_of, promoted, until
+from tests.support.rollbacks import MILD, QUICK, annotate, gradually
 
 
 def test_mild_overflow_is_rolled_back_gradually_once_it_has_lasted() -> None:
@@ -53,7 +25,6 @@ def test_mild_overflow_is_rolled_back_gradually_once_it_has_lasted() -> None:
     until(world, lambda w: w.state.phase is Phase.ROLLING_BACK, seconds=15.0)
     assert world.now - begun > 30.0
     assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
-    assert world.state.gate_closed
 
 
 def test_a_gradual_rollback_moves_in_batches_each_after_the_last_acknowledged() -> None:
@@ -61,7 +32,7 @@ def test_a_gradual_rollback_moves_in_batches_each_after_the_last_acknowledged() 
     left = [len(world.really_in(Mode.FP16))]
     while world.state.phase is not Phase.HELD:
         before = world.writes
-        told = [a for a in world.decide().actions if isinstance(a, RequestPod | WriteTemplate)]
+        told = [a for a in world.decide().actions if isinstance(a, RequestPod | DeletePod)]
         assert len(told) <= 2
         world.step()
         left.append(len(world.really_in(Mode.FP16)))
@@ -95,9 +66,9 @@ def test_a_severe_breach_takes_over_a_gradual_rollback_at_once(worse: dict[Signa
     assert incident_of(world)[0] is severity, "severity fell within an incident"
 
 
-def test_a_deaf_workload_does_not_make_a_gradual_rollback_miss_its_deadline() -> None:
+def test_an_unresponsive_workload_does_not_make_a_gradual_rollback_miss_its_deadline() -> None:
     world = gradually(deadlines={"P2": "10m"}, ackTimeout="30s")
-    deafen(world, "hot-0", "hot-1")
+    world.unresponsive = {"hot-0", "hot-1"}
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0, passes=300)
     assert world.state.incident is not None
     assert world.state.incident.last_ack_at is not None
@@ -159,7 +130,7 @@ def test_a_retry_waits_until_every_prerequisite_is_acknowledged() -> None:
     annotate(world, *list(Prerequisite)[:-1])
     world.run(60)
     assert world.state.phase is Phase.HELD
-    waiting = {c.type: c for c in world.state.conditions}["Progressing"]
+    waiting = condition(world, "Progressing")
     assert (waiting.reason, "rollbackReady" in waiting.message) == ("AwaitingPrerequisites", True)
     annotate(world, *Prerequisite)
     until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
@@ -188,7 +159,7 @@ def test_another_attempt_tolerates_no_breached_evaluation() -> None:
     world.run(2, 1.0)
     world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.step()
-    assert world.state.phase in DOWN
+    assert world.state.phase in ROLLED_BACK
 
 
 def test_back_off_grows_with_each_failed_attempt_and_the_first_retry_is_free() -> None:
@@ -223,7 +194,7 @@ def test_another_attempt_dwells_three_days_in_its_canary() -> None:
     world = held(prerequisites=[])
     annotate(world)
     until(world, lambda w: w.state.phase is Phase.PROGRESSING, seconds=15.0)
-    until(world, lambda w: w.state.reason == "Soaking", seconds=15.0)
+    until(world, lambda w: w.summary.reason == "Soaking", seconds=15.0)
     until(world, lambda w: w.state.step_index == 1, seconds=3600.0)
     assert world.now - began_of(world) >= 72 * 3600
     until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
@@ -233,8 +204,8 @@ def test_another_attempt_is_promoted_only_where_98_percent_of_the_runs_end_well(
     world = held(prerequisites=[], dwell="0s")
     world.everywhere = {Signal.FAILURES: 0.03}
     annotate(world)
-    until(world, lambda w: w.state.reason == "EvidenceInsufficient", seconds=15.0)
-    assert "failures is not below its promotion level" in world.state.message
+    until(world, lambda w: w.summary.reason == "EvidenceInsufficient", seconds=15.0)
+    assert "failures is not below its promotion level" in world.summary.message
     world.everywhere = {Signal.FAILURES: 0.01}
     until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
 
@@ -251,7 +222,7 @@ def test_another_attempt_goes_by_its_own_steps() -> None:
     assert len(world.policy.spec.stages) == 3
     annotate(world)
     until(world, lambda w: w.state.phase is Phase.PAUSED, seconds=15.0)
-    assert world.state.step == "1/2 20%"
+    assert world.summary.step == "1/2 20%"
     assert FAST["strategy"] != steps
 
 
@@ -280,9 +251,9 @@ def test_a_slow_fleet_that_falls_silent_is_not_rolled_back_by_the_silence() -> N
     world = promoted(rollback=QUICK)
     world.bad = {key: {Signal.SPEED: 0.5} for key in world.workloads}
     world.run(2)
-    world.down = True
+    world.metrics_away = True
     world.run(20)
     assert world.state.phase is Phase.HEALTHY
-    world.down = False
+    world.metrics_away = False
     world.run(2)
-    assert world.state.phase in DOWN
+    assert world.state.phase in ROLLED_BACK

@@ -35,7 +35,7 @@ VERSION = 1
 OBJECT_LIMIT_BYTES = 1024 * 1024
 """What an assignment may take: etcd refuses objects of more than 1.5 MiB."""
 
-RESERVE_BYTES = 160 * 1024
+RESERVE_BYTES = 136 * 1024
 """Of that, for everything that does not grow with the fleet: lists that are capped, conditions, settings."""
 
 _FIELDS = {
@@ -52,8 +52,11 @@ def fleet_bytes(keys: Iterable[str]) -> int:
     return sum(len(json.dumps(key)) + len(json.dumps(name_of(key))) + _LINE_BYTES for key in keys)
 
 
-_LINE_BYTES = len(':"fp16",') + len(':"1234567890 member breached",') - 4
-"""Beside its key and its name: a mode, and a line with the roles that a workload with a mode can have."""
+_LINE_BYTES = len(':"fp16",') + len(':"1234567890 member breached",')
+"""Beside its key and its name: a mode, and a line with the roles that a workload with a mode has.
+
+One that is rolled back has no mode any more: that leaves room for why it is held, and for its restart.
+"""
 
 
 def assignment_to_wire(state: State) -> dict[str, object]:

@@ -8,6 +8,8 @@ MESSAGE_CHARACTERS = 1024
 
 def bounded(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
     """The text without control characters, and no longer than ``characters``; a cut shows as ``…``."""
+    if len(text) <= characters and text.isprintable():
+        return text
     clean = "".join(
         " " if char in "\n\t\r" else char for char in text[: 2 * characters] if char in "\n\t\r" or _printable(char)
     )

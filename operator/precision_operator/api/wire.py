@@ -30,12 +30,13 @@ def format_time(seconds: float | None) -> str | None:
 
 
 def parse_time(text: object) -> float | None:
-    """RFC 3339 → seconds since the epoch; None where it is no time."""
+    """RFC 3339 → seconds since the epoch; None where it is no time, or none that ``format_time`` can write."""
     if not isinstance(text, str):
         return None
     try:
-        return round(datetime.fromisoformat(text).timestamp(), 3)
-    except ValueError:
+        found = datetime.fromisoformat(text)
+        return round((found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).timestamp(), 3)
+    except (ValueError, OverflowError):
         return None
 
 

@@ -124,9 +124,7 @@ def update_failing(
     before = {(f.key, f.signal, f.severity): f for f in old}
     known_of = {(f.key, f.signal): f for f in old if f.key}
     rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
-    enough, at = spec.evaluation.failure_limit + 1, round(at, 3)
-    # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
-    apart = TURN_SHARE * spec.evaluation.interval_seconds
+    at = round(at, 3)
     standing: list[Failing] = []
     for verdict in verdicts:
         for signal, reading in verdict.readings.items():
@@ -134,24 +132,24 @@ def update_failing(
             known = known_of.get((key, signal))
             if isinstance(reading, Breach):
                 # Another severity is another breach: five mild evaluations are not one severe one.
-                found = before.get((key, signal, reading.severity))
-                found = found or _unlisted(before, key, signal, reading.severity)
-                found = found or Failing(key, signal, reading.severity, at, count=0)
-                if found.count < enough and not 0 <= at - found.evaluated_at < apart:
-                    found = replace(found, count=found.count + 1, evaluated_at=at, measured=f"{reading.value:.3g}")
-                standing.append(found)
+                found = before.get((key, signal, reading.severity)) or before.get(("", signal, reading.severity))
+                now = Failing(key, signal, reading.severity, at, 1, at, f"{reading.value:.3g}")
+                standing.append(_counted(found, now, spec))
             elif isinstance(reading, Unknown):
                 # Where too many were in breach to list them all, it may be one of the rest.
                 standing += [known] if known else rest[signal]
     return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
 
 
-def _unlisted(
-    before: Mapping[tuple[str, Signal, Severity], Failing], key: str, signal: Signal, severity: Severity
-) -> Failing | None:
-    """The entry of a workload that was in breach with more others than are listed."""
-    others = before.get(("", signal, severity))
-    return replace(others, key=key) if others is not None else None
+def _counted(found: Failing | None, now: Failing, spec: PolicySpec) -> Failing:
+    """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes."""
+    if found is None:
+        return now
+    # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
+    again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.evaluation.interval_seconds
+    if again or found.count > spec.evaluation.failure_limit:
+        return found if found.key else replace(found, key=now.key)
+    return replace(now, since=found.since, count=found.count + 1)
 
 
 def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
@@ -163,13 +161,14 @@ def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
     rest: dict[tuple[Signal, Severity], Failing] = {}
     room = FAILING_BYTES
     for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
-        size = failing_bytes(found)
-        if found.key and size <= room:
+        size = failing_bytes(found) if found.key and room else room + 1
+        if size <= room:
             kept.append(found)
             room -= size
             continue
-        others = rest.setdefault((found.signal, found.severity), replace(found, key="", measured=""))
-        if found.count > others.count:
+        room = room if not found.key else 0
+        others = rest.get((found.signal, found.severity))
+        if others is None or found.count > others.count:
             rest[found.signal, found.severity] = replace(found, key="", measured="")
     return tuple(sorted((*kept, *rest.values()), key=lambda f: (f.key, f.signal, f.severity)))
 

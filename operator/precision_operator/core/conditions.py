@@ -58,7 +58,9 @@ def _writes(facts: Facts) -> Condition:
     refused = facts.observation.refused
     if not refused:
         return _is("WritesAccepted", True, "WritesAccepted", "")
-    text = f"the API server refuses {len(refused)} writes, e.g. {refused[0].what}: {refused[0].reason}"
+    text = f"not written: {', '.join(f'{write.what} ({write.reason})' for write in refused[:3])}"
+    if len(refused) > 3:
+        text += f", and {len(refused) - 3} more"
     return _is("WritesAccepted", False, refused[0].reason, text)
 
 

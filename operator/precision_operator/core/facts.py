@@ -62,6 +62,11 @@ class Facts:
         return tuple((w, d) for w, d in self.movable if w.key in inside)
 
     @cached_property
+    def poisoned(self) -> frozenset[str]:
+        """Keys of the workloads whose weights are poisoned."""
+        return frozenset(self.state.poisoned)
+
+    @cached_property
     def hot_members(self) -> frozenset[str]:
         """Keys of those of the cohort that a request reaches."""
         return frozenset(w.key for w, delivery in self.members if delivery is Delivery.HOT)

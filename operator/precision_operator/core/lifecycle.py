@@ -89,7 +89,8 @@ def _held(facts: Facts) -> tuple[HeldWorkload, ...]:
         keys = frozenset(state.canary)
     elif state.phase in (Phase.HELD, Phase.ROLLING_BACK):
         # Of a record that was lost nobody knows who was moved: then it is everybody.
-        keys = frozenset({*state.members, *state.changed}) or frozenset(w.key for w in facts.workloads)
+        known = frozenset({*state.members, *state.changed}) if state.incident is not None else frozenset[str]()
+        keys = known or frozenset(w.key for w in facts.workloads)
     else:
         keys = frozenset[str]()
     reason = state.incident.reason if state.incident is not None else state.reason

@@ -1,4 +1,4 @@
-"""What the benchmark reads in the audit log: who wrote what, and when the last workload was told."""
+"""What the benchmark reads in the audit log: who wrote what, and when the last pod was asked."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.audit import Audit, Write, last_moved, moves
+from lab.bench.audit import Audit, Write, last_requested, requested
 from lab.errors import LabError
 
 
-def event(user: str, verb: str, resource: str, name: str, *, second: int, **more: object) -> str:
+def event(user: str, verb: str, resource: str, name: str, *, second: int, uri: str = "", **more: object) -> str:
     where = {"resource": resource, "namespace": "ns", "name": name, **more}
     stamp = f"2026-11-21T15:00:{second:02d}.500000Z"
-    body = {"stage": "ResponseComplete", "verb": verb, "user": {"username": user}, "objectRef": where}
+    body = {
+        "stage": "ResponseComplete",
+        "verb": verb,
+        "user": {"username": user},
+        "objectRef": where,
+        "requestURI": uri,
+    }
     return json.dumps({**body, "responseStatus": {"code": 200}, "stageTimestamp": stamp})
 
 
-def test_reads_and_leases_and_strangers_are_no_writes_of_ours(tmp_path: Path) -> None:
+def test_reads_leases_dry_runs_and_strangers_are_no_writes_of_ours(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     log.write_text(event("ours", "patch", "deployments", "before", second=0) + "\n")
     audit = Audit(log)
@@ -26,6 +32,7 @@ def test_reads_and_leases_and_strangers_are_no_writes_of_ours(tmp_path: Path) ->
     lines = [
         event("ours", "get", "deployments", "a", second=1),
         event("ours", "update", "leases", "lease", second=2),
+        event("ours", "patch", "precisionpolicies", "fleet", second=2, uri="/apis/x?dryRun=All"),
         event("theirs", "patch", "deployments", "a", second=3),
         event("ours", "patch", "precisionpolicies", "fleet", second=5, subresource="status"),
         event("ours", "patch", "deployments", "a", second=4),
@@ -36,24 +43,22 @@ def test_reads_and_leases_and_strangers_are_no_writes_of_ours(tmp_path: Path) ->
     assert [(w.resource, w.name) for w in found] == [("deployments", "a"), ("precisionpolicies/status", "fleet")]
 
 
-def write(resource: str, name: str, at: float, code: int = 200) -> Write:
-    return Write(at, "ours", "patch", resource, "ns", name, code)
+def write(resource: str, name: str, at: float, *, verb: str = "patch", code: int = 200) -> Write:
+    return Write(at, "ours", verb, resource, "ns", name, code)
 
 
-def test_a_workload_is_told_by_its_last_pod_or_by_its_template_where_it_has_none() -> None:
+def test_a_pod_is_asked_by_its_first_request_or_its_deletion() -> None:
     writes = [
-        write("pods", "hot-abc-1", 1.0),
-        write("pods", "hot-abc-2", 2.0),
-        write("deployments", "idle", 3.0),
-        write("deployments", "idle", 9.0),
-        write("deployments", "hot", 8.0),
-        write("deployments", "refused", 4.0, code=422),
+        write("pods", "hot", 1.0),
+        write("pods", "hot", 9.0),
+        write("pods", "restarted", 2.0, verb="delete"),
+        write("precisionpolicies/status", "fleet", 3.0),
+        write("pods", "refused", 4.0, code=422),
     ]
-    writes.sort(key=lambda w: w.at)
-    assert moves(writes) == {"hot": 2.0, "idle": 3.0}
-    assert last_moved(writes, size=2) == 3.0
+    assert requested(writes) == {"hot": 1.0, "restarted": 2.0}
+    assert last_requested(writes, pods=2) == 2.0
 
 
-def test_a_workload_that_was_never_told_is_no_success() -> None:
-    with pytest.raises(LabError, match="all of 2 workloads"):
-        last_moved([write("deployments", "a", 1.0)], size=2)
+def test_a_pod_that_was_never_asked_is_no_success() -> None:
+    with pytest.raises(LabError, match="all of 2 pods"):
+        last_requested([write("pods", "a", 1.0)], pods=2)

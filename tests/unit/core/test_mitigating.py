@@ -1,24 +1,31 @@
 """Before a mild breach is rolled back: when a rung has had its chance, what an edit changes, what outlives a rollback."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.assignment import assignment_to_wire, parse_assignment
 from precision_operator.api.mitigation import Mitigation, Result, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import Phase, State, parse_state, state_to_wire
+from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
 from precision_operator.core.phases.mitigation import ended
-from tests.property.policies import FAST, policy
-from tests.property.test_awkward_histories import answer, change, until
-from tests.property.test_mitigation import EVALUATION, MILD, QUICK, SLOW, breached, overflow, window
-from tests.property.test_story import promoted
-from tests.property.world import World
+from tests.support.fleets import ROLLED_BACK, answer, change, promoted, until
+from tests.support.mitigations import EVALUATION, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
+from tests.support.views import key, keys
 
 WINDOW_SECONDS = 600.0
+
+
+def overflow(**settings: object) -> dict[str, object]:
+    """QUICK with other settings of the overflow window."""
+    return {**QUICK, "rollback": {**RULES, "mitigation": {**WINDOWS, "overflow": {**WINDOWS["overflow"], **settings}}}}
 
 
 def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
@@ -26,8 +33,8 @@ def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
     world = breached(**spec)
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
     world.now += 200.0
-    told = replace(window(world), until=round(world.now + seconds_left, 3))
-    world.state = replace(world.state, mitigations=(told,))
+    left = replace(window(world), until=round(world.now + seconds_left, 3))
+    world.state = replace(world.state, mitigations=(left,))
     return world
 
 
@@ -37,10 +44,10 @@ def edited(world: World, **spec: object) -> None:
 
 def damaged(world: World, **fields: object) -> None:
     """The state as another version of the operator, or a person, left it."""
-    wire = state_to_wire(world.state)
-    (entry,) = wire["mitigations"]
-    wire["mitigations"] = [{key: value for key, value in {**entry, **fields}.items() if value is not None}]
-    world.state = parse_state(wire)
+    wire = json.loads(json.dumps(assignment_to_wire(world.state)))
+    (entry,) = wire["state"]["mitigations"]
+    wire["state"]["mitigations"] = [{key: value for key, value in {**entry, **fields}.items() if value is not None}]
+    world.state = parse_assignment(wire)
 
 
 @pytest.mark.parametrize(("seconds_left", "rung"), [(0.001, Rung.GROWTH_INTERVAL), (0.0, Rung.HALVE_SCALE)])
@@ -58,7 +65,7 @@ def test_nothing_is_given_up_on_a_workload_of_which_nothing_is_known(unread: boo
     """Silence is no breach: what is tried has its chance until it is seen to have failed."""
     world = tried()
     before = window(world)
-    world.blind = {"hot-0"}
+    world.unobservable = {"hot-0"}
     observation = replace(world.observe(), evaluation=None) if unread else world.observe()
     decision = decide(world.policy, world.state, observation, world.now)
     (after,) = decision.state.mitigations
@@ -78,15 +85,14 @@ def test_an_edit_shortens_an_open_window_and_never_lengthens_it(length: str, sec
 
 @pytest.mark.parametrize("unseen", [True, False])
 def test_a_rung_that_is_not_applied_is_given_up_only_where_every_pod_is_seen(unseen: bool) -> None:
-    """One pod overflows and does not listen; what the other does is not known while nothing is heard of it."""
+    """One pod overflows and is unresponsive; of the other nothing is known while it is unobservable."""
     world = promoted(**QUICK)
-    change(world, "hot-0", replicas=2, updated_replicas=2)
-    world._start_pods("hot-0")
+    world.scale("hot-0", 2)
     world.run(4)
-    world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
+    world.unresponsive, world.bad = {"hot-0"}, {"hot-0": MILD}
     until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     other = world.workloads["hot-0"].pods[1]
-    world.blind = {other.name} if unseen else set()
+    world.unobservable = {other.name} if unseen else set()
     world.run(4)
     assert window(world).rung is (Rung.HALVE_SCALE if unseen else Rung.GROWTH_INTERVAL)
     assert window(world).found == (() if unseen else ("HalveScale: NotAcknowledged",))
@@ -105,38 +111,50 @@ def test_a_rung_of_which_not_all_is_known_is_waited_out(fields: dict[str, object
 
 
 @pytest.mark.parametrize(("name", "signal"), [("hot-0", MILD), ("literal", SLOW)])
-def test_a_manifest_that_is_applied_again_ends_the_window_only_of_who_is_moved_by_its_template(
-    name: str, signal: dict[Signal, float]
-) -> None:
-    """The new pods of a hot workload are asked again; those of the other stay in what somebody else wants of them."""
+def test_new_pods_of_a_workload_change_nothing_of_its_window(name: str, signal: dict[Signal, float]) -> None:
+    """Its manifest is applied again, or its node is drained: the new pods start in the mode that is assigned."""
     world = breached(name, values=signal)
-    generation = str(world.state.generation)
-    change(world, name, template_mode=Mode.FP32, template_request=None, generation_raw=generation)
-    world._start_pods(name)
+    before = window(world, name)
+    world.templates[name] = Mode.FP32
+    world.replace_pods(name)
     world.run(2)
-    assert name in world.really_in(Mode.FP16 if name == "hot-0" else Mode.FP32)
-    assert [m.name for m in world.state.mitigations] == (["hot-0"] if name == "hot-0" else [])
+    assert name in world.really_in(Mode.FP16)
+    assert (window(world, name).since, window(world, name).until, window(world, name).open) == (
+        before.since,
+        before.until,
+        True,
+    )
+
+
+def test_the_windows_of_workloads_that_are_gone_are_forgotten() -> None:
+    world = breached(cured_by=Rung.HALVE_SCALE)
+    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    world.drop("hot-0")
+    world.run(2)
+    assert world.state.mitigations == ()
 
 
 def one(name: str, result: Result) -> Mitigation:
-    return Mitigation(name, f"uid-{name}", Signal.OVERFLOW, since=0.0, until=9.0, rung=Rung.BF16, result=result)
+    return Mitigation(key(name), Signal.OVERFLOW, since=0.0, until=9.0, rung=Rung.BF16, result=result)
 
 
-@pytest.mark.parametrize("uids", [None, frozenset({"uid-open", "uid-helped"}), frozenset({"uid-helped"})])
-def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(uids: frozenset[str] | None) -> None:
+@pytest.mark.parametrize("names", [None, ("open", "helped"), ("helped",)])
+def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(
+    names: tuple[str, ...] | None,
+) -> None:
     state = State(
         mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN))
     )
-    left = Result.OPEN if uids == frozenset({"uid-helped"}) else Result.FAILED
-    assert [m.result for m in ended(state, uids)] == [Result.FAILED, Result.MITIGATED, left]
+    left = Result.OPEN if names == ("helped",) else Result.FAILED
+    assert [m.result for m in ended(state, None if names is None else frozenset(keys(*names)))] == [Result.FAILED, Result.MITIGATED, left]
 
 
-def test_what_helped_one_workload_is_still_said_to_have_helped_after_the_fleet_was_rolled_back() -> None:
+def test_what_helped_one_workload_is_still_known_to_have_helped_after_the_fleet_was_rolled_back() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
     until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
     answer(world, "abort")
     world.run(3, 1.0)
-    assert world.state.gate_closed
+    assert world.state.phase in ROLLED_BACK
     assert window(world).result is Result.MITIGATED
 
 
@@ -198,7 +216,7 @@ def test_a_rung_that_is_applied_has_the_longer_of_the_dwell_and_the_metrics_wind
 
 def test_a_trainer_has_its_whole_timeout_to_apply_a_rung() -> None:
     world = promoted(**QUICK)
-    world.deaf, world.bad = {"hot-0"}, {"hot-0": MILD}
+    world.unresponsive, world.bad = {"hot-0"}, {"hot-0": MILD}
     until(world, lambda w: w.state.mitigations, seconds=15.0, passes=10)
     since, timeout = window(world).rung_since, world.policy.spec.rollback.ack_timeout_seconds
     assert since is not None
@@ -214,7 +232,7 @@ def test_a_trainer_has_its_whole_timeout_to_apply_a_rung() -> None:
 def test_a_window_ends_with_the_last_pod_of_what_was_scaled_to_zero(replicas: int, pods: bool, kept: bool) -> None:
     """Between two pods nothing is applied and nothing is over: what is asked for is asked of the pod that comes."""
     world = breached()
-    world.deaf = {"hot-0"}
+    world.unresponsive = {"hot-0"}
     found = world.workloads["hot-0"].pods if pods else ()
     change(world, "hot-0", replicas=replicas, pods=found)
     before = replace(window(world), acknowledged_at=None)
@@ -253,7 +271,7 @@ class Fine(World):
 
 
 @pytest.mark.parametrize("rule", [QUICK, {"rollback": {"strategies": {"P2": "Canary"}}}])
-def test_every_time_in_the_status_is_in_whole_milliseconds(rule: dict[str, object]) -> None:
+def test_every_time_in_the_state_is_in_whole_milliseconds(rule: dict[str, object]) -> None:
     """Else it reads otherwise than it was written, and the state would be written again: the world compares them."""
     world = Fine(policy(**{**FAST, **rule}))
     for index in range(4):

@@ -51,6 +51,8 @@ def _retried(facts: Facts) -> tuple[State, Closed | None]:
     again = replace(
         state,
         held=(),
+        breached=(),
+        poisoned=(),
         mitigations=(),
         phase=Phase.HEALTHY,
         reason="Retried",

@@ -24,6 +24,9 @@ from precision_operator.core.windows import length_seconds, reading_of, rungs_le
 MITIGATIONS_BYTES = 48 * 1024
 """What the windows may take in the assignment."""
 
+GROWTH_BYTES = 256
+"""What one takes more in its course, at most: when it was acknowledged and good, and what came of its rungs."""
+
 
 def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     """The facts with every window where it stands after this pass, and what is to be said of that."""
@@ -38,11 +41,11 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
             del windows[key]
         else:
             windows[key] = after
-    room = MITIGATIONS_BYTES - sum(map(mitigation_bytes, windows.values()))
+    room = MITIGATIONS_BYTES - sum(mitigation_bytes(window) + GROWTH_BYTES for window in windows.values())
     for failing in standing(facts):
         before = windows.get((failing.key, failing.signal))
         begun = _begun(facts, failing, before) if before is None or not before.open else None
-        size = mitigation_bytes(begun) if begun is not None else 0
+        size = mitigation_bytes(begun) + GROWTH_BYTES if begun is not None else 0
         # What there is no room to remember is rolled back without a window.
         if begun is not None and size <= room:
             windows[failing.key, failing.signal] = begun

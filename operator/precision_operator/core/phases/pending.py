@@ -32,7 +32,9 @@ def pending(facts: Facts) -> Outcome:
     if state.held:
         closed = reenabled(facts)
         if closed is None and facts.asked(RETRY) is not None:
-            state = replace(state, held=(), commands={**state.commands, RETRY: state.transition_id})
+            state = replace(
+                state, held=(), breached=(), poisoned=(), commands={**state.commands, RETRY: state.transition_id}
+            )
             facts = replace(facts, state=state)
     modes = found_modes(facts)
     if isinstance(modes, Closed):

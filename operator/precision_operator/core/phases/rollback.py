@@ -133,7 +133,7 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
         facts.spec.fallback,
         delivery,
         rollback=True,
-        rewind=workload.key in facts.state.poisoned,
+        rewind=workload.key in facts.poisoned,
         escalate=escalate,
         force=force,
     )
@@ -219,6 +219,8 @@ def _start_again(state: State, asked: Answer) -> Outcome:
         held=(),
         failing=(),
         canary=(),
+        breached=(),
+        poisoned=(),
         comparison=None,
         mitigations=(),
     )

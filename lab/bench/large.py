@@ -1,0 +1,116 @@
+"""5,000 workloads with names of 60 characters in one policy, in mid-rollback: size of the object, cost of a decision."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+from lab.bench.api import Json
+from lab.bench.fleet import policy
+from lab.cluster import Kubectl
+from lab.cluster.manifests import OPERATOR
+from precision_operator.api.assignment import assignment_to_wire
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import Policy, parse_policy
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase, State
+from precision_operator.core.actions import RequestPod
+from precision_operator.core.decide import Decision, decide
+from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
+
+NAMESPACE = "bench-large"
+_GOOD = {
+    Signal.OVERFLOW: 0.0,
+    Signal.DIVERGENCE: 0.0,
+    Signal.FAILURES: 0.0,
+    Signal.NON_FINITE: 0.0,
+    Signal.SPEED: 1.0,
+    Signal.MEMORY: 0.5,
+}
+
+
+class Fleet:
+    """Workloads with one hot pod each, in memory: what the caches would hold, and what Prometheus would answer."""
+
+    def __init__(self, count: int, name_length: int) -> None:
+        names = [f"{i:05d}-".ljust(name_length, "x") for i in range(count)]
+        self._pods = {name: PodView(name=f"{name}-0", uid=f"uid-{name}", hot=True, ready=True) for name in names}
+        self.breaching = False
+
+    def observe(self, now: float) -> Observation:
+        """Everything, with every process in the mode that it was asked for."""
+        workloads = [
+            WorkloadView("bench", f"apps/Deployment/{name}", name, hot=True, pods=(pod,))
+            for name, pod in self._pods.items()
+        ]
+        pods = {}
+        for pod in self._pods.values():
+            mode = pod.effective_mode
+            values = {**_GOOD, Signal.OVERFLOW: 0.9} if self.breaching and mode is not Mode.FP32 else _GOOD
+            generation = pod.request.generation if pod.request else 0
+            pods[pod.name] = PodSignals(mode, generation, now, 1000.0, values)
+        evaluation = Evaluation(at=now, continuous_since=0.0, pods=pods)
+        return Observation(tuple(workloads), evaluation=evaluation, admission=Admission(True, "Enforcing", ""))
+
+    def carry_out(self, decision: Decision, *, share: float = 1.0) -> None:
+        """Write the requests, or a share of them: the rest is on its way."""
+        requests = [action for action in decision.actions if isinstance(action, RequestPod)]
+        for action in requests[: round(share * len(requests))]:
+            name = action.workload.name
+            self._pods[name] = replace(self._pods[name], request=Request(action.generation, action.mode))
+
+
+def mid_rollback(kubectl: Kubectl, *, count: int, name_length: int) -> Json:
+    """Promote, break everything, and measure in the middle; the API server must take the object."""
+    body = policy()
+    given = parse_policy({**body, "metadata": {"name": "large", "namespace": NAMESPACE, "uid": "bench"}})
+    fleet, state, now = Fleet(count, name_length), State(), 1000.0
+    state, now = _until(given, fleet, state, now, Phase.HEALTHY)
+    fleet.breaching = True
+    worst = 0.0
+    while state.phase is not Phase.ROLLING_BACK:
+        decision, seconds = _timed(given, state, fleet.observe(now), now)
+        state, now, worst = decision.state, now + 5.0, max(worst, seconds)
+    fleet.carry_out(decision, share=0.5)
+    decision, seconds = _timed(given, state, fleet.observe(now), now)
+    stored = _store(kubectl, decision.state)
+    return {
+        "workloads": count,
+        "name_length": name_length,
+        "phase": str(decision.state.phase),
+        "object_bytes": stored,
+        "decide_seconds": round(max(worst, seconds), 3),
+    }
+
+
+def _until(given: Policy, fleet: Fleet, state: State, now: float, phase: Phase) -> tuple[State, float]:
+    while state.phase is not phase:
+        decision = decide(given, state, fleet.observe(now), now)
+        fleet.carry_out(decision)
+        state, now = decision.state, now + 5.0
+    return state, now
+
+
+def _timed(given: Policy, state: State, observation: Observation, now: float) -> tuple[Decision, float]:
+    began = time.process_time()
+    decision = decide(given, state, observation, now)
+    return decision, time.process_time() - began
+
+
+def _store(kubectl: Kubectl, state: State) -> int:
+    """Have the API server store it; bytes of the stored object, its managed fields included."""
+    document = {
+        "apiVersion": "precision.genesis.ai/v1alpha1",
+        "kind": "PrecisionAssignment",
+        "metadata": {"name": "large", "namespace": NAMESPACE},
+        **assignment_to_wire(state),
+    }
+    operator = ("--as", OPERATOR, "--as-group", "system:masters")
+    kubectl("create", "namespace", NAMESPACE)
+    kubectl.wait_for_namespace(NAMESPACE)
+    kubectl("create", "-f", "-", *operator, input=json.dumps(document))
+    path = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{NAMESPACE}/precisionassignments/large"
+    stored = len(kubectl("get", "--raw", path).stdout.encode())
+    kubectl("delete", "precisionassignment", "large", "-n", NAMESPACE, *operator)
+    return stored

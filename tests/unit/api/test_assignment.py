@@ -1,0 +1,157 @@
+"""The operator's record in its object: nothing of it is lost on the wire, and nothing on the wire crashes its reader."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_operator.api.assignment import (
+    VERSION,
+    assignment_to_wire,
+    failing_bytes,
+    fleet_bytes,
+    parse_assignment,
+    state_version,
+)
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State
+from tests.support.views import key, keys
+from tests.support.wires import breaches, json_values, states
+
+FULL = State(
+    generation=412,
+    modes={key("a"): Mode.FP16},
+    enforce=True,
+    members=keys("a", "b"),
+    canary=keys("b"),
+    breached=keys("a"),
+    poisoned=keys("a"),
+    changed={key("a"): 400, key("b"): 411},
+    held=(HeldWorkload(key("b"), "LossNotFinite", 1000.0), HeldWorkload(key("c"), "LossNotFinite", 1000.0)),
+    restarts={key("a"): Restart(2, 1000.5, 900.25)},
+)
+
+
+def wired(state: State) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(assignment_to_wire(state)))
+    return found
+
+
+
+@given(states)
+def test_a_state_survives_the_wire(state: State) -> None:
+    assert parse_assignment(wired(state)) == state
+
+
+def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() -> None:
+    wire = wired(FULL)
+    assert wire.keys() == {"selector", "generation", "default", "modes", "enforce", "deletionPolicy", "deletable", "state"}
+    assert (wire["generation"], wire["default"], wire["modes"], wire["enforce"]) == (412, "fp32", {key("a"): "fp16"}, True)
+    assert wire["deletionPolicy"] == "Hold"
+    assert wire["state"]["version"] == VERSION
+
+
+def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
+    state = State(fallback=None, hold_on_delete=False)
+    wire = wired(state)
+    assert "default" not in wire
+    assert wire["deletionPolicy"] == "Release"
+    assert parse_assignment(wire).assigned(key("a")) is None
+
+
+def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
+    assert wired(FULL)["state"]["workloads"] == {
+        "apps/Deployment": {
+            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z",
+            "b": "411 member canary held=0",
+            "c": "0 held=0",
+        }
+    }
+    assert wired(FULL)["state"]["holds"] == ["LossNotFinite@1970-01-01T00:16:40.000Z"]
+
+
+TOP = [*assignment_to_wire(State()), "default"]
+RECORD = [
+    *("policy", "commands", "settings", "phase", "precision", "transitionId", "stepIndex", "incident", "comparison"),
+    *("conditions", "writer", "workloads", "holds", "failing", "mitigations", "phaseSince", "attempts"),
+]
+LINES = st.text("0123456789 memberhldstaky=@,.-:TZ٣", max_size=40)
+
+
+
+@given(st.dictionaries(st.sampled_from(TOP), json_values, max_size=6), st.dictionaries(st.sampled_from(RECORD), json_values))
+def test_no_object_crashes_the_reader(top: dict[str, object], record: dict[str, object]) -> None:
+    parse_assignment(top)
+    state = parse_assignment({**top, "state": record})
+    assert parse_assignment(wired(state)) == state
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), LINES), st.lists(LINES, max_size=2))
+def test_no_line_of_a_workload_crashes_the_reader(lines: dict[str, str], holds: list[str]) -> None:
+    state = parse_assignment({"state": {"workloads": {"apps/Deployment": lines}, "holds": holds}})
+    assert parse_assignment(wired(state)) == state
+
+
+@pytest.mark.parametrize("line", ["9" * 5000, f"1 restart={'9' * 5000}@", "1 held=" + "9" * 5000, "²", "-1", "1 held="])
+def test_a_number_that_nobody_can_have_written_is_none(line: str) -> None:
+    state = parse_assignment({"state": {"workloads": {"apps/Deployment": {"a": line}}}})
+    assert all(number < 10**18 for number in state.changed.values())
+    assert all(restart.rounds < 10**18 for restart in state.restarts.values())
+
+
+@pytest.mark.parametrize("hold", ["held", "held=", "held=7", "held=x", "held=-1"])
+def test_a_workload_that_was_rolled_back_by_itself_stays_so_whatever_is_written_of_why(hold: str) -> None:
+    state = parse_assignment({"state": {"workloads": {"apps/Deployment": {"a": f"3 {hold}"}}, "holds": ["R@"]}})
+    assert state.held_keys == {key("a")}
+
+
+def test_words_of_a_newer_version_are_left_out() -> None:
+    raw = {"state": {"phase": "Ascending", "workloads": {"apps/Deployment": {"a": "3 member blessed=7"}}}}
+    state = parse_assignment(raw)
+    assert (state.phase, state.members, state.changed) == (Phase.PENDING, keys("a"), {key("a"): 3})
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [({}, VERSION), ({"state": {}}, VERSION), ({"state": {"version": 7}}, 7), ({"state": {"version": "x"}}, VERSION)],
+)
+def test_the_version_says_who_wrote_the_state(body: dict[str, object], version: int) -> None:
+    assert state_version(body) == version
+    assert state_version(wired(FULL)) == VERSION
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase])
+@pytest.mark.parametrize("held", [False, True])
+def test_what_holds_waits_for_a_person(phase: Phase, held: bool) -> None:
+    state = State(phase=phase, held=FULL.held if held else ())
+    assert state.holds is (held or phase in (Phase.ROLLING_BACK, Phase.HELD))
+
+
+@given(breaches)
+def test_a_breach_takes_no_more_than_is_counted_for_it(found: Failing) -> None:
+    one, two = (len(json.dumps(wired(State(failing=(found,) * n)), separators=(",", ":"))) for n in (1, 2))
+    assert two - one == failing_bytes(found)
+
+
+def test_a_fleet_takes_no_more_than_is_counted_for_it() -> None:
+    names = [f"workload-{index:050d}" for index in range(200)]
+    state = State(
+        modes=dict.fromkeys(keys(*names), Mode.FP16),
+        changed=dict.fromkeys(keys(*names), 1234567890),
+        members=keys(*names),
+        breached=keys(*names),
+    )
+    empty = len(json.dumps(wired(State()), separators=(",", ":")))
+    taken = len(json.dumps(wired(state), separators=(",", ":"))) - empty
+    assert taken <= fleet_bytes(keys(*names)) + 100
+    assert fleet_bytes(keys(*names)) <= 1.05 * taken
+
+
+def test_breaches_are_read_only_where_their_signal_is_known() -> None:
+    raw = [{"workload": key("a"), "signal": "overflow", "severity": "P2"}, {"workload": key("a"), "signal": "karma"}]
+    (found,) = parse_assignment({"state": {"failing": raw}}).failing
+    assert (found.key, found.signal, found.severity, found.count) == (key("a"), Signal.OVERFLOW, Severity.P2, 1)
