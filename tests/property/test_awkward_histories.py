@@ -350,3 +350,17 @@ def test_after_a_lost_record_and_the_deletion_of_its_policy_everything_stays_hel
     world.run(2)
     assert held_names(world) == set(world.workloads)
     assert set(world.state.modes.values()) == {Mode.FP32}
+
+
+def test_what_came_back_in_the_old_mode_is_taken_away_again_once_admission_is_certain() -> None:
+    world = promoted()
+    world.lagging = True
+    answer(world, "abort")
+    until(world, lambda w: w.restarts["literal"] == 2, passes=40)
+    assert "literal" not in world.really_in(Mode.FP32)
+    world.run(10)
+    assert (world.restarts["literal"], world.state.phase) == (2, Phase.ROLLING_BACK)
+    world.catch_up()
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=6)
+    assert world.really_in(Mode.FP32) == set(world.workloads)
+    assert world.restarts["literal"] == 3

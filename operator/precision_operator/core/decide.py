@@ -97,7 +97,8 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
     outcome = replace(outcome, state=assign(facts, before, outcome.state))
     for _ in range(2):
         state = outcome.state
-        planner = Planner(facts.evaluation, state.generation, state.changed, facts.now)
+        certain = facts.observation.admission.enforced is True
+        planner = Planner(facts.evaluation, state.generation, state.changed, facts.now, certain)
         slots, urgent = facts.observation.restart_slots, _is_urgent(facts, state)
         plan = planner.plan(outcome.desired, _going_on(facts, outcome), slots=slots, urgent=urgent)
         if not any(_outranked(action, state.generation) for action in plan.actions):

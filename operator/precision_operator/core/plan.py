@@ -89,6 +89,8 @@ class Planner:
     changed: Mapping[str, int]
     """Workload → the generation of its last change of mode."""
     now: float
+    certain: bool = True
+    """New pods do get the assigned mode: only then is it worth to take away what came back in another one."""
 
     def plan(
         self, wanted: Iterable[Desired], restarts: Mapping[str, Restart], *, slots: int, urgent: bool = False
@@ -171,7 +173,7 @@ class Planner:
         if not replacements:
             return known, old_enough
         # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
-        again = desired.delivery is Delivery.RESTART and known.rounds < ROUNDS
+        again = desired.delivery is Delivery.RESTART and known.rounds < ROUNDS and self.certain
         if again and self.now - known.since >= ROUND_SECONDS:
             return Restart(known.rounds + 1, self.now, newest), pods
         return known, [pod for pod in pods if pod.created_at <= known.newest]

@@ -37,7 +37,10 @@ RETRY_AFTER_LIMIT_SECONDS = 60.0
 """A proxy that says "in an hour" must not stop a rollback for an hour."""
 
 MESSAGE_LIMIT = 500
-"""Characters of an error's message: some answers quote the whole object."""
+"""Characters that are kept of an answer's message: some quote the whole object."""
+
+CONNECT_SECONDS = 2.0
+"""How long a dry run waits for a connection: an API server that is gone does not refuse one, it says nothing."""
 
 RequestHook = Callable[[str, str, str], None]
 """Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
@@ -66,6 +69,7 @@ class KubeClient:
         self._configuration = configuration
         self._api = ApiClient(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._on_request = on_request
         self._headers = {"User-Agent": f"{program}/{__version__}"}
 
@@ -129,12 +133,21 @@ class KubeClient:
         await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=_unread)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        dry_run: bool = False,
+        grace: int = -1,
     ) -> None:
-        """DELETE; raises NotFound where it is gone already, Conflict where the name is another object's by now."""
+        """DELETE; raises NotFound where it is gone already, Conflict where it is not the object that is meant."""
         options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        preconditions: JsonObject = {"uid": uid, "resourceVersion": resource_version}
+        if uid or resource_version:
+            options["preconditions"] = {name: value for name, value in preconditions.items() if value}
         if grace >= 0:
             options["gracePeriodSeconds"] = grace
         verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
@@ -152,7 +165,7 @@ class KubeClient:
         base = server or str(self._configuration.host)
         try:
             async with aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context, force_close=True), timeout=self._timeout
+                connector=aiohttp.TCPConnector(ssl=context, force_close=True), timeout=self._timeout_anew
             ) as session:
                 answer = await session.patch(
                     f"{base}{path}",
@@ -162,7 +175,7 @@ class KubeClient:
                 )
                 raw, status = await answer.read(), answer.status
         except TimeoutError as error:
-            raise Unavailable(f"PATCH {base}{path}: no answer within {self._timeout.total} s") from error
+            raise Unavailable(f"PATCH {base}{path}: no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"PATCH {base}{path}: {type(error).__name__}: {error}") from error
         parsed = _parse(raw)
@@ -267,7 +280,7 @@ def _parse(raw: bytes) -> JsonObject | None:
     """The answer as an object; None where it is not one (a proxy's page, a cut stream)."""
     try:
         answer = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
 
@@ -298,7 +311,8 @@ def _names_fields(status: JsonObject) -> bool:
 def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
     """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
     body = answer or {}
-    message = f"{what}: {status} {body.get('reason', '')}: {body.get('message', '')}".rstrip(" :")[:MESSAGE_LIMIT]
+    said = str(body.get("message", ""))[:MESSAGE_LIMIT]
+    message = f"{what}: {status} {body.get('reason', '')}: {said}".rstrip(" :")
     if status == 404:
         return NotFound(message, status=status)
     if status == 409:

@@ -96,17 +96,27 @@ class FakeKube:
         self.put(resource, patched)
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        dry_run: bool = False,
+        grace: int = -1,
     ) -> None:
         """See the port; the grace passes at once."""
         key = (resource.plural, namespace, name)
         if not dry_run:
             self._write("delete", key)
-        found = _object(self._find(key)["metadata"])["uid"]
-        if uid and found != uid:
-            raise Conflict(
-                f"the UID in the precondition ({uid}) does not match the UID in record ({found})", status=409
-            )
+        found = _object(self._find(key)["metadata"])
+        for what, wanted, there in (("UID", uid, "uid"), ("ResourceVersion", resource_version, "resourceVersion")):
+            if wanted and found[there] != wanted:
+                raise Conflict(
+                    f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found[there]})",
+                    status=409,
+                )
         if not dry_run:
             del self.objects[key]
 

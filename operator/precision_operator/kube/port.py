@@ -88,12 +88,21 @@ class KubeApi(Protocol):
         ...
 
     async def delete(
-        self, resource: Resource, namespace: str, name: str, *, uid: str = "", dry_run: bool = False, grace: int = -1
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        dry_run: bool = False,
+        grace: int = -1,
     ) -> None:
         """Delete it; NotFound where it is gone already.
 
         Args:
             uid: of the object that is meant: Conflict where another has its name by now.
+            resource_version: of the object as it was read: Conflict where it changed since.
             dry_run: the server judges, and deletes nothing.
             grace: seconds until it is killed; below 0: what the object says itself.
         """

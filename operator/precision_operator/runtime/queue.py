@@ -78,10 +78,10 @@ class WorkQueue(Generic[K]):
         self._failures.pop(key, None)
 
     def drop(self, key: K) -> None:
-        """The key is gone: forget every add, delay and failure of it. A worker that has it still calls ``done``."""
-        for lane in self._ready.values():
-            lane.pop(key, None)
-        self._again.pop(key, None)
+        """The key is gone: forget its delays and failures. A worker that has it still calls ``done``.
+
+        Adds that came meanwhile stay: they may say that it is back.
+        """
         self._delayed.pop(key, None)
         self._failures.pop(key, None)
 

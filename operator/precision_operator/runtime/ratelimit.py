@@ -75,8 +75,10 @@ class RateLimiter:
             self._grant()
             raise
 
-    def _free(self) -> None:
+    def _free(self, *, unused: bool = False) -> None:
         self._in_flight -= 1
+        if unused:
+            self._tokens += 1.0
         self._grant()
 
     def paused_seconds(self, group: str) -> float:
@@ -136,8 +138,12 @@ class _Slot(AbstractAsyncContextManager[None]):
         self._group = group
 
     async def __aenter__(self) -> None:
-        await self._limiter._wait_out(self._group)
-        await self._limiter._take(self._emergency)
+        while True:
+            await self._limiter._wait_out(self._group)
+            await self._limiter._take(self._emergency)
+            if self._limiter.paused_seconds(self._group) <= _ROUNDING:
+                return
+            self._limiter._free(unused=True)  # the pause began while this one waited for its turn
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

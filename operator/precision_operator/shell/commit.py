@@ -1,10 +1,12 @@
 """The commit: the whole record in one compare-and-swap; and the summary, which only changes what changed."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, summary_to_wire
+from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, KubeApi
 from precision_operator.shell.inventory import PolicyKey
@@ -57,6 +59,19 @@ async def commit(api: KubeApi, key: PolicyKey, body: JsonObject | None, before: 
     except NotFound as error:
         raise Conflict(f"{error}; it was deleted since it was read", status=409) from error
     return True
+
+
+async def remove(api: KubeApi, key: PolicyKey, body: JsonObject) -> None:
+    """Delete the assignment as it was read.
+
+    Raises:
+        Conflict: it changed since: gather again.
+        KubeError: as the API server answered.
+    """
+    metadata = mapping(body.get("metadata"))
+    uid, version = text(metadata.get("uid")), text(metadata.get("resourceVersion"))
+    with suppress(NotFound):
+        await api.delete(ASSIGNMENTS, key.namespace, key.name, uid=uid, resource_version=version)
 
 
 async def write_summary(api: KubeApi, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:

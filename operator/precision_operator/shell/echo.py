@@ -58,37 +58,42 @@ class Echoes:
         self._clock = clock
         self._servers: tuple[float, tuple[str, ...]] = (-SERVERS_FRESH_SECONDS, ())
 
-    async def ask(self, key: PolicyKey, *, generation: int) -> Echo:
-        """Ask every API server until it knows at least ``generation``, or patience ends."""
+    async def ask(self, key: PolicyKey, *, generation: int, awaited: bool = True) -> Echo:
+        """Ask every API server whether it knows at least ``generation``.
+
+        ``awaited``: the generation is new, so each is asked until it knows it, or patience ends; else once.
+        """
         servers = await self._known_servers()
+        asked = (self._until(key, generation, server, awaited=awaited) for server in servers)
         try:
             if servers:
-                answers = await asyncio.gather(*(self._until(key, generation, server) for server in servers))
-                return answers[-1] if all(a.confirmed for a in answers) else next(a for a in answers if not a.confirmed)
+                answers = await asyncio.gather(*asked)
+                return next((answer for answer in answers if not answer.confirmed), answers[-1])
         except Unavailable as error:
             # Endpoints that cannot be reached from here: only the configured address can be asked.
             _LOG.info("API servers cannot be asked one by one: %s", error, extra={"policy": key.name})
             self._servers = (self._clock.monotonic(), ())
-        return await self._behind_a_balancer(key, generation)
+        return await self._behind_a_balancer(key, generation, awaited=awaited)
 
-    async def _behind_a_balancer(self, key: PolicyKey, generation: int) -> Echo:
-        answer = Echo(_UNANSWERED)
+    async def _behind_a_balancer(self, key: PolicyKey, generation: int, *, awaited: bool) -> Echo:
+        answer = Echo(Admission())
         for _ in range(UNKNOWN_SERVERS):
             try:
-                answer = await self._until(key, generation, "")
+                answer = await self._until(key, generation, "", awaited=awaited)
             except Unavailable as error:
                 return Echo(Admission(None, error.reason, str(error)))
             if not answer.confirmed:
                 return answer
-        await self._clock.sleep(SETTLE_SECONDS)
+        if awaited:
+            await self._clock.sleep(SETTLE_SECONDS)
         return answer
 
     async def without_policy(self) -> Echo:
-        """After a policy's deletion there is nothing to ask: what was committed has had its time then."""
+        """After a policy's deletion there is nothing to ask: what was committed has had its time after this."""
         await self._clock.sleep(SETTLE_SECONDS)
         return Echo(_ENFORCING)
 
-    async def _until(self, key: PolicyKey, generation: int, server: str) -> Echo:
+    async def _until(self, key: PolicyKey, generation: int, server: str, *, awaited: bool) -> Echo:
         """One API server's answer.
 
         Raises:
@@ -97,7 +102,7 @@ class Echoes:
         began, attempt = self._clock.monotonic(), 0
         while True:
             answer = await self._once(key, generation, server)
-            if answer.confirmed or self._clock.monotonic() - began >= PATIENCE_SECONDS:
+            if answer.confirmed or not awaited or self._clock.monotonic() - began >= PATIENCE_SECONDS:
                 return answer
             await self._clock.sleep(PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS) - 1)])
             attempt += 1
@@ -132,7 +137,6 @@ class Echoes:
 
 
 _ENFORCING = Admission(True, "Enforcing", "every API server gives new pods the mode that is assigned")
-_UNANSWERED = Admission(None, "AdmissionNotConfirmed", "no API server was asked")
 
 
 def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) -> Admission:
@@ -143,11 +147,12 @@ def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) ->
             "installed, not served by this version of Kubernetes, or it was started a moment ago"
         )
         return Admission(False, "NotEnforcing", text)
-    said, _, rest = echoed.partition("/")
+    given, _, rest = echoed.partition("/")
     assignment, _, number = rest.partition("/")
     known = generation_text(number)
-    if said != nonce or assignment != name or known is None:
-        return Admission(False, "NotEnforcing", f"{where} answers {echoed[:80]!r}, which is not what was asked")
+    if given != nonce or assignment != name or known is None:
+        text = f"{where} gives an answer to another question: something else writes {ECHO} on the policy"
+        return Admission(False, "NotEnforcing", text)
     if known < generation:
         text = f"admission at {where} knows generation {known} of the assignment, and {generation} is committed"
         return Admission(False, "AdmissionBehind", text)

@@ -1,17 +1,18 @@
 """What is known of admission, policy by policy: asked anew in time, before anything depends on it."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError
-from precision_operator.kube.port import PODS, KubeApi
+from precision_operator.kube.port import PODS, JsonObject, KubeApi
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.echo import Echo, Echoes
 from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import Inventory, PolicyKey
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,8 +29,14 @@ class _Known:
     at: float
     generation: int = 0
     """The highest that every API server has echoed."""
+    lasting: bool = False
+    """There is no policy that could be asked about again."""
+    awaited: int = 0
+    """The highest that was waited for."""
     listed: int = 0
     """The generation after whose echo the pods were listed."""
+    slipped: frozenset[str] = frozenset()
+    """Uids of pods that gave a reason to doubt."""
 
 
 class Enforcement:
@@ -55,14 +62,21 @@ class Enforcement:
         known = self._known.get(key)
         if known is None or not known.admission.enforced or known.generation < generation:
             return False
-        return self._clock.monotonic() - known.at < FRESH_SECONDS
+        return known.lasting or self._clock.monotonic() - known.at < FRESH_SECONDS
 
-    def doubt(self, key: PolicyKey) -> None:
-        """A pod came in a mode that was not assigned to it: ask again before anything depends on it."""
+    def settled(self, key: PolicyKey, generation: int) -> bool:
+        """The same, and the pods were listed since: none that admission missed is missing here."""
+        return self.confirmed(key, generation) and self._known[key].listed >= generation
+
+    def doubt(self, key: PolicyKey, pods: frozenset[str]) -> None:
+        """Pods came in a mode that was not assigned to them: ask again before anything depends on it, once for each."""
         known = self._known.get(key)
-        if known is not None:
-            known.at = -FRESH_SECONDS
-            known.generation = known.listed = 0
+        if known is None or pods <= known.slipped:
+            return
+        known.at = self._clock.monotonic() - FRESH_SECONDS
+        known.generation = known.listed = 0
+        known.lasting = False
+        known.slipped = pods
 
     def forget(self, key: PolicyKey) -> None:
         """The policy and its assignment are gone."""
@@ -79,7 +93,9 @@ class Enforcement:
 
     async def ask(self, key: PolicyKey, *, generation: int) -> Echo:
         """Ask every API server now, and compare what is installed with what we ship."""
-        echo = await self._echoes.ask(key, generation=generation)
+        known = self._known.get(key)
+        awaited = known is None or known.awaited < generation
+        echo = await self._echoes.ask(key, generation=generation, awaited=awaited)
         if echo.confirmed:
             differs = await self._installed.differs()
             echo = Echo(differs, echo.policy) if differs is not None else echo
@@ -91,33 +107,35 @@ class Enforcement:
 
         What was created before the echo may have the mode before, and the watch may be late with it.
         """
-        if deleted:
-            self._note(key, await self._echoes.without_policy(), state.generation)
-        else:
+        if not deleted:
             await self.ask(key, generation=state.generation)
-        known = self._known[key]
-        if not self.confirmed(key, state.generation) or known.listed >= state.generation:
+        elif not self.confirmed(key, state.generation):
+            self._note(key, await self._echoes.without_policy(), state.generation, lasting=True)
+        if self.settled(key, state.generation) or not self.confirmed(key, state.generation):
             return False
-        known.listed = state.generation
-        return await self._list_pods(key, state.selector)
+        return await self._list_pods(key, state)
 
-    async def _list_pods(self, key: PolicyKey, selector: Selector) -> bool:
+    async def _list_pods(self, key: PolicyKey, state: State) -> bool:
         try:
-            pods = await self._api.list(PODS, key.namespace, label_selector=selector.query)
+            with self._inventory.pods_going() as gone:
+                pods = await self._list(key, state.selector)
         except KubeError as error:
             _LOG.warning("pods cannot be listed: %s", error, extra={"reason": error.reason, "policy": key.name})
-            self._known[key].listed = 0
             return False
-        changed = False
-        for body in pods:
-            changed |= key in self._inventory.observe(Kind.PODS, body, deleted=False)
-        return changed
+        self._known[key].listed = state.generation
+        return key in self._inventory.add_pods(pods, gone=gone)
 
-    def _note(self, key: PolicyKey, echo: Echo, generation: int) -> None:
+    async def _list(self, key: PolicyKey, selector: Selector) -> Sequence[JsonObject]:
+        """An empty selector selects nothing here, and everything there."""
+        return await self._api.list(PODS, key.namespace, label_selector=selector.query) if not selector.empty else ()
+
+    def _note(self, key: PolicyKey, echo: Echo, generation: int, *, lasting: bool = False) -> None:
         before = self._known.get(key)
-        confirmed = generation if echo.confirmed else 0
-        listed = before.listed if before is not None else 0
-        self._known[key] = _Known(echo.admission, self._clock.monotonic(), confirmed, listed)
+        known = _Known(echo.admission, self._clock.monotonic(), generation if echo.confirmed else 0, lasting)
+        if before is not None:
+            known.listed, known.slipped = before.listed, before.slipped
+        known.awaited = max(generation, before.awaited if before is not None else 0)
+        self._known[key] = known
         if before is None or before.admission.reason != echo.admission.reason:
             level = logging.INFO if echo.confirmed else logging.WARNING
             extra = {"reason": echo.admission.reason, "policy": key.name}

@@ -8,7 +8,7 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import HURRY_SECONDS
-from precision_operator.core.model import Admission, Evaluation, Observation, WorkloadView
+from precision_operator.core.model import Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
@@ -76,8 +76,7 @@ class Gatherer:
         admission = await self._admission(key, policy, state)
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
-        if _slipped(key.name, state, workloads):
-            self._enforcement.doubt(key)
+        self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -119,8 +118,6 @@ class Gatherer:
 
     def _owner(self, key: PolicyKey, uid: str) -> PolicyKey:
         """The oldest of the policies that select a workload; by uid among those of the same second."""
-        if self._inventory.keys_in(key.namespace) <= {key}:
-            return key
         return min(self._inventory.rivals(key.namespace, uid) | {key}, key=self._inventory.age)
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
@@ -149,19 +146,25 @@ class Gatherer:
         self._restarts.forget(key)
 
 
-def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> bool:
-    """A pod was created since its workload's mode changed, and admission gave it another: it was not enforcing then."""
-    if not state.enforce:
-        return False
-    for workload in workloads:
-        mode, since = state.assigned(workload.key), state.changed.get(workload.key, 0)
-        restart = state.restarts.get(workload.key)
-        for pod in workload.pods:
-            new = restart is not None and pod.created_at > restart.newest
-            given = max((generation for assignment, generation in pod.admitted if assignment == name), default=-1)
-            if new and given < since and pod.started_mode is not mode:
-                return True
-    return False
+def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> frozenset[str]:
+    """Uids of pods that admission gave another mode than their workload's: it was not enforcing when they were made.
+
+    Only pods that replace those that were taken away: of any other it is not known when it was asked for.
+    """
+    if not state.enforce or not state.restarts:
+        return frozenset()
+    return frozenset(
+        pod.uid
+        for workload in workloads
+        if (restart := state.restarts.get(workload.key)) is not None
+        for pod in workload.pods
+        if pod.created_at > restart.newest and not _as_assigned(pod, name, state, workload.key)
+    )
+
+
+def _as_assigned(pod: PodView, name: str, state: State, key: str) -> bool:
+    given = max((generation for assignment, generation in pod.admitted if assignment == name), default=-1)
+    return given >= state.changed.get(key, 0) or pod.started_mode is state.assigned(key)
 
 
 def plan_of(policy: Policy) -> EvaluationPlan:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from itertools import chain
 
 import yaml
 
@@ -15,6 +16,10 @@ from precision_operator.kube.port import JsonObject, KubeApi, Resource
 from precision_operator.runtime.clock import Clock
 
 FRESH_SECONDS = 60.0
+"""How long it is believed that everything is as shipped."""
+
+RETRY_SECONDS = 5.0
+"""How soon is compared again where something is not."""
 
 GROUP = "admissionregistration.k8s.io"
 _PLURALS = {
@@ -24,6 +29,9 @@ _PLURALS = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 _VERSIONS = ("v1", "v1beta1")
+
+_DEFAULTS: Mapping[str, object] = {"failurePolicy": "Fail", "matchPolicy": "Equivalent", "scope": "*"}
+"""What the API server writes into a spec that leaves it open, beside empty values."""
 
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
 _SHIPPED_NAMESPACE = "precision-system"
@@ -58,17 +66,15 @@ class InstalledPolicies:
         self._clock = clock
         self._namespace = namespace
         self._ours = tuple(ours) if ours is not None else shipped()
-        self._known: tuple[float, Admission | None] = (-FRESH_SECONDS, None)
+        self._known: Admission | None = None
+        self._until = -FRESH_SECONDS
 
     async def differs(self) -> Admission | None:
         """What is not as shipped; None: everything is."""
-        at, known = self._known
-        now = self._clock.monotonic()
-        if now - at < FRESH_SECONDS:
-            return known
-        found = await self._compare()
-        self._known = (now if found is None else now - FRESH_SECONDS, found)
-        return found
+        if self._clock.monotonic() >= self._until:
+            self._known = await self._compare()
+            self._until = self._clock.monotonic() + (FRESH_SECONDS if self._known is None else RETRY_SECONDS)
+        return self._known
 
     async def _compare(self) -> Admission | None:
         for ours in self._ours:
@@ -105,11 +111,12 @@ class InstalledPolicies:
 
 
 def difference(ours: object, installed: object, path: str = "spec") -> str | None:
-    """The path of the first field of ours that is not so; fields that the API server fills in are passed over."""
+    """The path of the first field that is not so; what the API server fills in itself is passed over."""
     if isinstance(ours, dict):
         there = mapping(installed)
+        added = (f"{path}.{key}" for key, value in there.items() if key not in ours and not _filled_in(key, value))
         found = (difference(value, there.get(key), f"{path}.{key}") for key, value in ours.items())
-        return next((where for where in found if where is not None), None)
+        return next((where for where in chain(found, added) if where is not None), None)
     if isinstance(ours, list):
         there_list = sequence(installed)
         if len(there_list) != len(ours):
@@ -118,3 +125,7 @@ def difference(ours: object, installed: object, path: str = "spec") -> str | Non
         found = (difference(mine, theirs, f"{path}[{index}]") for index, (mine, theirs) in pairs)
         return next((where for where in found if where is not None), None)
     return None if ours == installed else path
+
+
+def _filled_in(key: str, value: object) -> bool:
+    return not value or _DEFAULTS.get(key) == value

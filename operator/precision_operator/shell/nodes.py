@@ -39,5 +39,6 @@ class LabelledNodes:
             )
             found = ()
         names = tuple(sorted(text(mapping(body.get("metadata")).get("name")) for body in found))
+        self._known = {label: known for label, known in self._known.items() if now - known[0] < FRESH_SECONDS}
         self._known[label] = (now, names)
         return names

@@ -19,7 +19,7 @@ from precision_operator.observability.metrics import Metrics
 from precision_operator.report.incident import Pass as Seen
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.act import Actor
-from precision_operator.shell.commit import commit, write_summary
+from precision_operator.shell.commit import commit, remove, write_summary
 from precision_operator.shell.echo import moved_on
 from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.gather import Gatherer
@@ -81,9 +81,9 @@ class Reconciler:
             KubeError: the API server did not answer as it should.
         """
         body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
-        if body is None and self._reporter is not None:
-            self._reporter.gone(key)
         if body is None and record is None:
+            if self._reporter is not None:
+                self._reporter.gone(key)
             self._gatherer.forget(key)
             self._metrics.forget_policy(key.namespace, key.name)
             return None
@@ -96,7 +96,10 @@ class Reconciler:
         if decision.promotes and body is not None:
             await self._confirm(key, body, before)
         # The commit comes first: a stale leader loses here, before it has touched anything.
-        committed = not _deletes(decision) and await commit(self._api, key, record, before, decision.state)
+        if _deletes(decision) and record is not None:
+            await remove(self._api, key, record)
+            return Pass(0.0)
+        committed = await commit(self._api, key, record, before, decision.state)
         if committed:
             self._report(policy, before, decision.state)
             self._report_escalations(policy, before, decision)
@@ -104,14 +107,11 @@ class Reconciler:
         acted = await self._actor.act(policy, decision.state, decision.actions, emergency=_emergency(decision.state))
         failures = list(acted.failures)
         if body is not None:
-            failures += await self._summarize(key, body, decision)
-            self._metrics.policy_state(
-                key.namespace, key.name, phase=decision.state.phase, precision=decision.state.precision or ""
-            )
-            self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
-            for listener in (self._reporter, self._investigator):
-                if listener is not None:
-                    listener.observe(Seen(policy, before, observation, decision, now))
+            failures += await self._show(key, body, decision)
+        # After the policy's deletion too: an incident is followed until its rollback is over.
+        for listener in (self._reporter, self._investigator):
+            if listener is not None:
+                listener.observe(Seen(policy, before, observation, decision, now))
         # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
         elapsed_seconds = self._clock.monotonic() - decided_at
         # The first commit is what admission can be asked about.
@@ -137,7 +137,11 @@ class Reconciler:
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
 
-    async def _summarize(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
+    async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
+        """Metrics, and the summary in the policy's status."""
+        state = decision.state
+        self._metrics.policy_state(key.namespace, key.name, phase=state.phase, precision=state.precision or "")
+        self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
         try:
             await write_summary(self._api, key, body, decision.summary)
         except NotFound:

@@ -12,6 +12,9 @@ from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 
 log = logging.getLogger(__name__)
 
+AT_ONCE = 500
+"""Watch news that are taken in at one turn of the loop: a list of a whole cluster must not stop everything else."""
+
 
 class Sink(Protocol):
     """Where watch news goes. Calls are quick and never raise."""
@@ -98,14 +101,17 @@ class Handover:
         self._called = True
         try:
             self._loop.call_soon_threadsafe(self._take)
-        except RuntimeError:  # our loop is closed: nobody is left to tell
+        except RuntimeError:  # our loop is closed
             log.debug("watch news after the end")
 
     def _take(self) -> None:
         # First: whoever appends from here on calls again, though this may take what it appended.
         self._called = False
-        for _ in range(len(self._waiting)):
+        for _ in range(min(len(self._waiting), AT_ONCE)):
             try:
                 self._waiting.popleft()()
             except Exception:
                 log.exception("watch news could not be taken in")
+        if self._waiting:
+            self._called = True
+            self._loop.call_soon(self._take)

@@ -14,7 +14,7 @@ from precision_operator.core.model import PodView, Request, WorkloadView
 from precision_operator.workloads.identity import workload_key
 
 REQUEST_CHARACTERS = 1024
-"""A longer request was not written by us: it is not parsed, however deep it goes."""
+"""A longer request was not written by us: it is neither parsed nor kept."""
 
 ADMITTED_CHARACTERS = 2048
 """A longer record was not written by admission."""
@@ -41,14 +41,10 @@ class PodRecord:
     finished: bool
     """It has ended for good (evicted, for one) and only its object is left."""
 
-
-@dataclass(frozen=True, slots=True)
-class EnvEntry:
-    """One env entry of ours in a container, as it stands."""
-
-    name: str
-    raw: str
-    """The whole entry as compact JSON."""
+    @property
+    def counts(self) -> bool:
+        """It is somebody's pod, and alive."""
+        return bool(self.controller) and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,8 @@ class ContainerSlot:
     field: str
     """``containers`` or ``initContainers``."""
     env_from: bool
-    entries: tuple[EnvEntry, ...] = ()
+    entries: Mapping[str, Mapping[str, object]]
+    """The env entries of ours, by name; of several the last, which is the one that counts."""
 
 
 class Source(StrEnum):
@@ -87,7 +84,7 @@ def parse_request(raw: str | None) -> Request | None:
         return None
     try:
         body = mapping(json.loads(raw))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     mode = parse_mode(text(body.get("mode")))
     generation = believed(body.get("generation"))
@@ -141,12 +138,8 @@ def slots_of(spec: Mapping[str, object]) -> tuple[ContainerSlot, ...]:
     """The containers that name our environment, or may be given it by envFrom."""
     slots = []
     for field, container in containers_of(spec):
-        env = sequence(container.get("env"))
-        entries = tuple(
-            EnvEntry(text(mapping(entry).get("name")), json.dumps(entry, separators=(",", ":")))
-            for entry in env
-            if mapping(entry).get("name") in (ENABLE_ENV, MODE_ENV)
-        )
+        env = map(mapping, sequence(container.get("env")))
+        entries = {text(entry.get("name")): entry for entry in env if entry.get("name") in (ENABLE_ENV, MODE_ENV)}
         env_from = bool(sequence(container.get("envFrom")))
         if entries or env_from:
             slots.append(ContainerSlot(field, env_from, entries))
@@ -165,13 +158,12 @@ class Environment:
 
 def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], *, hot: bool) -> Environment:
     """The mode that containers start in without a request. Several containers: the least safe one counts."""
-    named = any(entry.name == ENABLE_ENV for slot in slots for entry in slot.entries)
+    named = any(ENABLE_ENV in slot.entries for slot in slots)
     # Where the variable is named nowhere, it can only come from an envFrom; the write overrides exactly these.
     inherited = not named and any(slot.env_from and slot.field == "containers" for slot in slots)
     mode, movable, unknown = Mode.FP32, inherited, inherited
     for slot in slots:
-        last = {entry.name: mapping(json.loads(entry.raw)) for entry in slot.entries}
-        enable = last.get(ENABLE_ENV)
+        enable = slot.entries.get(ENABLE_ENV)
         if enable is None:
             continue
         source = source_of(enable)
@@ -179,7 +171,7 @@ def environment(slots: Sequence[ContainerSlot], annotations: Mapping[str, str], 
         expanded = source is Source.LITERAL and "$(" in text(enable.get("value"))
         unknown = unknown or ((source is Source.REFERENCE or expanded) and slot.field == "containers")
         if slot.field == "containers" and _value(enable, annotations).strip().lower() in TRUE_SPELLINGS:
-            meant = parse_mode(_value(last.get(MODE_ENV, {}), annotations)) or Mode.FP16
+            meant = parse_mode(_value(slot.entries.get(MODE_ENV, {}), annotations)) or Mode.FP16
             mode = meant if is_safer(mode, meant) else mode
     # Nothing is less safe than FP16: with one container in it, what the others are does not matter.
     return Environment(None if unknown and mode is not Mode.FP16 else mode, movable)
@@ -246,7 +238,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         pool=intern(",".join(f"{k}={v}" for k, v in sorted(strings(spec.get("nodeSelector")).items()))),
         hot=hot,
         has_annotations=bool(annotations),
-        request_raw=raw,
+        request_raw=raw[: REQUEST_CHARACTERS + 1] if raw is not None else None,
         request=parse_request(raw),
         admitted=parse_admitted(annotations.get(ADMITTED)),
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,

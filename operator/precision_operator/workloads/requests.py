@@ -11,6 +11,7 @@ from precision_operator.contract import CHECKPOINT, ENABLE, GROWTH_INTERVAL, LOS
 from precision_operator.core.actions import RequestPod
 from precision_operator.errors import PreconditionFailed
 from precision_operator.kube.port import JsonObject, Operation
+from precision_operator.workloads.reading import REQUEST_CHARACTERS
 
 _ANNOTATIONS = "/metadata/annotations"
 
@@ -35,7 +36,9 @@ def request_pod(action: RequestPod) -> list[Operation]:
     }
     if pod.request_raw == values[REQUEST]:
         return []
-    if pod.has_annotations:
+    if pod.request_raw is not None and len(pod.request_raw) > REQUEST_CHARACTERS:
+        guard = []  # none of ours, and only its beginning is known
+    elif pod.has_annotations:
         guard = [Operation("test", _pointer(REQUEST), pod.request_raw)]
     else:  # make the map, and notice when somebody made it meanwhile
         guard = [Operation("test", _ANNOTATIONS), Operation("add", _ANNOTATIONS, {})]

@@ -68,17 +68,28 @@ async def test_backoff_doubles_up_to_its_limit_and_forget_resets_it() -> None:
     assert queue.backoff("a") == 0.1
 
 
-async def test_a_dropped_key_never_comes_back() -> None:
+async def test_a_dropped_key_does_not_come_back_by_itself() -> None:
     clock = ManualClock()
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add("a")
     key = await queue.get()
-    queue.add("a")
     queue.add_after("a", 1)
+    queue.backoff("a")
     queue.drop("a")
     queue.done(key)
     await clock.advance(5)
     assert queue.depth == 0
+    assert queue.backoff("a") == 0.1
+
+
+async def test_a_dropped_key_that_was_added_meanwhile_is_taken_again() -> None:
+    queue: WorkQueue[str] = WorkQueue(ManualClock())
+    queue.add("a")
+    key = await queue.get()
+    queue.add("a")
+    queue.drop("a")
+    queue.done(key)
+    assert await queue.get() == "a"
 
 
 async def test_a_cancelled_get_loses_no_key() -> None:

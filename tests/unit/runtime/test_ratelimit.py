@@ -19,9 +19,9 @@ class Writers:
             self.leave.set()
         self.tasks: list[asyncio.Task[None]] = []
 
-    def start(self, name: str, *, emergency: bool = False) -> "asyncio.Task[None]":
+    def start(self, name: str, *, emergency: bool = False, group: str = "") -> "asyncio.Task[None]":
         async def write() -> None:
-            async with self.limiter.slot(emergency):
+            async with self.limiter.slot(emergency, group):
                 self.got.append(name)
                 await self.leave.wait()
 
@@ -91,17 +91,65 @@ async def test_a_cancelled_waiter_leaves_no_hole() -> None:
     assert limiter.in_flight == 0
 
 
-async def test_pause_holds_both_lanes() -> None:
+async def test_a_pause_holds_both_lanes_of_its_group_and_no_other() -> None:
     clock = ManualClock()
     limiter = RateLimiter(10, 10, clock)
     writers = Writers(limiter)
-    limiter.pause(2.0)
-    writers.start("n")
-    writers.start("e", emergency=True)
+    limiter.pause(2.0, "busy")
+    writers.start("n", group="busy")
+    writers.start("e", emergency=True, group="busy")
+    writers.start("other", group="quiet")
     await clock.advance(1.9)
-    assert writers.got == []
+    assert writers.got == ["other"]
+    assert limiter.paused_seconds("busy") == pytest.approx(0.1)
+    assert limiter.paused_seconds("quiet") == 0
     await clock.advance(0.2)
-    assert writers.got == ["e", "n"]
+    assert sorted(writers.got[1:]) == ["e", "n"]
+
+
+async def test_a_pause_holds_those_too_that_waited_for_their_turn_when_it_began() -> None:
+    clock = ManualClock()
+    limiter = RateLimiter(10, 1, clock)
+    writers = Writers(limiter, keep=True)
+    for name in ("first", "second", "third"):
+        writers.start(name, group="busy")
+    await settle()
+    assert writers.got == ["first"]
+    limiter.pause(2.0, "busy")
+    writers.start("other", group="quiet")
+    writers.leave.set()
+    await clock.advance(1.9)
+    assert writers.got == ["first", "other"]
+    await clock.advance(0.2)
+    assert writers.got == ["first", "other", "second", "third"]
+    assert limiter.in_flight == 0
+
+
+async def test_a_turn_that_a_pause_takes_away_costs_no_token() -> None:
+    clock = ManualClock()
+    limiter = RateLimiter(5, 1, clock)
+    writers = Writers(limiter, keep=True)
+    for number in range(4):
+        writers.start(f"paused-{number}", group="busy")
+    await settle()
+    limiter.pause(60.0, "busy")
+    writers.leave.set()
+    await settle()
+    for number in range(5):
+        writers.start(f"n{number}")
+    await settle()
+    assert writers.got == ["paused-0", "n0", "n1", "n2", "n3"]
+
+
+async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    clock = ManualClock()
+    limiter = RateLimiter(10, 1, clock)
+    limiter.pause(5.0, "busy")
+    limiter.pause(1.0, "busy")
+    assert limiter.paused_seconds("busy") == 5.0
+    await clock.advance(6.0)
+    limiter.pause(1.0, "another")
+    assert list(limiter._paused_until) == ["another"], "what is over is forgotten"
 
 
 @pytest.mark.parametrize(("rate", "cap"), [(0, 1), (-1, 1), (1, 0)])

@@ -2,45 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from precision_operator.api.modes import Mode
-from precision_operator.core.actions import RequestPod, Restore, WriteTemplate
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
+from tests.support.views import pod, workload
 from tests.unit.runtime.manual_clock import ManualClock
 
 
-def write(name: str) -> WriteTemplate:
-    return WriteTemplate(WorkloadView("ns", name, f"uid-{name}"), Mode.FP32, 3, None)
+def request(name: str) -> RequestPod:
+    return RequestPod(workload(), pod(name), Mode.FP32, 3)
 
 
 async def test_a_write_is_asked_for_again_once_the_watch_has_had_its_time() -> None:
     clock = ManualClock()
     expectations = Expectations(clock)
-    assert expectations.fresh(write("a"))
-    expectations.wrote(write("a"))
-    assert not expectations.fresh(write("a"))
-    assert expectations.fresh(write("b"))
-    assert expectations.restarting() == {"uid-a"}
+    assert expectations.fresh(request("a"))
+    expectations.wrote(request("a"))
+    assert not expectations.fresh(request("a"))
+    assert expectations.fresh(request("b"))
     await clock.advance(EXPIRY_SECONDS)
-    assert expectations.fresh(write("a"))
-    assert expectations.restarting() == frozenset()
+    assert expectations.fresh(request("a"))
 
 
-async def test_a_write_made_again_counts_from_then_and_keeps_nobody_else_alive() -> None:
+async def test_a_write_made_again_counts_from_then_and_keeps_no_other_alive() -> None:
     clock = ManualClock()
     expectations = Expectations(clock)
-    expectations.wrote(write("a"))
-    expectations.wrote(write("b"))
+    expectations.wrote(request("a"))
+    expectations.wrote(request("b"))
     await clock.advance(EXPIRY_SECONDS - 1)
-    expectations.wrote(write("a"))
+    expectations.wrote(request("a"))
     await clock.advance(1.5)
-    assert expectations.restarting() == {"uid-a"}
+    assert not expectations.fresh(request("a"))
+    assert expectations.fresh(request("b"))
 
 
-async def test_a_pod_is_asked_again_when_its_annotation_has_changed_since() -> None:
+async def test_nothing_is_kept_of_what_has_had_its_time() -> None:
+    clock = ManualClock()
+    expectations = Expectations(clock)
+    for number in range(100):
+        expectations.wrote(request(str(number)))
+    await clock.advance(EXPIRY_SECONDS)
+    expectations.wrote(request("last"))
+    assert len(expectations._written) == 1
+
+
+async def test_a_pod_is_asked_again_when_its_annotation_has_changed_since_or_something_else_is_asked() -> None:
     expectations = Expectations(ManualClock())
-    workload = WorkloadView("ns", "a", "u")
-    expectations.wrote(RequestPod(workload, PodView("p", "pu"), Mode.FP32, 3))
-    assert not expectations.fresh(RequestPod(workload, PodView("p", "pu"), Mode.FP32, 3))
-    assert expectations.fresh(RequestPod(workload, PodView("p", "pu", request_raw="{}"), Mode.FP32, 3))
-    assert expectations.fresh(Restore(workload))
+    first = request("a")
+    expectations.wrote(first)
+    assert not expectations.fresh(first)
+    assert expectations.fresh(replace(first, pod=pod("a", request_raw="{}")))
+    assert expectations.fresh(replace(first, mode=Mode.BF16))
+    assert expectations.fresh(replace(first, generation=4))
+    assert expectations.fresh(DeletePod(first.workload, first.pod, 3))
+
+
+async def test_a_pod_is_taken_away_once_whatever_the_generation() -> None:
+    expectations = Expectations(ManualClock())
+    deletion = DeletePod(workload(), pod(), 3)
+    expectations.wrote(deletion)
+    assert not expectations.fresh(replace(deletion, generation=4))
+    assert expectations.fresh(replace(deletion, pod=pod(uid="its-successor")))
+    expectations.wrote(Notify("Reason", "an Event is no write that is waited for"))
+    assert expectations.fresh(Notify("Reason", "an Event is no write that is waited for"))

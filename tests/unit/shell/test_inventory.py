@@ -1,49 +1,128 @@
-"""The inventory's books: who is woken by what, and who selects whom."""
+"""What the inventory knows: who is woken by what, whose a pod is, and who selects whom."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_operator.api.selector import parse_selector
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
-from tests.unit.kube import bodies as b
+from precision_operator.shell.inventory import Inventory, Keys, Kind, PolicyKey
+from tests.support import objects as b
 
 KEY = PolicyKey("default", "p")
+OTHER = PolicyKey("default", "q")
+TRAIN = {"matchLabels": {"app": "train"}}
+NOBODY: Keys = frozenset()
+Event = tuple[Kind, dict[str, Any]]
+
+POLICY: Event = (Kind.POLICIES, b.policy())
+DEPLOYMENT: Event = (Kind.WORKLOADS, b.deployment(b.hot_spec()))
+REPLICASET: Event = (Kind.REPLICASETS, b.replicaset())
+POD: Event = (Kind.PODS, b.pod())
 
 
-def policy(selector: dict[str, Any], *, name: str = "p", uid: str = "pp") -> dict[str, Any]:
-    return {"metadata": {"namespace": "default", "name": name, "uid": uid}, "spec": {"selector": selector}}
-
-
-def filled() -> Inventory:
-    inventory = Inventory(DeploymentAdapter())
-    inventory.observe(Kind.POLICIES, policy({"matchLabels": {"app": "train"}}), deleted=False)
-    inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec()), deleted=False)
-    inventory.observe(Kind.PODS, b.pod(b.hot_spec()), deleted=False)
+def filled(*events: Event) -> Inventory:
+    inventory = Inventory()
+    for kind, body in events or (POLICY, DEPLOYMENT, REPLICASET, POD):
+        inventory.observe(kind, body, deleted=False)
     return inventory
 
 
-def names(inventory: Inventory, selector: dict[str, Any]) -> list[str]:
+def assignment(name: str = "p", *, uid: str = "a-1", **fields: object) -> dict[str, Any]:
+    metadata = {"namespace": "default", "name": name, "uid": uid}
+    return {"metadata": metadata, "selector": TRAIN, "default": "fp32", **fields}
+
+
+def names(inventory: Inventory, selector: dict[str, Any] = TRAIN) -> list[str]:
     return [view.name for view in inventory.selected("default", parse_selector(selector))]
 
 
-TRAIN = {"matchLabels": {"app": "train"}}
+def pods(inventory: Inventory, selector: dict[str, Any] = TRAIN) -> list[list[str]]:
+    views = inventory.selected("default", parse_selector(selector))
+    return [[pod.uid for pod in view.pods] for view in views]
 
 
-def test_workloads_come_with_their_pods_in_whatever_order() -> None:
-    for bodies in ([0, 1], [1, 0]):
-        inventory = Inventory(DeploymentAdapter())
-        for which in bodies:
-            kind = (Kind.WORKLOADS, Kind.PODS)[which]
-            inventory.observe(kind, (b.deployment(b.hot_spec()), b.pod(b.hot_spec()))[which], deleted=False)
-        (view,) = inventory.selected("default", parse_selector(TRAIN))
-        assert [pod.name for pod in view.pods] == ["train-abc-1"]
-        assert view.rolled_out
+@pytest.mark.parametrize("order", list(itertools.permutations([POLICY, DEPLOYMENT, REPLICASET, POD])))
+def test_a_pod_belongs_to_its_workload_in_whatever_order_they_are_seen(order: tuple[Event, ...]) -> None:
+    inventory = filled(*order)
+    assert pods(inventory) == [["p-1"]]
+    ready = b.pod(conditions=[{"type": "Ready", "status": "True"}])
+    assert inventory.observe(Kind.PODS, ready, deleted=False) == {KEY}
+
+
+def test_names_and_labels_prove_nothing_without_the_uid() -> None:
+    inventory = filled()
+    forged = b.pod(uid="forged", name="train-abc-2", owner="r-of-another")
+    assert inventory.observe(Kind.PODS, forged, deleted=False) == NOBODY
+    foreign = b.pod(uid="foreign", namespace="elsewhere")
+    assert inventory.observe(Kind.PODS, foreign, deleted=False) == NOBODY
+    assert pods(inventory) == [["p-1"]]
+    impostor = b.replicaset(uid="r-2", owner="d-of-another")
+    assert inventory.observe(Kind.REPLICASETS, impostor, deleted=False) == NOBODY
+    inventory.observe(Kind.PODS, b.pod(uid="p-2", owner="r-2"), deleted=False)
+    assert pods(inventory) == [["p-1"]]
+
+
+def test_a_pod_that_another_controller_adopts_leaves_its_workload() -> None:
+    inventory = filled()
+    other = b.deployment(b.hot_spec(), name="other", uid="d-2", labels={"team": "b"})
+    inventory.observe(Kind.WORKLOADS, other, deleted=False)
+    inventory.observe(Kind.REPLICASETS, b.replicaset(name="other-abc", uid="r-2", owner="d-2"), deleted=False)
+    inventory.observe(Kind.POLICIES, b.policy({"matchLabels": {"team": "b"}}, name="q", uid="qq"), deleted=False)
+    assert inventory.observe(Kind.PODS, b.pod(owner="r-2"), deleted=False) == {KEY, OTHER}
+    assert pods(inventory) == [[]]
+    assert pods(inventory, {"matchLabels": {"team": "b"}}) == [["p-1"]]
+    assert inventory.count(Kind.PODS) == 1
+
+
+def test_a_replicaset_that_another_deployment_adopts_takes_its_pods_along() -> None:
+    inventory = filled()
+    other = b.deployment(b.hot_spec(), name="other", uid="d-2", labels={"app": "train"})
+    inventory.observe(Kind.WORKLOADS, other, deleted=False)
+    assert inventory.observe(Kind.REPLICASETS, b.replicaset(owner="d-2"), deleted=False) == {KEY}
+    assert dict(zip(names(inventory), pods(inventory), strict=True)) == {"other": ["p-1"], "train": []}
+
+
+def test_without_its_replicaset_a_pod_is_nobodys_until_it_is_back() -> None:
+    inventory = filled()
+    assert inventory.observe(Kind.REPLICASETS, b.replicaset(), deleted=True) == {KEY}
+    assert pods(inventory) == [[]]
+    assert inventory.observe(Kind.REPLICASETS, b.replicaset(), deleted=False) == {KEY}
+    assert inventory.observe(Kind.REPLICASETS, b.replicaset(owner=None), deleted=False) == {KEY}
+    assert pods(inventory) == [[]]
+    old_revision = b.replicaset(uid="r-old")
+    assert inventory.observe(Kind.REPLICASETS, old_revision, deleted=False) == NOBODY
+
+
+@pytest.mark.parametrize("change", [{"phase": "Failed"}, {"phase": "Succeeded"}, None])
+def test_an_evicted_finished_or_orphaned_pod_is_no_pod_of_the_workload(change: dict[str, Any] | None) -> None:
+    inventory = filled()
+    body = b.pod(**change) if change is not None else b.pod(owner=None)
+    assert inventory.observe(Kind.PODS, body, deleted=False) == {KEY}
+    assert pods(inventory) == [[]]
+    assert inventory.count(Kind.PODS) == 0
+    assert inventory.observe(Kind.PODS, body, deleted=False) == NOBODY
+    assert inventory.observe(Kind.PODS, body, deleted=True) == NOBODY
+    assert inventory.observe(Kind.PODS, b.pod(), deleted=False) == {KEY}
+
+
+def test_workloads_that_share_a_label_are_one() -> None:
+    label = {"app": "train", "precision.genesis.ai/workload": "vit"}
+    first = b.deployment(b.hot_spec(), name="vit-a", uid="d-1", labels=label, replicas=2)
+    second = b.deployment(b.pod_spec(b.container(env=b.LITERAL)), name="vit-b", uid="d-2", labels=label)
+    second["metadata"]["labels"] = {"app": "train"}
+    inventory = filled(POLICY, (Kind.WORKLOADS, second), (Kind.WORKLOADS, first), REPLICASET, POD)
+    inventory.observe(Kind.REPLICASETS, b.replicaset(uid="r-2", owner="d-2"), deleted=False)
+    inventory.observe(Kind.PODS, b.pod(uid="p-2", owner="r-2"), deleted=False)
+    (view,) = inventory.selected("default", parse_selector(TRAIN))
+    assert (view.key, view.uid, view.hot, view.literal, view.replicas) == ("label/vit", "d-1", False, True, 3)
+    assert [pod.uid for pod in view.pods] == ["p-1", "p-2"]
+    assert view.labels_disagree, "vit-a carries no app=train of its own"
 
 
 def test_what_changes_nothing_wakes_nobody() -> None:
@@ -51,80 +130,170 @@ def test_what_changes_nothing_wakes_nobody() -> None:
     body = b.deployment(b.hot_spec())
     body["metadata"]["resourceVersion"] = "99"
     body["status"]["conditions"] = [{"type": "Progressing"}]
-    assert inventory.observe(Kind.WORKLOADS, body, deleted=False) == frozenset()
-    pod = b.pod(b.hot_spec(), podIP="10.0.0.1")
-    assert inventory.observe(Kind.PODS, pod, deleted=False) == frozenset()
-    pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    assert inventory.observe(Kind.PODS, pod, deleted=False) == {KEY}
-    assert inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec(), paused=True), deleted=False) == {KEY}
+    assert inventory.observe(Kind.WORKLOADS, body, deleted=False) == NOBODY
+    replicaset = b.replicaset()
+    replicaset["status"] = {"readyReplicas": 1}
+    assert inventory.observe(Kind.REPLICASETS, replicaset, deleted=False) == NOBODY
+    chatter = b.pod(podIP="10.0.0.1", containerStatuses=[{"name": "trainer", "restartCount": 0}])
+    assert inventory.observe(Kind.PODS, chatter, deleted=False) == NOBODY
+
+
+def test_what_matters_wakes_the_policy() -> None:
+    inventory = filled()
+    requested = b.pod(annotations={"precision.genesis.ai/request": "{}"})
+    assert inventory.observe(Kind.PODS, requested, deleted=False) == {KEY}
+    assert inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec(), replicas=2), deleted=False) == {KEY}
+    assert inventory.observe(Kind.PODS, b.pod(uid="p-2", name="train-abc-2"), deleted=False) == {KEY}
+    assert inventory.observe(Kind.PODS, requested, deleted=True) == {KEY}
+    assert inventory.observe(Kind.PODS, requested, deleted=True) == NOBODY
+    assert inventory.observe(Kind.POLICIES, b.policy(), deleted=False) == {KEY}
+    assert inventory.observe(Kind.POLICIES, b.policy(), deleted=True) == {KEY}
 
 
 def test_a_workload_that_leaves_the_selector_wakes_the_policy_it_left() -> None:
     inventory = filled()
     moved = b.deployment(b.hot_spec(), labels={"app": "other"})
     assert inventory.observe(Kind.WORKLOADS, moved, deleted=False) == {KEY}
-    assert names(inventory, TRAIN) == []
-    assert inventory.disagreeing("default", parse_selector(TRAIN)) == ("train",)
+    assert names(inventory) == []
+    assert inventory.observe(Kind.PODS, b.pod(), deleted=True) == NOBODY
+
+
+def test_an_edited_selector_counts_from_then_on() -> None:
+    inventory = filled()
+    edited = b.policy({"matchLabels": {"app": "other"}})
+    inventory.observe(Kind.POLICIES, edited, deleted=False)
+    assert inventory.observe(Kind.PODS, b.pod(), deleted=True) == NOBODY
+    inventory.observe(Kind.POLICIES, b.policy(), deleted=False)
+    assert inventory.observe(Kind.PODS, b.pod(), deleted=False) == {KEY}
 
 
 def test_labels_that_disagree_are_marked() -> None:
-    inventory = Inventory(DeploymentAdapter())
-    inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec(), labels={"only": "inner"}), deleted=False)
+    inventory = filled((Kind.WORKLOADS, b.deployment(b.hot_spec(), labels={"only": "inner"})))
     (view,) = inventory.selected("default", parse_selector({"matchLabels": {"only": "inner"}}))
     assert view.labels_disagree
     assert not inventory.selected("default", parse_selector(TRAIN))[0].labels_disagree
 
 
-def test_deletions_are_followed_and_late_ones_do_not_hit_a_successor() -> None:
+def test_late_news_of_a_predecessor_do_not_hit_its_successor() -> None:
     inventory = filled()
-    successor = b.deployment(b.hot_spec(), uid="u-2")
-    inventory.observe(Kind.WORKLOADS, successor, deleted=False)
-    inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec(), uid="u-1"), deleted=True)
-    assert names(inventory, TRAIN) == ["train"]
-    assert inventory.observe(Kind.WORKLOADS, successor, deleted=True) == {KEY}
-    assert names(inventory, TRAIN) == []
-    inventory.observe(Kind.POLICIES, policy(TRAIN, uid="new"), deleted=False)
-    inventory.observe(Kind.POLICIES, policy(TRAIN), deleted=True)
-    assert inventory.policies() == (KEY,)
+    inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec(), uid="d-2"), deleted=False)
+    inventory.observe(Kind.WORKLOADS, b.deployment(b.hot_spec()), deleted=True)
+    assert names(inventory) == ["train"]
+    inventory.observe(Kind.POLICIES, b.policy(uid="new"), deleted=False)
+    inventory.observe(Kind.POLICIES, b.policy(), deleted=True)
+    inventory.observe(Kind.ASSIGNMENTS, assignment("q", uid="a-new"), deleted=False)
+    inventory.observe(Kind.ASSIGNMENTS, assignment("q"), deleted=True)
+    assert inventory.policy_keys() == (KEY, OTHER)
 
 
-def test_an_evicted_or_orphaned_pod_is_no_pod_of_the_workload() -> None:
-    for change in ({"phase": "Failed"}, None):
-        inventory = filled()
-        body = b.pod(b.hot_spec(), **(change or {}))
-        if change is None:
-            body["metadata"]["ownerReferences"] = []
-        assert inventory.observe(Kind.PODS, body, deleted=False) == {KEY}
-        assert inventory.selected("default", parse_selector(TRAIN))[0].pods == ()
-        assert inventory.count(Kind.PODS) == 0
+def test_an_assignment_whose_policy_is_gone_is_looked_at_and_its_own_writes_are_no_news() -> None:
+    inventory = filled()
+    assert inventory.observe(Kind.ASSIGNMENTS, assignment(generation=1), deleted=False) == {KEY}
+    written = assignment(generation=2, modes={"apps/Deployment/train": "fp16"}, state={"phase": "Held"})
+    assert inventory.observe(Kind.ASSIGNMENTS, written, deleted=False) == NOBODY
+    inventory.observe(Kind.POLICIES, b.policy(), deleted=True)
+    assert inventory.policy_keys() == (KEY,)
+    assert inventory.observe(Kind.PODS, b.pod(), deleted=True) == {KEY}
+    assert inventory.observe(Kind.ASSIGNMENTS, written, deleted=True) == {KEY}
+    assert inventory.policy_keys() == ()
+
+
+@pytest.mark.parametrize("key_first", [True, False])
+def test_a_workload_of_two_policies_belongs_to_the_older_one(key_first: bool) -> None:
+    inventory = filled(DEPLOYMENT)
+    older, newer = ("2026-11-22T09:00:00Z", "2026-11-22T10:00:00Z")
+    for name, created in (("p", older if key_first else newer), ("q", newer if key_first else older)):
+        inventory.observe(Kind.POLICIES, b.policy(name=name, uid=name, created=created), deleted=False)
+    assert inventory.rivals("default", "d-1") == {KEY, OTHER}
+    assert min(KEY, OTHER, key=inventory.age) == (KEY if key_first else OTHER)
+
+
+@pytest.mark.parametrize(
+    ("kept", "rivals"),
+    [
+        ({}, {KEY, OTHER}),
+        ({"default": None, "modes": {"apps/Deployment/train": "fp32"}}, {KEY, OTHER}),
+        ({"default": None, "modes": {"apps/Deployment/another": "fp32"}}, {KEY}),
+        ({"default": None}, {KEY}),
+    ],
+    ids=["all", "this one", "another", "nothing"],
+)
+def test_what_a_deleted_policy_still_holds_is_no_other_policys(kept: dict[str, Any], rivals: set[PolicyKey]) -> None:
+    inventory = filled()
+    inventory.observe(Kind.ASSIGNMENTS, assignment("q", **kept), deleted=False)
+    assert inventory.rivals("default", "d-1") == rivals
+    assert min(KEY, OTHER, key=inventory.age) == OTHER, "it was there before"
 
 
 def test_a_new_list_forgets_what_it_lacks_in_its_namespace_only() -> None:
     inventory = filled()
-    inventory.observe(Kind.PODS, b.pod(b.hot_spec(), namespace="other", uid="p-2"), deleted=False)
-    assert not inventory.ready
-    assert inventory.relisted(Kind.PODS, "other", []) == frozenset()
+    elsewhere = b.pod(namespace="other", uid="p-2", owner="r-2")
+    inventory.observe(Kind.PODS, elsewhere, deleted=False)
+    assert inventory.relisted(Kind.PODS, "other", []) == NOBODY
     assert inventory.count(Kind.PODS) == 1
     assert inventory.relisted(Kind.PODS, None, []) == {KEY}
-    assert inventory.relisted(Kind.WORKLOADS, None, ["u-1"]) == frozenset()
-    assert inventory.relisted(Kind.POLICIES, None, ["pp"]) == frozenset()
-    assert inventory.ready
+    assert inventory.relisted(Kind.WORKLOADS, None, ["d-1"]) == NOBODY
+    assert inventory.relisted(Kind.REPLICASETS, None, ["r-1"]) == NOBODY
+    assert inventory.relisted(Kind.POLICIES, None, ["pp"]) == NOBODY
     assert inventory.relisted(Kind.POLICIES, None, []) == {KEY}
-    assert inventory.policy(KEY) is None
+    assert inventory.policy_keys() == ()
 
 
-def test_of_several_namespaces_each_must_have_been_listed() -> None:
-    inventory = Inventory(DeploymentAdapter(), namespaces=("a", "b"))
-    for kind in Kind:
-        inventory.relisted(kind, "a", [])
-    assert not inventory.ready
-    inventory.relisted(Kind.PODS, "b", [])
-    inventory.relisted(Kind.POLICIES, "b", [])
-    assert not inventory.ready
-    inventory.relisted(Kind.WORKLOADS, "b", [])
+def test_a_new_list_keeps_the_successor_of_what_it_lacks() -> None:
+    inventory = filled()
+    inventory.observe(Kind.ASSIGNMENTS, assignment(), deleted=False)
+    inventory.observe(Kind.ASSIGNMENTS, assignment(uid="a-2"), deleted=False)
+    inventory.observe(Kind.POLICIES, b.policy(uid="pp-2"), deleted=False)
+    assert inventory.relisted(Kind.ASSIGNMENTS, None, ["a-2"]) == NOBODY
+    assert inventory.relisted(Kind.POLICIES, None, ["pp-2"]) == NOBODY
+    assert (inventory.count(Kind.ASSIGNMENTS), inventory.count(Kind.POLICIES)) == (1, 1)
+
+
+def test_every_kind_must_have_been_listed_in_every_namespace_that_is_watched() -> None:
+    inventory = Inventory(namespaces=("a", "b"))
+    for kind, namespace in itertools.product(Kind, ("a", "b")):
+        assert not inventory.ready
+        inventory.relisted(kind, namespace, [])
     assert inventory.ready
     inventory.unsynced(Kind.PODS)
     assert not inventory.ready
+
+
+def test_a_list_of_pods_adds_those_that_no_event_has_reported() -> None:
+    inventory = filled()
+    changed = b.pod(annotations={"precision.genesis.ai/request": "old"})
+    with inventory.pods_going() as gone:
+        pass
+    unseen = b.pod(uid="p-2", name="train-abc-2")
+    assert inventory.add_pods([changed, unseen], gone=gone) == {KEY}
+    assert pods(inventory) == [["p-1", "p-2"]]
+    (view,) = inventory.selected("default", parse_selector(TRAIN))
+    assert view.pods[0].request_raw is None, "the watch knows at least as much as the list"
+
+
+@pytest.mark.parametrize("how", ["deleted", "finished", "relisted"])
+def test_a_list_of_pods_brings_none_back_that_went_meanwhile(how: str) -> None:
+    inventory = filled()
+    with inventory.pods_going() as gone:
+        listed = b.pod()
+        if how == "deleted":
+            inventory.observe(Kind.PODS, b.pod(), deleted=True)
+        elif how == "finished":
+            inventory.observe(Kind.PODS, b.pod(phase="Failed"), deleted=False)
+        else:
+            inventory.relisted(Kind.PODS, None, [])
+    assert inventory.add_pods([listed], gone=gone) == NOBODY
+    assert pods(inventory) == [[]]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    inventory = filled()
+    inventory.observe(Kind.ASSIGNMENTS, assignment(), deleted=False)
+    for kind, body in (POD, REPLICASET, DEPLOYMENT, POLICY, (Kind.ASSIGNMENTS, assignment())):
+        inventory.observe(kind, body, deleted=True)
+    inventory.observe(Kind.PODS, b.pod(namespace="passing", owner=None), deleted=False)
+    inventory.selected("asked", parse_selector(TRAIN))
+    assert inventory._namespaces == {}
 
 
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=3)
@@ -167,13 +336,55 @@ def oracle(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 @given(st.lists(LABELS, max_size=4), SELECTORS)
 def test_selection_is_kubernetes_own(fleet: list[dict[str, str]], selector: dict[str, Any]) -> None:
-    inventory = Inventory(DeploymentAdapter())
-    inventory.observe(Kind.POLICIES, policy(selector), deleted=False)
+    inventory = filled((Kind.POLICIES, b.policy(selector)))
     for index, labels in enumerate(fleet):
         body = b.deployment(b.hot_spec(), name=f"w{index}", uid=f"u{index}")
         body["spec"]["template"]["metadata"]["labels"] = json.loads(json.dumps(labels))
         woken = inventory.observe(Kind.WORKLOADS, body, deleted=False)
         assert (woken == {KEY}) is oracle(selector, labels)
-        assert inventory.policies_for_workload("default", f"w{index}") == woken
+        assert inventory.named("default", f"w{index}") == inventory.rivals("default", f"u{index}") == woken
     expected = [f"w{index}" for index, labels in enumerate(fleet) if oracle(selector, labels)]
     assert names(inventory, selector) == expected
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["pod", "replicaset", "deployment"]),
+        st.integers(0, 1),
+        st.sampled_from([None, 0, 1]),
+        st.booleans(),
+    ),
+    max_size=25,
+)
+
+
+@given(MOVES)
+def test_whatever_happens_a_pod_is_where_its_chain_of_owners_leads(
+    moves: list[tuple[str, int, int | None, bool]],
+) -> None:
+    inventory = filled(POLICY)
+    pods_of: dict[int, int | None] = {}
+    links: dict[int, int | None] = {}
+    deployments: set[int] = set()
+    for what, number, owner, gone in moves:
+        if what == "pod":
+            body = b.pod(uid=f"p-{number}", name=f"pod-{number}", owner=None if owner is None else f"r-{owner}")
+            inventory.observe(Kind.PODS, body, deleted=gone)
+            pods_of |= {number: None if gone else owner}
+        elif what == "replicaset":
+            body = b.replicaset(uid=f"r-{number}", owner=None if owner is None else f"d-{owner}")
+            inventory.observe(Kind.REPLICASETS, body, deleted=gone)
+            links |= {number: None if gone else owner}
+        else:
+            body = b.deployment(b.hot_spec(), name=f"w{number}", uid=f"d-{number}", labels={"app": "train"})
+            inventory.observe(Kind.WORKLOADS, body, deleted=gone)
+            (deployments.discard if gone else deployments.add)(number)
+        found = {
+            view.uid: {pod.uid for pod in view.pods} for view in inventory.selected("default", parse_selector(TRAIN))
+        }
+        expected: dict[str, set[str]] = {f"d-{number}": set() for number in deployments}
+        for pod, replicaset in pods_of.items():
+            deployment = links.get(replicaset) if replicaset is not None else None
+            if deployment in deployments:
+                expected[f"d-{deployment}"].add(f"p-{pod}")
+        assert found == expected

@@ -38,6 +38,11 @@ async def test_labelled_nodes_are_read_once_a_minute_at_most() -> None:
     node(fake, "c", fp16="disabled")
     await clock.advance(FRESH_SECONDS)
     assert await nodes.names(LABEL) == ("a", "b", "c")
+    for number in range(100):
+        await nodes.names(f"label-{number}=x")
+    await clock.advance(FRESH_SECONDS)
+    await nodes.names(LABEL)
+    assert len(nodes._known) == 1, "labels that no policy asks for any more are forgotten"
 
 
 async def test_where_they_may_not_be_read_there_are_none_and_the_log_says_what_to_do(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
@@ -18,7 +19,7 @@ from precision_operator.settings import Settings
 from precision_operator.shell import streams
 from precision_operator.shell.inventory import Kind
 from precision_operator.shell.registry import build_registry, configure
-from precision_operator.shell.sink import Handover
+from precision_operator.shell.sink import AT_ONCE, Handover
 
 
 class Notes:
@@ -154,7 +155,7 @@ async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pyte
     assert "boom" in caplog.text
 
 
-async def test_news_of_another_thread_arrives_whole_and_in_order() -> None:
+async def test_news_of_another_thread_arrives_whole_and_in_order_without_stopping_the_loop() -> None:
     class Uids(Notes):
         def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
             self.said.append(body["uid"])
@@ -166,6 +167,13 @@ async def test_news_of_another_thread_arrives_whole_and_in_order() -> None:
         for number in range(3000):
             handover.event(Kind.PODS, {"uid": number}, deleted=False)
 
-    await asyncio.to_thread(send)
+    sender = threading.Thread(target=send)
+    sender.start()
+    sender.join()
     await asyncio.sleep(0)
+    turns = 1
+    while len(notes.said) < 3000:
+        await asyncio.sleep(0)
+        turns += 1
     assert notes.said == list(range(3000))
+    assert turns == 3000 / AT_ONCE

@@ -8,7 +8,6 @@ import pytest
 
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
 from precision_operator.kube.fake import FakeKube
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import WorkQueue
@@ -52,7 +51,7 @@ class Rig:
         self.limiter = RateLimiter(10, 10, clock)
         self.metrics = Metrics()
         self.reconciler = Scripted(clock, *script)
-        self.inventory = Inventory(DeploymentAdapter())
+        self.inventory = Inventory()
         for kind in Kind:
             self.inventory.relisted(kind, None, [])
         self.worker = Worker(
@@ -116,7 +115,8 @@ async def test_retry_after_is_waited_for_by_passes_and_writes_alike(refused: Ope
     rig = Rig(refused, Pass(INTERVAL_SECONDS))
     task = asyncio.ensure_future(rig.go(4.9))
     await settle()
-    assert rig.limiter.paused_seconds > 0
+    assert rig.limiter.paused_seconds(KEY.namespace) > 0
+    assert rig.limiter.paused_seconds("another") == 0
     rig.queue.add(KEY)  # a watch event in between is no reason to ask again
     await task
     assert len(rig.reconciler.at) == 1
@@ -135,3 +135,33 @@ async def test_a_policy_that_is_gone_is_not_looked_at_again() -> None:
     rig = Rig(KubeError("500"), None)
     await rig.go(120)
     assert len(rig.reconciler.at) == 2
+
+
+async def test_a_policy_that_comes_back_while_it_is_found_gone_is_looked_at_again() -> None:
+    class Back(Scripted):
+        async def reconcile(self, key: PolicyKey) -> Pass | None:
+            ended = await super().reconcile(key)
+            if ended is None:
+                rig.queue.add(key)  # its watch event, between the answer of the API server and the end of the pass
+            return ended
+
+    rig = Rig(None)
+    rig.worker._reconciler = Back(rig.clock, None, Pass(INTERVAL_SECONDS))
+    await rig.go(1)
+    assert len(rig.worker._reconciler.at) == 2
+
+
+async def test_a_pass_that_breaks_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    class Breaking(Scripted):
+        async def reconcile(self, key: PolicyKey) -> Pass | None:
+            if not self.at:
+                self.at.append(self._now())
+                raise RecursionError("a bug")
+            return await super().reconcile(key)
+
+    rig = Rig()
+    rig.worker._reconciler = Breaking(rig.clock, Pass(INTERVAL_SECONDS))
+    await rig.go(1)
+    assert len(rig.worker._reconciler.at) == 2
+    assert "a bug" in caplog.text
+    assert rig.metrics.registry.get_sample_value("reconcile_total", {"result": "InternalError"}) == 1

@@ -115,3 +115,25 @@ def serve(reply: bytes = b"", stream: Stream | None = None) -> Iterator[Server]:
     acceptor.join(5)
     for thread in threads:
         thread.join(5)
+
+
+def silent(write: Write, stop: threading.Event) -> None:
+    stop.wait()
+
+
+def drip_body(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n")
+    while not stop.wait(0.02):
+        write(b" ")
+
+
+def drip_chunks(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while not stop.wait(0.02):
+        write(b"1\r\n \r\n")
+
+
+def drip_head(write: Write, stop: threading.Event) -> None:
+    write(b"HTTP/1.1 200 OK\r\nX: ")
+    while not stop.wait(0.02):
+        write(b"x")

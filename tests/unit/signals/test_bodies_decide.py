@@ -12,17 +12,28 @@ import pytest
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import Member, Phase, State
-from precision_operator.core.decide import decide
-from precision_operator.core.model import Observation, PodView, Request, WorkloadView
+from precision_operator.api.state import Phase, State
+from precision_operator.core.decide import Decision, decide
+from precision_operator.core.model import Admission, Observation, Request, WorkloadView
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.shell.gather import plan_of
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.queries import BUILT_IN
 from tests.property.policies import policy
-from tests.unit.signals.bodies import Stream, Write, failure, http, serve, success, vector
-from tests.unit.signals.test_prometheus import drip_body, drip_head, silent
+from tests.support.views import key, pod, workload
+from tests.unit.signals.bodies import (
+    Stream,
+    Write,
+    drip_body,
+    drip_head,
+    failure,
+    http,
+    serve,
+    silent,
+    success,
+    vector,
+)
 
 POLICY = policy(
     evaluation={"interval": "15s", "failureLimit": 0, "minSamples": 1, "minSteps": 20, "maxSampleAge": "60s"},
@@ -188,25 +199,17 @@ WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.it
 def workloads() -> tuple[WorkloadView, ...]:
     """A canary of two pods, moved, and a workload of none, whose turn comes next."""
     request = Request(3, Mode.FP16)
-    moved = WorkloadView(
-        namespace="ns",
-        name="w0",
-        uid="u0",
-        hot=True,
-        template_mode=Mode.FP16,
-        template_request=request,
-        has_original=True,
-        replicas=2,
-        updated_replicas=2,
-        pods=tuple(PodView(p, p, "n", hot=True, request=request, request_raw="x", ready=True) for p in PODS),
-    )
-    return moved, WorkloadView(namespace="ns", name="w1", uid="u1", hot=True, replicas=0)
+    pods = tuple(pod(name, request=request, request_raw="x") for name in PODS)
+    return workload("w0", replicas=2, pods=pods), workload("w1", replicas=0, pods=())
 
 
-def status(phase: Phase, step: int) -> State:
+def state(phase: Phase, step: int) -> State:
     now = time.time()
     return State(
-        observed_generation=1,
+        selector=POLICY.spec.selector,
+        policy_uid=POLICY.uid,
+        observed_generation=POLICY.generation,
+        enforce=True,
         phase=phase,
         precision=Mode.FP16,
         generation=3,
@@ -215,12 +218,14 @@ def status(phase: Phase, step: int) -> State:
         phase_since=now - 30.0,
         step_since=now - 30.0,
         evidence_since=now - 30.0,
-        members=(Member("w0", "u0"),),
+        members=(key("w0"),),
+        modes={key("w0"): Mode.FP16},
+        changed={key("w0"): 3},
     )
 
 
-def condition(found: State, kind: str) -> Condition:
-    return next(c for c in found.conditions if c.type == kind)
+def condition(found: Decision, kind: str) -> Condition:
+    return next(c for c in found.summary.conditions if c.type == kind)
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -241,22 +246,20 @@ async def test_what_an_answer_leads_to(name: str) -> None:
         source = PrometheusSource("default", endpoint)
         evaluation = await Evaluator({"default": source}, {}).evaluate(plan_of(POLICY))
         source.close()
-    observation = Observation(workloads(), evaluation)
+    observation = Observation(workloads(), evaluation=evaluation, admission=Admission(True, "Enforcing", ""))
 
-    step = decide(POLICY, status(Phase.PROGRESSING, 0), observation, evaluation.at).status
-    assert _in_step(step) == in_step
-    guard = decide(POLICY, status(Phase.HEALTHY, 1), observation, evaluation.at).status
-    assert _guarding(guard) == guarding
+    assert _in_step(decide(POLICY, state(Phase.PROGRESSING, 0), observation, evaluation.at)) == in_step
+    assert _guarding(decide(POLICY, state(Phase.HEALTHY, 1), observation, evaluation.at)) == guarding
 
 
-def _in_step(found: State) -> str:
-    if found.phase is Phase.ROLLING_BACK:
+def _in_step(found: Decision) -> str:
+    if found.state.phase is Phase.ROLLING_BACK:
         return R
-    return P if found.step_index == 1 else f"Hold {condition(found, 'Progressing').reason}"
+    return P if found.state.step_index == 1 else f"Hold {condition(found, 'Progressing').reason}"
 
 
-def _guarding(found: State) -> str:
-    if found.phase in (Phase.ROLLING_BACK, Phase.DEGRADED):
+def _guarding(found: Decision) -> str:
+    if found.state.phase in (Phase.ROLLING_BACK, Phase.DEGRADED):
         return R
     metrics = condition(found, "MetricsAvailable")
     return "Keep" if metrics.status == "True" else f"Keep {metrics.reason}"

@@ -16,7 +16,17 @@ import pytest
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.prometheus import PrometheusSource
-from tests.unit.signals.bodies import Write, failure, http, serve, success, vector
+from tests.unit.signals.bodies import (
+    drip_body,
+    drip_chunks,
+    drip_head,
+    failure,
+    http,
+    serve,
+    silent,
+    success,
+    vector,
+)
 
 
 @asynccontextmanager
@@ -160,28 +170,6 @@ async def test_nobody_listens() -> None:
     async with source_of(url) as source:
         with pytest.raises(SourceUnavailable, match="refused"):
             await source.vector("q")
-
-
-def silent(write: Write, stop: threading.Event) -> None:
-    stop.wait()
-
-
-def drip_body(write: Write, stop: threading.Event) -> None:
-    write(b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n")
-    while not stop.wait(0.02):
-        write(b" ")
-
-
-def drip_chunks(write: Write, stop: threading.Event) -> None:
-    write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    while not stop.wait(0.02):
-        write(b"1\r\n \r\n")
-
-
-def drip_head(write: Write, stop: threading.Event) -> None:
-    write(b"HTTP/1.1 200 OK\r\nX: ")
-    while not stop.wait(0.02):
-        write(b"x")
 
 
 @pytest.mark.parametrize("stream", [silent, drip_body, drip_chunks, drip_head])

@@ -1,4 +1,4 @@
-"""Bodies as an API server gives them, for tests of the adapter."""
+"""Policies, Deployments and their pods as an API server gives them."""
 
 from __future__ import annotations
 
@@ -52,19 +52,14 @@ def deployment(
     *,
     name: str = "train",
     namespace: str = "default",
-    uid: str = "u-1",
-    annotations: dict[str, str] | None = None,
-    inner: dict[str, str] | None = None,
+    uid: str = "d-1",
     labels: dict[str, str] | None = None,
     **more: object,
 ) -> dict[str, Any]:
+    """``labels``: of its template, beside the one with its name."""
     own = {"app": name}
     metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid, "labels": own, "generation": 1}
     template: dict[str, Any] = {"labels": {**own, **(labels or {})}}
-    if annotations is not None:
-        metadata["annotations"] = annotations
-    if inner is not None:
-        template["annotations"] = inner
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -75,27 +70,71 @@ def deployment(
             "template": {"metadata": template, "spec": spec},
             **more,
         },
-        "status": {"observedGeneration": 1, "updatedReplicas": 1, "replicas": 1},
+        "status": {"observedGeneration": 1, "replicas": 1},
     }
 
 
+def owned(kind: str, name: str, uid: str, *, controller: bool = True) -> dict[str, Any]:
+    """An owner reference."""
+    return {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": controller}
+
+
+def replicaset(
+    *, name: str = "train-abc", uid: str = "r-1", namespace: str = "default", owner: str | None = "d-1"
+) -> dict[str, Any]:
+    """The link between a Deployment, by its uid, and its pods."""
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": uid}
+    if owner is not None:
+        metadata["ownerReferences"] = [owned("Deployment", name.rpartition("-")[0], owner)]
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata}
+
+
 def pod(
-    spec: dict[str, Any],
+    spec: dict[str, Any] | None = None,
     *,
     name: str = "train-abc-1",
-    owner: str = "train",
-    namespace: str = "default",
     uid: str = "p-1",
+    namespace: str = "default",
+    owner: str | None = "r-1",
+    app: str = "train",
     annotations: dict[str, str] | None = None,
     **status: object,
 ) -> dict[str, Any]:
+    """A running pod of a ReplicaSet, by its uid; able to read requests unless a spec is given."""
     metadata: dict[str, Any] = {
         "name": name,
         "namespace": namespace,
         "uid": uid,
-        "labels": {"app": owner, "pod-template-hash": "abc"},
-        "ownerReferences": [{"kind": "ReplicaSet", "name": f"{owner}-abc", "uid": "r", "controller": True}],
+        "labels": {"app": app, "pod-template-hash": "abc"},
+        "creationTimestamp": "2026-11-22T10:00:00Z",
+    }
+    if owner is not None:
+        metadata["ownerReferences"] = [owned("ReplicaSet", f"{app}-abc", owner)]
+    if annotations is not None:
+        metadata["annotations"] = annotations
+    spec = hot_spec() if spec is None else spec
+    return {"metadata": metadata, "spec": {**spec, "nodeName": "node-1"}, "status": {"phase": "Running", **status}}
+
+
+def policy(
+    selector: dict[str, Any] | None = None,
+    *,
+    name: str = "p",
+    namespace: str = "default",
+    uid: str = "pp",
+    created: str = "2026-11-22T10:00:00Z",
+    annotations: dict[str, str] | None = None,
+    **spec: object,
+) -> dict[str, Any]:
+    """A policy that selects what is named ``train``, unless a selector is given."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "uid": uid,
+        "generation": 1,
+        "creationTimestamp": created,
     }
     if annotations is not None:
         metadata["annotations"] = annotations
-    return {"metadata": metadata, "spec": {**spec, "nodeName": "node-1"}, "status": {"phase": "Running", **status}}
+    chosen = {"matchLabels": {"app": "train"}} if selector is None else selector
+    return {"metadata": metadata, "spec": {"selector": chosen, **spec}}

@@ -1,0 +1,264 @@
+"""What is known of one namespace: policies, assignments and workloads with their pods, and which concern which."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from sys import intern
+
+from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.wire import mapping, text
+from precision_operator.core.model import WorkloadView
+from precision_operator.workloads.reading import PodRecord, WorkloadRecord
+
+Names = frozenset[str]
+"""Names of policies."""
+
+NOBODY: Names = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """A policy, slim."""
+
+    uid: str
+    created: str
+    selector: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRecord:
+    """An assignment, slim. It may outlive its policy."""
+
+    uid: str
+    selector: Selector
+    listed: Names | None
+    """The keys of the workloads that it is about; None: all that its selector matches."""
+
+    @classmethod
+    def read(cls, body: Mapping[str, object]) -> "AssignmentRecord":
+        """Of its body."""
+        listed = None if text(body.get("default")) else frozenset(mapping(body.get("modes")))
+        return cls(text(mapping(body.get("metadata")).get("uid")), parse_selector(body.get("selector")), listed)
+
+
+@dataclass(slots=True)
+class _Workload:
+    record: WorkloadRecord
+    view: WorkloadView | None = None
+    """The view with its pods; None until it is asked for after a change."""
+    concerned: Names | None = None
+    """Who selects it; None until it is asked for after a change of the selectors."""
+
+
+class Namespace:
+    """The caches of one namespace.
+
+    A pod belongs to the workload to which its chain of owners leads, uid by uid. What changes something returns the names
+    of the policies that have to look again.
+    """
+
+    def __init__(self) -> None:
+        self.policies: dict[str, PolicyRecord] = {}
+        self.assignments: dict[str, AssignmentRecord] = {}
+        self.workloads: dict[str, _Workload] = {}
+        """By uid."""
+        self.owners: dict[str, str] = {}
+        """Uid of a ReplicaSet → of the workload that controls it."""
+        self.controllers: dict[str, str] = {}
+        """Uid of a pod → of what controls it."""
+        self._controlled: dict[str, set[str]] = {}
+        """Uid of a workload → uids of its ReplicaSets."""
+        self._pods: dict[str, dict[str, PodRecord]] = {}
+        """By the uid of what controls them, then by their own; pods may be seen before it."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is known of it."""
+        return not (self.policies or self.assignments or self.workloads or self.owners or self.controllers)
+
+    @property
+    def names(self) -> Names:
+        """Its policies, and the assignments whose policy is gone."""
+        return frozenset({*self.policies, *self.assignments})
+
+    def put_policy(self, name: str, record: PolicyRecord) -> None:
+        """It came or changed."""
+        known = self.policies.get(name)
+        self.policies[name] = record
+        if known is None or known.selector != record.selector:
+            self._selectors_changed()
+
+    def drop_policy(self, uid: str) -> Names:
+        """It went."""
+        names = frozenset(name for name, policy in self.policies.items() if policy.uid == uid)
+        for name in names:
+            del self.policies[name]
+        self._selectors_changed()
+        return names
+
+    def put_assignment(self, name: str, record: AssignmentRecord) -> Names:
+        """It came or changed; what else stands in it, the operator itself has written."""
+        if self.assignments.get(name) == record:
+            return NOBODY
+        self.assignments[name] = record
+        self._selectors_changed()
+        return frozenset([name])
+
+    def drop_assignment(self, uid: str) -> Names:
+        """It went."""
+        names = frozenset(name for name, assignment in self.assignments.items() if assignment.uid == uid)
+        for name in names:
+            del self.assignments[name]
+        self._selectors_changed()
+        return names
+
+    def _selectors_changed(self) -> None:
+        for workload in self.workloads.values():
+            workload.concerned = None
+
+    def put_workload(self, record: WorkloadRecord) -> Names:
+        """It came or changed: for the policies that select it, or did so until now."""
+        known = self.workloads.get(record.view.uid)
+        if known is not None and known.record == record:
+            return NOBODY
+        before = self.concerned(known) if known is not None else NOBODY
+        self.workloads[record.view.uid] = found = _Workload(record)
+        return before | self.concerned(found)
+
+    def drop_workload(self, uid: str) -> Names:
+        """It went."""
+        known = self.workloads.pop(uid, None)
+        return self.concerned(known) if known is not None else NOBODY
+
+    def put_replicaset(self, uid: str, owner: str) -> Names:
+        """A link between pods and their workload came or changed; without an owner it is none."""
+        if self.owners.get(uid) == owner:
+            return NOBODY
+        changed = self.drop_replicaset(uid)
+        if owner:
+            self.owners[uid] = intern(owner)
+            self._controlled.setdefault(owner, set()).add(uid)
+            changed |= self._pods_changed(uid) if uid in self._pods else NOBODY
+        return changed
+
+    def drop_replicaset(self, uid: str) -> Names:
+        """It went."""
+        changed = self._pods_changed(uid) if uid in self._pods else NOBODY
+        owner = self.owners.pop(uid, "")
+        siblings = self._controlled.get(owner, set())
+        siblings.discard(uid)
+        if not siblings:
+            self._controlled.pop(owner, None)
+        return changed
+
+    def put_pod(self, record: PodRecord) -> Names:
+        """It came or changed. One that has ended for good, or that nothing controls, is none of ours."""
+        uid, controller = record.view.uid, record.controller
+        left = self.drop_pod(uid) if not record.counts or self.controllers.get(uid) != controller else NOBODY
+        if not record.counts:
+            return left
+        pods = self._pods.setdefault(controller, {})
+        if pods.get(uid) == record:
+            return left
+        pods[uid] = record
+        self.controllers[uid] = intern(controller)
+        return left | self._pods_changed(controller)
+
+    def drop_pod(self, uid: str) -> Names:
+        """It went."""
+        controller = self.controllers.pop(uid, None)
+        if controller is None:
+            return NOBODY
+        pods = self._pods[controller]
+        del pods[uid]
+        if not pods:
+            del self._pods[controller]
+        return self._pods_changed(controller)
+
+    def _pods_changed(self, controller: str) -> Names:
+        workload = self._controlling(controller)
+        if workload is None:
+            return NOBODY
+        workload.view = None
+        return self.concerned(workload)
+
+    def _controlling(self, controller: str) -> _Workload | None:
+        return self.workloads.get(self.owners.get(controller, controller))
+
+    def concerned(self, workload: _Workload) -> Names:
+        """Whose selector matches the template of a workload: of policies, and of assignments."""
+        if workload.concerned is None:
+            labels = workload.record.template_labels
+            selectors = [(name, policy.selector) for name, policy in self.policies.items()]
+            selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
+            workload.concerned = frozenset(name for name, selector in selectors if selector.matches(labels))
+        return workload.concerned
+
+    def rivals(self, uid: str) -> Names:
+        """The policies that select a workload, and those that are gone whose assignment still holds it."""
+        workload = self.workloads.get(uid)
+        if workload is None:
+            return NOBODY
+        return frozenset(
+            name
+            for name in self.concerned(workload)
+            if name in self.policies or self._holds(name, workload.record.view.key)
+        )
+
+    def _holds(self, name: str, key: str) -> bool:
+        listed = self.assignments[name].listed
+        return listed is None or key in listed
+
+    def age(self, name: str) -> tuple[str, str]:
+        """When a policy was created, and its uid: sorts by age. One that is gone was there before, and comes first."""
+        found = self.policies.get(name)
+        return (found.created, found.uid) if found is not None else ("", "")
+
+    def named(self, workload: str) -> Names:
+        """The policies that select a workload of this name."""
+        found = [self.concerned(w) for w in self.workloads.values() if w.record.view.name == workload]
+        return NOBODY.union(*found)
+
+    def concerned_by_pod(self, pod: str) -> Names:
+        """The policies that select the workload of the pod with this name."""
+        for controller, pods in self._pods.items():
+            if any(record.view.name == pod for record in pods.values()):
+                workload = self._controlling(controller)
+                return self.rivals(workload.record.view.uid) if workload is not None else NOBODY
+        return NOBODY
+
+    def selected(self, selector: Selector) -> tuple[WorkloadView, ...]:
+        """The workloads whose *template* labels the selector matches, by key, each with its pods."""
+        found = [
+            replace(view, labels_disagree=True) if not selector.matches(workload.record.labels) else view
+            for workload in self.workloads.values()
+            if selector.matches(workload.record.template_labels)
+            for view in [self._view(workload)]
+        ]
+        return _merged(found)
+
+    def _view(self, workload: _Workload) -> WorkloadView:
+        if workload.view is None:
+            uid = workload.record.view.uid
+            sources: Set[str] = {uid, *self._controlled.get(uid, ())}
+            pods = [record.view for source in sources for record in self._pods.get(source, {}).values()]
+            workload.view = replace(workload.record.view, pods=tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid))))
+        return workload.view
+
+
+def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
+    """One view for each key, sorted: objects whose pods carry one workload label are one workload."""
+    found: dict[str, WorkloadView] = {}
+    for view in sorted(views, key=lambda view: (view.key, view.uid)):
+        first = found.get(view.key)
+        if first is None:
+            found[view.key] = view
+            continue
+        found[view.key] = replace(
+            first,
+            hot=first.hot and view.hot,
+            literal=first.literal or view.literal,
+            replicas=first.replicas + view.replicas,
+            labels_disagree=first.labels_disagree or view.labels_disagree,
+            pods=(*first.pods, *view.pods),
+        )
+    return tuple(found.values())

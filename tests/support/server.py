@@ -1,0 +1,117 @@
+"""An API server in memory as the controller meets it: it echoes, it holds the fence, and admission is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precision_operator.errors import Forbidden, KubeError
+from precision_operator.kube.fake import FakeKube
+from precision_operator.kube.port import ASSIGNMENTS, ENDPOINT_SLICES, PODS, POLICIES, JsonObject, JsonValue, Resource
+from precision_operator.shell.installed import Shipped
+
+ECHO = "precision.genesis.ai/echo"
+NONCE = "precision.genesis.ai/echo-nonce"
+FENCE = "ValidatingAdmissionPolicy 'precision-fence-pods.precision.genesis.ai' with binding 'b' denied request: no"
+
+
+class Server(FakeKube):
+    """FakeKube with what our admission policies do, at as many API servers as are wanted."""
+
+    def __init__(self, *servers: str) -> None:
+        """``servers``: addresses; none: they cannot be listed."""
+        super().__init__()
+        self.fenced = True
+        self.installed = True
+        """Whether admission knows assignments at all."""
+        self.known: dict[str, int] = {}
+        """By API server ("" is the configured address): the generation that it knows, where it is behind."""
+        self.echo: str | None = None
+        """In place of the answer: a replayed one."""
+        self.failing: dict[str, KubeError] = {}
+        """By API server: what it answers to a question instead. By ``list``: to a list of pods."""
+        self.asked: list[str] = []
+        """The API servers that were asked, in order."""
+        self.grace: list[int] = []
+        """Of each dry run of a deletion."""
+        if servers:
+            endpoints: list[JsonValue] = [
+                {"addresses": [address], "conditions": {"ready": True}} for address in servers
+            ]
+            metadata: JsonObject = {"namespace": "default", "name": "kubernetes"}
+            self.put(ENDPOINT_SLICES, {"metadata": metadata, "ports": [{"port": 6443}], "endpoints": endpoints})
+
+    async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
+        """See the port."""
+        found = await super().list(resource, namespace, label_selector=label_selector)
+        if resource == PODS and "list" in self.failing:
+            raise self.failing["list"]
+        return found
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        dry_run: bool = False,
+        grace: int = -1,
+    ) -> None:
+        """See the port."""
+        await super().delete(
+            resource, namespace, name, uid=uid, resource_version=resource_version, dry_run=dry_run, grace=grace
+        )
+        if dry_run:
+            self.grace.append(grace)
+            self._fence()
+
+    async def dry_run(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
+    ) -> JsonObject:
+        """See the port."""
+        if resource != POLICIES:
+            found = await super().dry_run(resource, namespace, name, body)
+            self._fence()
+            return found
+        self.asked.append(server)
+        if server in self.failing:
+            raise self.failing[server]
+        answer: Any = await super().dry_run(resource, namespace, name, body)
+        assignment: Any = self.objects.get((ASSIGNMENTS.plural, namespace, name))
+        if self.installed and assignment is not None:
+            nonce = answer["metadata"]["annotations"][NONCE]
+            generation = self.known.get(server, assignment["generation"])
+            answer["metadata"]["annotations"][ECHO] = self.echo or f"{nonce}/{name}/{generation}"
+        return answer  # type: ignore[no-any-return]
+
+    def _fence(self) -> None:
+        if self.fenced:
+            raise Forbidden(f'pods "p" is forbidden: {FENCE}', status=403)
+
+
+SHIPPED = (
+    Shipped("MutatingAdmissionPolicy", "assign", {"failurePolicy": "Ignore", "variables": [{"name": "a"}]}),
+    Shipped("ValidatingAdmissionPolicyBinding", "fence", {"policyName": "fence", "validationActions": ["Deny"]}),
+)
+"""Two policies that stand for those of manifests/admission."""
+
+INSTALLED = {
+    "MutatingAdmissionPolicy": Resource("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings"
+    ),
+}
+
+
+def install(kube: FakeKube, kind: str, name: str, spec: object) -> None:
+    """Put an admission policy there."""
+    body: Any = {"metadata": {"namespace": "", "name": name}, "spec": spec}
+    kube.put(INSTALLED[kind], body)
+
+
+def install_all(kube: FakeKube) -> None:
+    """Put those of SHIPPED there, as they are shipped."""
+    for ours in SHIPPED:
+        install(kube, ours.kind, ours.name, ours.spec)
