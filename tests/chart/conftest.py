@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ from lab.setup.kube import kube_binaries
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "precision-operator"
-GATE_API = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 Render = Callable[..., list[Json]]
 
@@ -35,14 +33,15 @@ def helm() -> Helm:
 
 @pytest.fixture(scope="session")
 def render(helm: Helm) -> Render:
-    """Objects that the chart gives: `render("replicaCount=1")`, `render(gate_api=False)`."""
+    """Objects that the chart gives: `render("replicaCount=1")`, `render(mutating=["v1beta1"])`."""
 
-    def objects(*values: str, gate_api: bool = True, namespace: str = "precision-system") -> list[Json]:
+    def objects(*values: str, mutating: Sequence[str] = ("v1",), namespace: str = "precision-system") -> list[Json]:
         settings = [
             part for value in values for part in ("--set-json" if "=[" in value or "={" in value else "--set", value)
         ]
-        api = ["--api-versions", GATE_API] if gate_api else []
-        done = helm("template", "precision-operator", CHART, "--namespace", namespace, *api, *settings)
+        served = [f"admissionregistration.k8s.io/{version}/MutatingAdmissionPolicy" for version in mutating]
+        apis = [part for api in served for part in ("--api-versions", api)]
+        done = helm("template", "precision-operator", CHART, "--namespace", namespace, *apis, *settings)
         return [document for document in yaml.safe_load_all(done.stdout) if document]
 
     return objects

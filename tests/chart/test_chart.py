@@ -2,68 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from precision_operator.settings import parse_settings
+from tests.support.rendered import Json, config, of_kind, shipped, the
 
-Json = dict[str, Any]
 Render = Callable[..., list[Json]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "precision-operator"
-
-
-def of_kind(objects: list[Json], kind: str) -> list[Json]:
-    return [item for item in objects if item["kind"] == kind]
-
-
-def the(objects: list[Json], kind: str, name: str = "precision-operator") -> Json:
-    found = [item for item in of_kind(objects, kind) if item["metadata"]["name"] == name]
-    assert len(found) == 1, f"{kind} {name}: found {len(found)}"
-    return found[0]
-
-
-def verbs(rules: list[Json]) -> set[tuple[str, str, str, str]]:
-    """(group, resource, verb, resource name) of every single right that the rules give."""
-    return {
-        (group, resource, verb, name)
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-        for name in rule.get("resourceNames", [""])
-    }
-
-
-def table(*rows: tuple[str, str, str]) -> set[tuple[str, str, str, str]]:
-    return {(group, resource, verb, "") for group, resource, wanted in rows for verb in wanted.split()}
-
-
-# All that the operator does to the API server, and so all it may do. A new call needs a row here and in the chart.
-USED = table(
-    ("precision.genesis.ai", "precisionpolicies", "get list watch patch"),
-    ("precision.genesis.ai", "precisionpolicies/status", "patch"),
-    ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
-    ("apps", "deployments", "get list watch patch"),
-    ("apps", "replicasets", "list patch"),
-    ("", "pods", "list watch patch"),
-    ("", "events", "create patch"),
-)
-LEASE = {
-    ("coordination.k8s.io", "leases", "create", ""),
-    ("coordination.k8s.io", "leases", "get", "precision-operator"),
-    ("coordination.k8s.io", "leases", "update", "precision-operator"),
-}
 
 
 def test_it_lints_without_a_warning(helm: Helm) -> None:
@@ -94,58 +49,6 @@ def test_the_chart_installs_the_crd_and_policies_that_were_tested(render: Render
     expected = content([document for path in sources for document in yaml.safe_load_all(path.read_text())])
     installed = content(render())
     assert {key: installed.get(key) for key in expected} == expected
-
-
-# ---- rights
-
-
-def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> None:
-    objects = render()
-    assert verbs(the(objects, "ClusterRole")["rules"]) == USED
-    assert verbs(the(objects, "Role", "precision-operator-lease")["rules"]) == LEASE
-    bound = [o for o in objects if o["kind"] in ("RoleBinding", "ClusterRoleBinding")]
-    account = {"kind": "ServiceAccount", "name": "precision-operator", "namespace": "precision-system"}
-    assert [binding["subjects"] for binding in bound] == [[account], [account]]
-    assert sorted(binding["roleRef"]["name"] for binding in bound) == ["precision-operator", "precision-operator-lease"]
-
-
-def test_watched_namespaces_need_no_cluster_role(render: Render) -> None:
-    objects = render('watchNamespaces=["a","b"]')
-    assert [o["metadata"]["name"] for o in of_kind(objects, "ClusterRole")] == [
-        "precision-operator-view",
-        "precision-operator-edit",
-    ]
-    assert of_kind(objects, "ClusterRoleBinding") == []
-    roles = {
-        o["metadata"]["namespace"]: o for o in of_kind(objects, "Role") if o["metadata"]["name"] == "precision-operator"
-    }
-    assert set(roles) == {"a", "b"}
-    assert all(verbs(role["rules"]) == USED for role in roles.values())
-    bindings = {o["metadata"]["namespace"] for o in of_kind(objects, "RoleBinding")}
-    assert bindings == {"a", "b", "precision-system"}
-
-
-def test_nodes_are_listed_only_where_the_admin_lets_it(render: Render) -> None:
-    assert not [o for o in render() if o["metadata"]["name"] == "precision-operator-nodes"]
-    for values in (["rbac.nodes=true"], ["rbac.nodes=true", 'watchNamespaces=["a"]']):
-        objects = render(*values)
-        assert verbs(the(objects, "ClusterRole", "precision-operator-nodes")["rules"]) == table(("", "nodes", "list"))
-        binding = the(objects, "ClusterRoleBinding", "precision-operator-nodes")
-        assert binding["roleRef"]["name"] == "precision-operator-nodes"
-        assert [subject["name"] for subject in binding["subjects"]] == ["precision-operator"]
-
-
-def test_people_are_not_given_the_status(render: Render) -> None:
-    for role in ("view", "edit"):
-        rules = the(render(), "ClusterRole", f"precision-operator-{role}")["rules"]
-        assert {right[1] for right in verbs(rules)} <= {"precisionpolicies", "precisionincidents"}
-
-
-def test_the_operators_scope_names_the_releases_own_account(render: Render) -> None:
-    objects = render("serviceAccount.name=mover", namespace="elsewhere")
-    scope = the(objects, "ValidatingAdmissionPolicy", "precision-operator-scope.precision.genesis.ai")
-    assert "'system:serviceaccount:elsewhere:mover'" in json.dumps(scope)
-    assert "precision-system" not in json.dumps(objects)
 
 
 # ---- the pod
@@ -200,16 +103,11 @@ def test_a_disruption_budget_is_made_for_more_than_one_replica(render: Render, r
 # ---- the configuration
 
 
-def config(objects: list[Json]) -> Json:
-    parsed: Json = yaml.safe_load(the(objects, "ConfigMap")["data"]["config.yaml"])
-    return parsed
-
-
 def test_the_operator_reads_the_configuration_that_the_chart_writes(render: Render) -> None:
     settings = parse_settings(
         config(
             render(
-                'watchNamespaces=["a"]',
+                'namespaces=["a"]',
                 "config.prometheus.team.url=http://team:9090",
                 'config.queries={"my-overflow":"sum by (pod) (x{namespace=\\"$namespace\\"})"}',
                 "config.restartBudget=3",
@@ -233,7 +131,6 @@ def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
         "lease",
         "incidents",
         "restart_budget",
-        "settle_budget",
         "writes_per_second",
         "concurrent_writes",
         "workers",
@@ -249,39 +146,72 @@ def test_a_changed_configuration_starts_new_pods(render: Render) -> None:
 
     assert checksum() == checksum()
     assert checksum() != checksum("config.logLevel=debug")
-    assert checksum() != checksum('watchNamespaces=["a"]')
+    assert checksum() != checksum('namespaces=["a"]')
 
 
 # ---- switches
 
 
-@pytest.mark.parametrize("policy", ["gate", "commands"])
-def test_a_mutating_policy_is_left_out_where_it_is_switched_off(render: Render, policy: str) -> None:
-    def names(objects: list[Json]) -> set[str]:
-        kinds = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
-        return {o["metadata"]["name"] for kind in kinds for o in of_kind(objects, kind)}
+ADMISSION_KINDS = ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicy")
 
-    name = f"precision-{policy}.precision.genesis.ai"
-    assert names(render()) - names(render(f"admission.{policy}.enabled=false")) == {name}
-    objects = render(gate_api=False)
-    assert names(objects) == set()
-    assert len(of_kind(objects, "ValidatingAdmissionPolicy")) == 3
+
+def policies(objects: list[Json]) -> set[tuple[str, str]]:
+    """Kind and name of the admission policies, each of which has its binding."""
+    found = {(kind, o["metadata"]["name"]) for kind in ADMISSION_KINDS for o in of_kind(objects, kind)}
+    bound = {(kind, o["metadata"]["name"]) for kind in ADMISSION_KINDS for o in of_kind(objects, f"{kind}Binding")}
+    assert found == bound
+    return found
+
+
+def test_every_admission_policy_belongs_to_a_switch(render: Render) -> None:
+    everything = policies(render())
+    assert everything == {(item["kind"], item["metadata"]["name"]) for item in shipped(*ADMISSION_KINDS)}
+    parts = {
+        part: {name.split(".")[0] for _, name in everything - policies(render(f"admission.{part}.enabled=false"))}
+        for part in ("enforce", "commands", "author", "assignments", "fence")
+    }
+    assert parts == {
+        "enforce": {"precision-assign", "precision-echo"},
+        "commands": {"precision-commands"},
+        "author": {"precision-author"},
+        "assignments": {"precision-assignment-writers", "precision-assignment-deleters"},
+        "fence": {"precision-fence-pods", "precision-fence-deletions", "precision-fence-policies"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("served", "version"), [(["v1"], "v1"), (["v1", "v1beta1"], "v1"), (["v1beta1"], "v1beta1")], ids=str
+)
+def test_what_mutates_takes_the_newest_version_that_is_served(render: Render, served: list[str], version: str) -> None:
+    objects = render(mutating=served)
+    mutating = [o for o in objects if o["kind"].startswith("Mutating")]
+    assert {o["apiVersion"] for o in mutating} == {f"admissionregistration.k8s.io/{version}"}
+    assert policies(objects) == policies(render())
+    validating = [o for o in objects if o["kind"].startswith("Validating")]
+    assert {o["apiVersion"] for o in validating} == {"admissionregistration.k8s.io/v1"}
+
+
+def test_what_mutates_is_left_out_where_it_is_not_served(render: Render) -> None:
+    assert policies(render(mutating=[])) == {item for item in policies(render()) if item[0].startswith("Validating")}
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        pytest.param([], "the gate is NOT installed", id="the API is missing"),
-        pytest.param(["--set", "admission.gate.enabled=false"], "the gate is switched off", id="switched off"),
+        pytest.param([], "this cluster does not serve MutatingAdmissionPolicy", id="the API is missing"),
+        pytest.param(
+            ["--set", "admission.enforce.enabled=false"], "admission.enforce.enabled is false", id="switched off"
+        ),
     ],
 )
-def test_the_notes_say_when_the_gate_is_missing(helm: Helm, arguments: list[str], said: str) -> None:
+def test_the_notes_say_why_admission_enforces_nothing(helm: Helm, arguments: list[str], said: str) -> None:
     done = helm("install", "precision-operator", CHART, "--dry-run=client", *arguments)
-    assert said in done.stdout
+    assert f"NOTE: admission is NotEnforcing, because {said}" in done.stdout
 
 
-def test_the_crd_outlives_the_release_unless_asked_otherwise(render: Render) -> None:
-    name = "precisionpolicies.precision.genesis.ai"
+@pytest.mark.parametrize("plural", ["precisionpolicies", "precisionassignments", "precisionincidents"])
+def test_each_crd_outlives_the_release_unless_asked_otherwise(render: Render, plural: str) -> None:
+    name = f"{plural}.precision.genesis.ai"
     kept = the(render(), "CustomResourceDefinition", name)
     assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     dropped = the(render("crds.keep=false"), "CustomResourceDefinition", name)
@@ -320,10 +250,12 @@ TYPOS = [
     "config.prometheus.default.url=ftp://x",
     "config.prometheus.Bad_Name.url=http://x",
     "config.lease.duration=6",
-    "admission.gate.enable=false",
-    "admission.gates.enabled=false",
+    "admission.enforce.enable=false",
+    "admission.gate.enabled=false",
     "crds.keep=yes-please",
+    "namespaces=default",
     "watchNamespaces=default",
+    "config.settleBudget=3",
     "service.port=0",
     "podLabels=x",
 ]

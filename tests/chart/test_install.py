@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
+from tests.support.users import PREFIX, Client, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "precision-operator"
@@ -47,7 +50,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def release(empty: ControlPlane) -> Iterator[Kubectl]:
     """The chart, installed by helm."""
     notes = run_helm(empty, "install", "precision-operator", CHART)
-    assert "NOTE:" not in notes, "a cluster of 1.36 has the gate"
+    assert "NOTE:" not in notes, "a cluster of 1.36 serves MutatingAdmissionPolicy"
     until_admitted(empty.kubectl)
     yield empty.kubectl
     run_helm(empty, "uninstall", "precision-operator", "--wait")
@@ -56,12 +59,12 @@ def release(empty: ControlPlane) -> Iterator[Kubectl]:
 def test_the_plain_manifests_are_accepted_by_an_empty_cluster(empty: ControlPlane) -> None:
     done = empty.kubectl("apply", "--server-side", "--dry-run=server", "-k", ROOT / "manifests" / "base")
     assert "Warning" not in done.stderr
-    assert "mutatingadmissionpolicy.admissionregistration.k8s.io/precision-gate.precision.genesis.ai" in done.stdout
+    assert "mutatingadmissionpolicy.admissionregistration.k8s.io/precision-assign.precision.genesis.ai" in done.stdout
 
 
 def test_the_rendered_chart_is_accepted_without_a_warning(empty: ControlPlane) -> None:
     rendered = run_helm(empty, "template", "precision-operator", CHART, "--validate")
-    done = empty.kubectl("apply", "--dry-run=server", "-n", NAMESPACE, "-f", "-", input=rendered)
+    done = empty.kubectl("apply", "--dry-run=server", "-f", "-", input=rendered)
     assert "Warning" not in done.stderr
 
 
@@ -90,13 +93,21 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("get", "secrets"),
         ("list", "configmaps"),
         ("create", "pods"),
-        ("delete", "pods"),
+        ("deletecollection", "pods"),
+        ("create", "pods/eviction"),
         ("create", "pods/exec"),
+        ("patch", "pods/status"),
         ("update", "pods/ephemeralcontainers"),
         ("create", "deployments.apps"),
+        ("patch", "deployments.apps"),
+        ("update", "deployments.apps"),
         ("delete", "deployments.apps"),
         ("patch", "deployments.apps/scale"),
+        ("patch", "replicasets.apps"),
         ("patch", "statefulsets.apps"),
+        ("patch", "jobs.batch"),
+        ("deletecollection", "precisionassignments.precision.genesis.ai"),
+        ("patch", "precisionassignments.precision.genesis.ai"),
         ("create", "precisionpolicies.precision.genesis.ai"),
         ("delete", "precisionpolicies.precision.genesis.ai"),
         ("create", "serviceaccounts/token"),
@@ -106,6 +117,9 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("bind", "clusterroles.rbac.authorization.k8s.io"),
         ("patch", "customresourcedefinitions.apiextensions.k8s.io"),
         ("patch", "mutatingadmissionpolicies.admissionregistration.k8s.io"),
+        ("list", "validatingadmissionpolicies.admissionregistration.k8s.io"),
+        ("get", "validatingadmissionpolicies.admissionregistration.k8s.io/somebody-elses"),
+        ("get", "endpointslices.discovery.k8s.io/somebody-elses"),
         ("delete", "validatingadmissionpolicybindings.admissionregistration.k8s.io"),
         ("patch", "nodes"),
         ("delete", "leases.coordination.k8s.io"),
@@ -126,51 +140,138 @@ def test_the_operators_account_may_not(release: Kubectl, verb: str, resource: st
     [
         ("watch", "precisionpolicies.precision.genesis.ai", "default"),
         ("patch", "precisionpolicies.precision.genesis.ai", "default"),
-        ("patch", "deployments.apps", "default"),
+        ("update", "precisionassignments.precision.genesis.ai", "default"),
+        ("watch", "deployments.apps", "default"),
         ("patch", "pods", "default"),
+        ("delete", "pods", "default"),
+        ("get", "endpointslices.discovery.k8s.io/kubernetes", "default"),
+        ("get", "mutatingadmissionpolicies.admissionregistration.k8s.io/precision-assign.precision.genesis.ai", ""),
         ("create", "leases.coordination.k8s.io", NAMESPACE),
         ("update", "leases.coordination.k8s.io/precision-operator", NAMESPACE),
     ],
 )
 def test_the_operators_account_may(release: Kubectl, verb: str, resource: str, namespace: str) -> None:
-    done = release("auth", "can-i", verb, resource, "-n", namespace, "--as", OPERATOR, check=False)
+    where = ("-n", namespace) if namespace else ()
+    done = release("auth", "can-i", verb, resource, *where, "--as", OPERATOR, check=False)
     assert done.stdout.strip() == "yes"
 
 
-def test_the_installed_scope_holds_the_releases_account(release: Kubectl) -> None:
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "victim", "namespace": "default"},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": {"app": "victim"}},
-            "template": {
-                "metadata": {"labels": {"app": "victim"}},
-                "spec": {"containers": [{"name": "c", "image": "good"}]},
-            },
-        },
+@pytest.fixture(scope="module")
+def operator(empty: ControlPlane, release: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The installed account, with its token and the rights that the chart gave it."""
+    kubeconfig = empty.service_account_kubeconfig(NAMESPACE, "precision-operator")
+    client = Client(kubeconfig, tmp_path_factory.mktemp("operator"))
+    wait_for(lambda: client("GET", pods("default")).ok, what="the operator's rights", seconds=30)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def victim(release: Kubectl) -> Iterator[str]:
+    """Path of a pod in namespace default."""
+    release("run", "victim", "--image=good", "--restart=Never", "-n", "default")
+    yield pods("default", "victim")
+    release("delete", "pod", "victim", "-n", "default", "--force", "--ignore-not-found")
+
+
+def test_the_installed_account_does_what_its_work_needs(operator: Client, release: Kubectl, victim: str) -> None:
+    release("create", "-n", "default", "-f", "-", input=json.dumps(policy("own")))
+    asking = {"metadata": {"annotations": {f"{PREFIX}echo-nonce": "n", f"{PREFIX}echo": None}}}
+    operator.made("POST", custom("default", "precisionassignments"), assignment("own", generation=3))
+
+    def echo() -> str:
+        answer = operator.made("PATCH", custom("default", "precisionpolicies", "own") + "?dryRun=All", asking)
+        return str(answer["metadata"]["annotations"].get(f"{PREFIX}echo"))
+
+    wait_for(lambda: echo() == "n/own/3", what="the echo", seconds=30, found=echo)
+    operator.made("PATCH", custom("default", "precisionpolicies", "own") + "/status", {"status": {"phase": "Pending"}})
+    slices = operator("GET", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes")
+    assert slices.status_code in (200, 404), "allowed; an API server on a loopback address publishes none"
+    for path in shipped_paths():
+        operator.made("GET", path)
+    found = operator.made("PATCH", victim, {"metadata": {"annotations": {f"{PREFIX}mode": "fp32"}}})
+    operator.made("DELETE", victim, {"preconditions": {"uid": found["metadata"]["uid"]}})
+    operator.made("DELETE", custom("default", "precisionassignments", "own"))
+    release("delete", "precisionpolicy", "own", "-n", "default")
+
+
+def shipped_paths() -> list[str]:
+    """The API paths of the admission policies and bindings that the operator compares with its own copies."""
+    folder = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
+    documents = [d for path in folder.glob("*.yaml") for d in yaml.safe_load_all(path.read_text())]
+    plurals = {
+        "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+        "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     }
-    release("create", "-f", "-", input=json.dumps(deployment))
-    patch = json.dumps([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "evil"}])
-    command = (
-        "patch",
-        "deployment",
-        "victim",
-        "-n",
-        "default",
-        "--type=json",
-        "-p",
-        patch,
-        "--dry-run=server",
-        "--as",
-        OPERATOR,
+    return [f"/apis/{d['apiVersion']}/{plurals[d['kind']]}/{d['metadata']['name']}" for d in documents]
+
+
+def test_the_installed_account_evicts_no_pod(operator: Client, victim: str) -> None:
+    """An eviction's inner deletion meets no admission policy, so RBAC alone stands in its way."""
+    for version in ("policy/v1", "policy/v1beta1"):
+        body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
+        answer = operator("POST", f"{victim}/eviction", body)
+        assert answer.status_code == 403, said(answer)
+        assert 'cannot create resource "pods/eviction"' in said(answer)
+    assert "deletionTimestamp" not in operator.made("GET", victim)["metadata"]
+
+
+def test_the_installed_fence_holds_the_releases_account(operator: Client, victim: str) -> None:
+    changed = operator(
+        "PATCH", victim, {"spec": {"containers": [{"name": "victim", "image": "evil"}]}}, patch="strategic-merge-patch"
     )
+    assert "the operator may change nothing of a pod but its annotations" in said(changed)
+    assert "only with its uid as a precondition" in said(operator("DELETE", victim))
+    collection = operator("DELETE", pods("default"))
+    assert "cannot deletecollection resource" in said(collection)
 
-    def refused() -> bool:
-        return "the operator may change no field of a container but env" in release(*command, check=False).stderr
 
-    wait_for(refused, what="the operator-scope policy to be in force", seconds=30)
+# ---- older clusters
+
+FORWARD = "--emulation-forward-compatible"  # the API server itself reads admission policies by v1
+BETA = "admissionregistration.k8s.io/v1beta1"
+AS_1_34 = (
+    "--emulated-version=1.34",
+    FORWARD,
+    f"--runtime-config={BETA}=true",
+    "--feature-gates=MutatingAdmissionPolicy=true",
+)
+AS_1_33 = ("--emulated-version=1.33",)
+
+
+@contextmanager
+def older(directory: Path, flags: tuple[str, ...]) -> Iterator[ControlPlane]:
+    """An API server that knows no more of CEL than this version does."""
+    with ControlPlane(directory, api_flags=flags) as cluster:
+        cluster.kubectl.apply(ROOT / "manifests" / "base" / "namespace.yaml")
+        cluster.kubectl.wait_for_namespace(NAMESPACE)
+        yield cluster
+
+
+def test_the_chart_admits_by_the_beta(tmp_path: Path) -> None:
+    with older(tmp_path, AS_1_34) as cluster:
+        rendered = run_helm(
+            cluster, "template", "precision-operator", CHART, "--api-versions", f"{BETA}/MutatingAdmissionPolicy"
+        )
+        assert f"apiVersion: {BETA}\nkind: MutatingAdmissionPolicy\n" in rendered
+        cluster.kubectl("apply", "--server-side", "-f", "-", input=rendered)
+        until_admitted(cluster.kubectl)
+
+
+def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
+    with older(tmp_path, AS_1_33) as cluster:
+        notes = run_helm(cluster, "install", "precision-operator", CHART)
+        assert "NOTE: admission is NotEnforcing, because this cluster does not serve MutatingAdmissionPolicy" in notes
+        policies = cluster.kubectl.json("get", "validatingadmissionpolicies")["items"]
+        assert len(policies) == 7
+        forged = json.dumps(policy("forged", annotations={f"{PREFIX}rollback": "1", f"{PREFIX}rollback-by": "ceo"}))
+
+        def refusal() -> str:
+            return cluster.kubectl("create", "--dry-run=server", "-f", "-", input=forged, check=False).stderr
+
+        wait_for(lambda: "names who gave the command" in refusal(), what="the stamps' guard", seconds=60, found=refusal)
 
 
 def test_the_crd_is_upgraded_and_outlives_the_release(empty: ControlPlane, release: Kubectl) -> None:

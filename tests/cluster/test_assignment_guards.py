@@ -45,8 +45,9 @@ def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def alice(control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Client]:
     """She has every right on assignments of the test's namespace that RBAC can give."""
-    grant(kubectl, namespace, "alice", "alice", ASSIGNMENTS)
-    with person(control_plane, tmp_path, "alice") as client:
+    user = f"alice-{namespace}"
+    grant(kubectl, namespace, user, "alice", ASSIGNMENTS)
+    with person(control_plane, tmp_path, user) as client:
         wait_for(lambda: client("GET", custom(namespace, "precisionassignments")).ok, what="her rights", seconds=30)
         yield client
 

@@ -1,0 +1,146 @@
+"""What the chart lets the operator and people do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.rendered import Json, config, of_kind, shipped, the
+
+Render = Callable[..., list[Json]]
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+
+CHART = Path(__file__).parents[2] / "helm" / "precision-operator"
+
+
+def verbs(rules: list[Json]) -> set[tuple[str, str, str, str]]:
+    """(group, resource, verb, resource name) of every single right that the rules give."""
+    return {
+        (group, resource, verb, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def table(*rows: tuple[str, str, str]) -> set[tuple[str, str, str, str]]:
+    return {(group, resource, verb, "") for group, resource, wanted in rows for verb in wanted.split()}
+
+
+# All that the operator does to the API server, and so all it may do. A new call needs a row here and in the chart.
+USED = table(
+    ("precision.genesis.ai", "precisionpolicies", "get list watch patch"),
+    ("precision.genesis.ai", "precisionpolicies/status", "patch"),
+    ("precision.genesis.ai", "precisionassignments", "get list watch create update delete"),
+    ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
+    ("apps", "deployments", "get list watch"),
+    ("apps", "replicasets", "list watch"),
+    ("", "pods", "get list watch patch delete"),
+    ("", "events", "create patch"),
+)
+LEASES = "coordination.k8s.io"
+LEASE = {
+    ("coordination.k8s.io", "leases", "create", ""),
+    ("coordination.k8s.io", "leases", "get", "precision-operator"),
+    ("coordination.k8s.io", "leases", "update", "precision-operator"),
+}
+APISERVERS = {("discovery.k8s.io", "endpointslices", "get", "kubernetes")}
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}s" if kind.endswith("Binding") else f"{kind.lower()[:-1]}ies"
+
+
+def bindings(objects: list[Json]) -> dict[tuple[str, str], str]:
+    """Which role each binding of the operator gives, by namespace (none for the cluster) and name."""
+    account = {"kind": "ServiceAccount", "name": "precision-operator", "namespace": "precision-system"}
+    bound = [o for o in objects if o["kind"] in ("RoleBinding", "ClusterRoleBinding")]
+    assert all(binding["subjects"] == [account] for binding in bound)
+    return {(o["metadata"].get("namespace", ""), o["metadata"]["name"]): o["roleRef"]["name"] for o in bound}
+
+
+ALWAYS_BOUND = {
+    ("precision-system", "precision-operator-lease"): "precision-operator-lease",
+    ("default", "precision-operator-apiservers"): "precision-operator-apiservers",
+    ("", "precision-operator-admission"): "precision-operator-admission",
+}
+
+
+def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> None:
+    objects = render()
+    assert verbs(the(objects, "ClusterRole")["rules"]) == USED
+    assert verbs(the(objects, "Role", "precision-operator-lease")["rules"]) == LEASE
+    assert the(objects, "Role", "precision-operator-apiservers")["metadata"]["namespace"] == "default"
+    assert verbs(the(objects, "Role", "precision-operator-apiservers")["rules"]) == APISERVERS
+    assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator"}
+    roles = {o["metadata"]["name"] for kind in ("Role", "ClusterRole") for o in of_kind(objects, kind)}
+    assert roles == {*bindings(objects).values(), "precision-operator-view", "precision-operator-edit"}
+
+
+def test_the_operator_reads_the_admission_policies_that_it_ships_and_no_others(render: Render) -> None:
+    group = "admissionregistration.k8s.io"
+    wanted = {(group, plural(item["kind"]), "get", item["metadata"]["name"]) for item in shipped()}
+    for objects in (render(), render(mutating=[]), render('namespaces=["a"]')):
+        assert verbs(the(objects, "ClusterRole", "precision-operator-admission")["rules"]) == wanted
+
+
+def test_no_right_writes_a_workload(render: Render) -> None:
+    written = {"create", "update", "patch", "delete", "deletecollection", "*"}
+    rules = [rule for kind in ("Role", "ClusterRole") for o in of_kind(render(), kind) for rule in o["rules"]]
+    assert {right[0] for right in verbs(rules) if right[2] in written} <= {"precision.genesis.ai", "", LEASES}
+
+
+def test_named_namespaces_need_no_right_on_namespaced_objects_elsewhere(render: Render) -> None:
+    objects = render('namespaces=["a","b"]')
+    assert {o["metadata"]["name"] for o in of_kind(objects, "ClusterRole")} == {
+        "precision-operator-admission",
+        "precision-operator-view",
+        "precision-operator-edit",
+    }
+    for namespace in ("a", "b"):
+        (role,) = [o for o in of_kind(objects, "Role") if o["metadata"]["namespace"] == namespace]
+        assert verbs(role["rules"]) == USED
+    named = {(namespace, "precision-operator"): "precision-operator" for namespace in ("a", "b")}
+    assert bindings(objects) == {**ALWAYS_BOUND, **named}
+    assert config(objects)["watchNamespaces"] == ["a", "b"]
+
+
+def test_nodes_are_listed_only_where_the_admin_lets_it(render: Render) -> None:
+    assert not [o for o in render() if o["metadata"]["name"] == "precision-operator-nodes"]
+    objects = render("rbac.nodes=true")
+    assert verbs(the(objects, "ClusterRole", "precision-operator-nodes")["rules"]) == table(("", "nodes", "list"))
+    name = "precision-operator-nodes"
+    assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator", ("", name): name}
+
+
+def test_nodes_of_the_whole_cluster_and_named_namespaces_contradict_each_other(helm: Helm) -> None:
+    values = ("--set", "rbac.nodes=true", "--set-json", 'namespaces=["a"]')
+    done = helm("template", "x", CHART, *values, check=False)
+    assert done.returncode != 0
+    assert "leave one of them out (without rbac.nodes, facts about nodes are Unknown)" in done.stderr
+
+
+def test_people_read_everything_and_write_policies(render: Render) -> None:
+    group = "precision.genesis.ai"
+    ours = ("precisionpolicies", "precisionassignments", "precisionincidents")
+    view = verbs(the(render(), "ClusterRole", "precision-operator-view")["rules"])
+    assert view == table(*((group, resource, "get list watch") for resource in ours))
+    edit = verbs(the(render(), "ClusterRole", "precision-operator-edit")["rules"])
+    policies = (group, "precisionpolicies", "create update patch delete deletecollection")
+    assert edit == table(policies, (group, "precisionassignments", "delete"))
+
+
+def test_the_policies_name_the_releases_own_account_and_namespace(render: Render) -> None:
+    objects = render("serviceAccount.name=mover", namespace="elsewhere")
+    account = "'system:serviceaccount:elsewhere:mover'"
+    fences = [o for o in of_kind(objects, "ValidatingAdmissionPolicy") if "fence" in o["metadata"]["name"]]
+    assert len(fences) == 3
+    assert all(account in condition["expression"] for o in fences for condition in o["spec"]["matchConditions"])
+    binding = the(objects, "MutatingAdmissionPolicyBinding", "precision-assign.precision.genesis.ai")
+    (left_out,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert left_out["values"] == ["kube-system", "elsewhere"]
+    assert "precision-system" not in json.dumps(objects)
