@@ -94,20 +94,22 @@ def test_a_frozen_trainer_that_lost_its_lease_trains_on_and_writes_nothing(start
     frozen = start([*TRAIN, "--checkpoint-every", "20", "--segment-steps", "20"], _pod(UID_A, SHORT))
     frozen.until(lambda: _saved(frozen) > 0)
     frozen.process.send_signal(signal.SIGSTOP)
-    # This one saves only when it is told to: whatever else appears in the directory, the frozen one wrote.
-    successor = start([*TRAIN, "--checkpoint-every", "0"], _pod(UID_B, SHORT))
+    # This one writes only when it is told to: whatever else appears in the directory, the frozen one wrote.
+    successor = start([*TRAIN, "--checkpoint-every", "0", "--segment-steps", "1000000"], _pod(UID_B, SHORT))
     successor.until_training()
     assert successor.events("checkpoint_lease_acquired")[0]["reason"] == "Expired"
     directory = tmp_path / "checkpoints"
 
     def contents() -> dict[str, int]:
-        return {str(path): path.stat().st_mtime_ns for path in directory.glob("step-*/manifest.json")}
+        paths = [directory / "runs.json", *directory.glob("step-*/manifest.json")]
+        return {str(path): path.stat().st_mtime_ns for path in paths}
 
     before = contents()
     frozen.process.send_signal(signal.SIGCONT)
     steps = frozen.value("genesis_training_steps_total")
     frozen.until(lambda: len(frozen.events("checkpoint_failed")) >= 2)
     frozen.until(lambda: frozen.value("genesis_training_steps_total") > steps + 40)
+    frozen.until_event("runs_not_saved")
     assert contents() == before
     (lost,) = frozen.events("checkpoint_lease_lost")
     assert UID_B in str(lost["message"])

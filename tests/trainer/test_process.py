@@ -21,7 +21,7 @@ from precision_trainer.errors import DivergedError
 from precision_trainer.job.signals import StopFlag
 from tests.trainer.process import ROOT, SMALL, TORCHRUN, TRAIN, Process
 
-Start = Callable[[list[str]], Process]
+Start = Callable[..., Process]
 
 
 def _processor_seconds() -> float:
@@ -91,7 +91,8 @@ def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> Non
 
 
 def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(start: Start) -> None:
-    gang = start([*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"])
+    command = [*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"]
+    gang = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})
     gang.until_training()
     children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
