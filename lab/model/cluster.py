@@ -43,6 +43,8 @@ class Cluster:
     labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     modes: dict[str, tuple[Mode, int]] = field(default_factory=dict)
     """What the process of each started pod really trains in, and the generation that it applied."""
+    places: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Workload → the node that all its pods run on, and its pool, where that matters."""
     room: dict[str, Room] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     """Workloads whose node does not answer: a terminating pod stays."""
@@ -80,6 +82,12 @@ class Cluster:
         """A new workload that takes its mode from a ConfigMap: only its processes know which it is."""
         self.referenced.add(name)
         self.add(name, hot=False, pods=pods, mode=mode)
+
+    def runs_on(self, name: str, node: str, *, pool: str = "") -> None:
+        """All pods of a workload run on one node, now and later."""
+        self.places[name] = node, pool
+        pods = tuple(replace(pod, node=node, pool=pool) for pod in self.workloads[name].pods)
+        self.workloads[name] = replace(self.workloads[name], pods=pods)
 
     def publish(self, state: State | None) -> None:
         """An assignment was written, or deleted; admission sees it at once, unless it lags."""
@@ -155,9 +163,12 @@ class Cluster:
         """As its template has it, or as admission makes it."""
         workload = self.workloads[name]
         self.serial += 1
+        node, pool = self.places.get(name, ("", ""))
         pod = PodView(
             name=f"{name}-{self.serial}",
             uid=f"pod-{self.serial}",
+            node=node,
+            pool=pool,
             hot=workload.hot,
             has_annotations=True,
             started_mode=None if name in self.referenced else self.templates[name],

@@ -158,7 +158,7 @@ def _counted(fleet: Fleet, checker: Checker) -> None:
         checker.report("S3", "moved does not count the members in the target", state)
     if summary.unknown or state.no_data_since is not None or state.failing:
         checker.report("S3", "at rest, without a fault, with data missing or a breach standing", state)
-    if state.phase is Phase.HELD and incident is not None and state.reason != "StateLost":
+    if state.phase is Phase.HELD and incident is not None:
         stages = (incident.detected_at, incident.decided_at, incident.last_ack_at)
         if any(at is None for at in stages) and _running(fleet) & fleet.movable():
             checker.report("S3", "an incident is over whose stages were not measured", state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -10,9 +10,9 @@ from lab.model.canonical import local_keys
 from lab.model.cluster import Room
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet, policy_uids
 from lab.model.invariants import Checker
+from lab.model.policies import written
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import ABORT, PROMOTE, RETRY
 from precision_operator.core.actions import Action, Notify
@@ -44,7 +44,8 @@ class Event:
         return " ".join(filter(None, (self.kind, self.workload, self.choice)))
 
 
-Edit = Callable[[PolicySpec], PolicySpec]
+Edit = Mapping[str, object]
+"""What a person writes into the spec instead."""
 
 
 def apply(fleet: Fleet, event: Event, checker: Checker, edits: Mapping[str, Edit]) -> Fleet:
@@ -68,8 +69,7 @@ def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
         case "delete-policy":
             fleet.delete_policy()
         case "recreate-policy":
-            again = replace(fleet.policy, uid=f"{fleet.policy.uid}'", spec=fleet.base, annotations={}, deleted=False)
-            fleet.begin_again(again)
+            fleet.begin_again(written(fleet.written, uid=f"{fleet.policy.uid}'"))
         case "lose":
             fleet.lose_assignment()
         case "release":
@@ -82,12 +82,14 @@ def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
 
 def _edit(fleet: Fleet, name: str, edits: Mapping[str, Edit]) -> None:
     """A person makes an edit of the policy, or takes it back."""
-    target, before, spec = fleet.policy.spec.target, fleet.selected(), fleet.base
+    old, before = fleet.policy, fleet.selected()
     fleet.edits ^= {name}
+    spec = dict(fleet.written)
     for made in sorted(fleet.edits):
-        spec = edits[made](spec)
-    fleet.policy = replace(fleet.policy, spec=spec, generation=fleet.policy.generation + 1)
-    if spec.target is not target:
+        spec |= edits[made]
+    new = written(spec, uid=old.uid)
+    fleet.policy = replace(old, spec=new.spec, settings=new.settings, generation=old.generation + 1)
+    if new.spec.target is not old.spec.target:
         fleet.unstaged = fleet.state.phase is not Phase.PENDING
     fleet.left_over |= fleet.selected() - before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import factorial
@@ -13,7 +14,6 @@ from precision_operator.api.mitigation import Result, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import State
 from precision_operator.core.actions import Action, DeletePod
 from precision_operator.core.cohorts import rank
@@ -34,8 +34,8 @@ _SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", 
 class Fleet(World):
     """A world, with what only the checker remembers of its past."""
 
-    base: PolicySpec = field(init=False)
-    """The spec as it was written first."""
+    written: Mapping[str, object] = field(default_factory=dict)
+    """The policy's spec as a person wrote it first."""
     edits: frozenset[str] = frozenset()
     """What a person changed in it since."""
     lowered: frozenset[str] = frozenset()
@@ -50,9 +50,6 @@ class Fleet(World):
     """How many workloads there were when the step began: what its weight is a share of."""
     taken: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Pod → (change of its workload's mode, how many pods the operator took away for that before it came)."""
-
-    def __post_init__(self) -> None:
-        self.base = self.policy.spec
 
     def clone(self) -> Fleet:
         """A copy that shares the frozen views only."""
@@ -157,7 +154,7 @@ class Fleet(World):
     def begin_again(self, policy: Policy) -> None:
         """A policy of that name is created: what stands is what it finds."""
         self.left_over |= self.assigned(policy.spec.target) | self.really_in(policy.spec.target)
-        self.base, self.edits = policy.spec, frozenset()
+        self.edits = frozenset()
         self.recreate_policy(policy)
 
     def release(self) -> None:

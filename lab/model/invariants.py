@@ -13,6 +13,7 @@ from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_
 from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
+from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
@@ -32,6 +33,19 @@ EDGES = {
     Phase.HELD: {Phase.PENDING},
 }
 """S3: the only edges between phases. A policy that is gone goes to Held besides; one of another uid begins in Pending."""
+
+
+def edges_from(before: State, policy: Policy) -> set[Phase]:
+    """The phases that may follow."""
+    allowed = set(EDGES[before.phase])
+    if policy.deleted:
+        allowed.add(Phase.HELD)
+    if before.policy_uid not in ("", policy.uid):
+        allowed |= EDGES[Phase.PENDING] | {Phase.PENDING}
+    if before.phase is Phase.HELD and not before.enforce:
+        allowed.add(Phase.ROLLING_BACK)  # the record was lost: everything goes to the fallback
+    return allowed
+
 
 MOVING = (Phase.PROGRESSING, Phase.PAUSED)
 GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
@@ -89,7 +103,12 @@ class Checker:
     def _held(self, fleet: Fleet, decision: Decision) -> None:
         """S1: only a person's retry ends Held, with every prerequisite. S7: nor does anything else promote what was held."""
         before, after, spec = fleet.state, decision.state, fleet.policy.spec
-        if before.phase is Phase.HELD is not after.phase and before.fallback is not None:
+        if (
+            before.phase is Phase.HELD
+            and before.enforce
+            and after.phase is Phase.PENDING
+            and before.fallback is not None
+        ):
             answer = fleet.policy.annotations.get(RETRY)
             if answer is None or int(answer) > before.transition_id:
                 self.report("S1", "Held ended without a person's retry", before)
@@ -148,9 +167,7 @@ class Checker:
     def _edge(self, fleet: Fleet, decision: Decision) -> None:
         """S3: at most one edge a pass, and it is counted."""
         before, after = fleet.state, decision.state
-        allowed = EDGES[before.phase] | ({Phase.HELD} if fleet.policy.deleted else set())
-        if before.policy_uid not in ("", fleet.policy.uid):
-            allowed = allowed | EDGES[Phase.PENDING] | {Phase.PENDING}
+        allowed = edges_from(before, fleet.policy)
         if after.phase is not before.phase and after.phase not in allowed:
             self.report("S3", f"no edge leads from {before.phase} to {after.phase}", before)
         edge = edge_key(after) != edge_key(before)
@@ -237,7 +254,7 @@ class Checker:
         for name, workload in fleet.workloads.items():
             key = workload.key
             reduced = before.enforce and is_safer(fallback, before.assigned(key) or fallback)
-            whole = after.phase in ROLLED_BACK and after.fallback is not None and after.reason != "StateLost"
+            whole = after.phase in ROLLED_BACK and after.fallback is not None
             reached = key in after.held_keys or (whole and (not after.by_canary or key in inside))
             if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fallback):
                 fleet.lowered |= {name}

@@ -1,5 +1,7 @@
 """Policies as the API server would store them."""
 
+from collections.abc import Mapping
+
 from precision_operator.api.policy import Policy, parse_policy
 
 
@@ -17,6 +19,11 @@ def policy(*, annotations: dict[str, str] | None = None, uid: str = "policy-uid"
         "spec": {"selector": {"matchLabels": {"fleet": "demo"}}, **spec},
     }
     return parse_policy(body)
+
+
+def written(spec: Mapping[str, object], *, uid: str) -> Policy:
+    """The policy of a person who wrote this spec, and gave no command yet."""
+    return policy(annotations={}, uid=uid, **spec)
 
 
 FAST = {

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lab.model.events import Edit, Event
 from lab.model.fleet import AWAY_SECONDS, Fleet
-from lab.model.policies import policy
-from precision_operator.api.commands import Prerequisite
+from lab.model.policies import written
 from precision_operator.api.modes import Mode
-from precision_operator.api.selector import parse_selector
-from precision_operator.api.steps import Stage
 
 PASS = Event("pass")
 
+_REENABLE = {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s", "dwell": "0s"}
 _RULES: dict[str, object] = {
     "evaluation": {
         "interval": "10s",
@@ -29,7 +27,7 @@ _RULES: dict[str, object] = {
         "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
         "mitigation": {"overflow": {"window": "120s", "dwell": "10s"}, "speed": {"window": "20s"}},
     },
-    "reenable": {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s", "dwell": "0s"},
+    "reenable": _REENABLE,
     "progressDeadlineSeconds": 40,
 }
 _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
@@ -37,8 +35,8 @@ _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
 
 def _start(*, names: str = "ab", literal: str = "c", target: str = "", **spec: object) -> Fleet:
     """A fleet of three; ``target``: those whose template says FP16, so that they train in it from the start."""
-    written: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
-    fleet = Fleet(policy(annotations={}, uid="policy", **written))
+    whole: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
+    fleet = Fleet(written(whole, uid="policy"), written=whole)
     for name in names + literal:
         mode = Mode.FP16 if name in target else Mode.FP32
         fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one")
@@ -81,7 +79,7 @@ _CANARY = {
 _COMPARING = (*_PROMOTED, Event("breach", "a", "speed"), Event("breach", "b", "speed"), *_times(6))
 
 
-_ONE_PART = parse_selector({"matchLabels": {"fleet": "demo", "part": "one"}})
+_ONE_PART: Edit = {"selector": {"matchLabels": {"fleet": "demo", "part": "one"}}}
 
 
 def scenarios() -> tuple[Scenario, ...]:
@@ -119,12 +117,10 @@ def scenarios() -> tuple[Scenario, ...]:
             frozenset({"breach", "heal", "promote", "retry", "abort", "edit", "recreate-policy", "crash"}),
             {"fresh": (), "paused": _times(6)},
             {
-                "prerequisite": lambda spec: replace(
-                    spec, reenable=replace(spec.reenable, prerequisites=(Prerequisite.FIX,))
-                ),
-                "suspend": lambda spec: replace(spec, suspend=True),
-                "target bf16": lambda spec: replace(spec, target=Mode.BF16),
-                "one step": lambda spec: replace(spec, stages=(Stage(100),)),
+                "prerequisite": {"reenable": {**_REENABLE, "prerequisites": ["fix"]}},
+                "suspend": {"suspend": True},
+                "target bf16": {"target": "bf16"},
+                "one step": {"strategy": {"steps": [{"setWeight": 100}]}},
             },
         ),
         Scenario(
@@ -141,7 +137,7 @@ def scenarios() -> tuple[Scenario, ...]:
                 "held alone": (*_PROMOTED, Event("breach", "a", "speed"), *_times(5)),
                 "rolling back": _BROKEN,
             },
-            {"selector": lambda spec: replace(spec, selector=_ONE_PART)},
+            {"selector": _ONE_PART},
         ),
         Scenario(
             "adoption",
@@ -152,8 +148,8 @@ def scenarios() -> tuple[Scenario, ...]:
             ),
             {"fresh": (), "adopted": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
             {
-                "selector": lambda spec: replace(spec, selector=_ONE_PART),
-                "hold": lambda spec: replace(spec, hold_on_delete=True),
+                "selector": _ONE_PART,
+                "hold": {"deletionPolicy": "Hold"},
             },
         ),
         Scenario(

@@ -1,4 +1,4 @@
-"""What a fleet's operator says and does, pass by pass, while things happen to the fleet: one history as a table.
+"""What a fleet's operator shows and does, pass by pass, while things happen to the fleet: one history as a table.
 
 A pass in which nothing changes has no line. The last column is a fingerprint of everything else that was decided: all of the
 state, every field of every action, and when the operator looks again. A change of any of it changes the page.
@@ -14,17 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from lab.model.world import World
-from precision_operator.core.actions import (
-    Action,
-    GuardPolicy,
-    Latch,
-    Notify,
-    ReleasePolicy,
-    RequestPod,
-    Restore,
-    Settle,
-    WriteTemplate,
-)
+from precision_operator.api.state import Phase
+from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, Notify, RequestPod
 from precision_operator.core.decide import Decision
 from precision_operator.report.recording import describe
 
@@ -49,7 +40,7 @@ class Timeline(Generic[W]):
         return ["| after | phase | why | done | |", "|---|---|---|---|---|", *map(str, self._lines)]
 
     def happens(self, what: str) -> None:
-        """Something that is no pass, in words; whoever says so does it to the world."""
+        """Something that is no pass, in words; the caller does it to the world."""
         self._lines.append(_Line(self._after(), "", f"*{what}*"))
 
     def passes(self, count: int, seconds: float = 15.0) -> None:
@@ -67,22 +58,34 @@ class Timeline(Generic[W]):
             if found(self.world):
                 return
             self._pass(seconds)
-        raise AssertionError(f"not within {limit} passes; now {self.world.state.phase}: {self.world.state.message}")
+        raise AssertionError(f"not within {limit} passes; now {self.world.state.phase}: {self.world.summary.message}")
 
     def _pass(self, seconds: float) -> None:
-        after, before = self._after(), self.world.state
-        now = self.world.now
-        decision = self.world.step(seconds)
-        done = ", ".join(f"{what} {n}" if n > 1 else what for what, n in Counter(map(_done, decision.actions)).items())
-        if decision.state == before and not decision.actions:
+        if self.world.gone:
             return
-        state = decision.state
-        why, whole = f"{state.reason}: {state.message}"[:_LIMIT], _whole(decision, now)
+        after, before, shown = self._after(), self.world.state, self.world.summary
+        now, taken = self.world.now, sum(self.world.restarts.values())
+        decision = self.world.step(seconds)
+        if (decision.state, self.world.summary) == (before, shown) and not decision.actions:
+            return
+        held_back = sum(self.world.restarts.values()) == taken
+        words = Counter(_done(action, held_back=held_back) for action in decision.actions)
+        done = ", ".join(f"{what} {count}" if count > 1 else what for what, count in words.items())
+        phase, why, whole = decision.state.phase, self._why(decision)[:_LIMIT], _whole(decision, now)
         last = self._lines[-1] if self._lines else _Line("", "", "")
-        if not done and not last.done and (last.phase, last.why) == (state.phase, why):
+        if done == last.done and (not done or held_back) and (last.phase, last.why) == (phase, why):
             self._lines[-1] = replace(last, until=after, whole=last.whole + whole)
         else:
-            self._lines.append(_Line(after, state.phase, why, done, whole))
+            self._lines.append(_Line(after, phase, why, done, whole))
+
+    def _why(self, decision: Decision) -> str:
+        """What the status shows: in a rollback, what is waited for. Without a policy, what its assignment records."""
+        state, summary = decision.state, decision.summary
+        if self.world.policy.deleted:
+            return f"{state.reason}: {state.message}"
+        progressing = next(c for c in summary.conditions if c.type == "Progressing")
+        waits = state.phase is Phase.ROLLING_BACK and progressing.reason != state.reason
+        return f"{progressing.reason}: {progressing.message}" if waits else f"{summary.reason}: {summary.message}"
 
     def _after(self) -> str:
         seconds = self.world.now - self._began
@@ -105,26 +108,19 @@ class _Line:
         return "| " + " | ".join((after, self.phase, self.why, self.done, fingerprint)) + " |"
 
 
-def _done(action: Action) -> str:
-    """An action's kind, as a person would say it; those of several workloads are counted together."""
+def _done(action: Action, *, held_back: bool) -> str:
+    """An action's kind, in words; those of several workloads are counted together."""
     match action:
         case RequestPod():
             tuned = f" ({action.tuning.loss_scale_factor or action.tuning.growth_interval:g})" if action.tuning else ""
-            return f"ask {action.mode}{' and rewind' if action.rewind else ''}{tuned}"
-        case WriteTemplate():
-            return f"restart in {action.mode}" if action.workload.pods else f"template {action.mode}"
-        case Settle():
-            return f"settle {action.stage}"
-        case Latch():
-            return f"latch {action.mode or 'off'}"
-        case Restore():
-            return "restore"
+            what = "checkpoint in" if action.checkpoint else "request"
+            return f"{what} {action.mode}{' and rewind' if action.rewind else ''}{tuned}"
+        case DeletePod():
+            return "delete pod (held back)" if held_back else "delete pod"
+        case DeleteAssignment():
+            return "delete assignment"
         case Notify():
             return f"Event {action.reason}"
-        case GuardPolicy():
-            return "add finalizer"
-        case ReleasePolicy():
-            return "remove finalizer"
 
 
 def _whole(decision: Decision, now: float) -> str:

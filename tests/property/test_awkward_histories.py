@@ -364,3 +364,17 @@ def test_what_came_back_in_the_old_mode_is_taken_away_again_once_admission_is_ce
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=6)
     assert world.really_in(Mode.FP32) == set(world.workloads)
     assert world.restarts["literal"] == 3
+
+
+def test_a_record_that_is_lost_in_a_rollback_spares_no_trainer_that_takes_no_request() -> None:
+    world = promoted()
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
+    world.unresponsive = set(world.workloads)
+    world.run(2)
+    assert world.state.phase is Phase.ROLLING_BACK
+    world.lose_assignment()
+    world.step()
+    assert (world.state.phase, world.state.reason) == (Phase.ROLLING_BACK, "StateLost")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=20)
+    assert world.state.reason == "StateLost"
+    assert world.really_in(Mode.FP32) == set(world.workloads)

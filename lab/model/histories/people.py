@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lab.model.cluster import LABELS
 from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, approval_after, fleet, guarded, in_phase
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
@@ -23,15 +24,15 @@ def attempts() -> Line:
     line.until(in_phase(Phase.HELD))
     line.passes(3)
     line.happens("ada: retry")
-    line.world.says(RETRY, "", "ada")
+    line.world.commands(RETRY, "", "ada")
     line.passes(2, 5 * MINUTE)
     line.happens("ada acknowledges the root cause")
-    line.world.says(Prerequisite.ROOT_CAUSE.annotation, "the learning rate", "ada")
+    line.world.commands(Prerequisite.ROOT_CAUSE.annotation, "the learning rate", "ada")
     line.passes(2)
     line.happens("and the fix; 8 % of the runs fail")
     line.world.bad = {}
     line.world.everywhere = {Signal.FAILURES: 0.08}
-    line.world.says(Prerequisite.FIX.annotation, "a lower one", "ada")
+    line.world.commands(Prerequisite.FIX.annotation, "a lower one", "ada")
     line.passes(60)
     line.happens("12 % fail")
     line.world.everywhere = {Signal.FAILURES: 0.12}
@@ -44,7 +45,7 @@ def attempts() -> Line:
     line.until(in_phase(Phase.HELD))
     line.happens("ada: retry, root cause, fix")
     for said in (RETRY, Prerequisite.ROOT_CAUSE.annotation, Prerequisite.FIX.annotation):
-        line.world.says(said, "", "ada")
+        line.world.commands(said, "", "ada")
     line.passes(6, 10 * MINUTE)
     return line
 
@@ -60,7 +61,7 @@ def commands() -> Line:
     line.world.respec()
     line.passes(5)
     line.happens("eve: abort")
-    line.world.says(ABORT, "drill", "eve")
+    line.world.commands(ABORT, "drill", "eve")
     line.passes(2)
     line.happens("suspended")
     line.world.respec(suspend=True)
@@ -70,13 +71,13 @@ def commands() -> Line:
     line.world.respec()
     line.passes(5)
     line.happens("somebody: retry")
-    line.world.says(RETRY)
+    line.world.commands(RETRY)
     line.passes(34)
     line.happens("target: bf16")
     line.world.respec(target="bf16")
     line.passes(20)
     line.happens("eve: rollback")
-    line.world.says(ROLLBACK, "", "eve")
+    line.world.commands(ROLLBACK, "", "eve")
     line.passes(12)
     return line
 
@@ -97,21 +98,20 @@ def edited() -> Line:
     return line
 
 
-def newcomers() -> Line:
+def new_workloads() -> Line:
     """Workloads that come, go, lose the contract, rest, and crash"""
     line = guarded(hot=4, literal=False)
     world = line.world
-    line.happens("two come, one with a latch")
+    line.happens("two come; the template of one says FP16")
     world.add("new-0", pods=2)
-    world.add("new-1")
-    world.workload_is("new-1", latch=Mode.FP32, has_original=True)
+    world.add("new-1", mode=Mode.FP16)
     line.passes(5)
     line.happens("hot-0 loses its contract")
     world.workload_is("hot-0", hot=False)
     line.passes(3)
     line.happens("hot-1 is scaled to zero, hot-2 is gone")
-    world.workload_is("hot-1", replicas=0, updated_replicas=0, pods=())
-    del world.workloads["hot-2"]
+    world.scale("hot-1", 0)
+    world.drop("hot-2")
     line.passes(3)
     line.happens("one pod of hot-3 crashes")
     world.pods_are("hot-3", lambda number, pod: replace(pod, crashing=number == 0))
@@ -122,63 +122,137 @@ def newcomers() -> Line:
     return line
 
 
-def quarrel() -> Line:
-    """A workload whose template somebody else writes back, again and again"""
-    line = guarded(hot=3, literal=False)
-    for _ in range(5):
-        line.happens("somebody applies hot-0 with FP32")
-        line.world.reapplied("hot-0")
-        line.passes(3)
+def reapplied() -> Line:
+    """Somebody applies the templates again, in a promoted fleet and in one that is held"""
+    line = guarded(hot=2)
+    line.happens("all pods are replaced")
+    for name in line.world.workloads:
+        line.world.replace_pods(name)
+    line.passes(3)
     line.happens("the fleet overflows")
     line.world.all_are(OVERFLOWS)
-    line.passes(8)
+    line.until(in_phase(Phase.HELD))
+    line.passes(2)
+    line.happens("all pods are replaced")
+    for name in line.world.workloads:
+        line.world.replace_pods(name)
+    line.passes(3)
     return line
 
 
 def deleted() -> Line:
-    """The policy is deleted in mid-rollback, its original templates wanted back"""
-    line = guarded(hot=3, deletionPolicy="Restore")
-    line.world.restart_slots = 1
-    line.happens("the fleet overflows; hot-0 is deaf")
+    """The policy is deleted in mid-rollback: the rollback is finished, and what it holds stays held"""
+    line = guarded(hot=3)
+    line.happens("the fleet overflows; hot-0 takes no request")
     line.world.all_are(OVERFLOWS)
-    line.world.deaf = {"hot-0"}
+    line.world.unresponsive = {"hot-0"}
     line.passes(2)
     line.happens("the policy is deleted")
-    line.world.policy = replace(line.world.policy, deleted_at=line.world.now)
-    line.passes(6, 1.0)
+    line.world.delete_policy()
+    line.passes(20)
+    line.happens("all pods are replaced")
+    for name in line.world.workloads:
+        line.world.replace_pods(name)
+    line.passes(3)
     return line
 
 
-def deleted_late() -> Line:
-    """The policy is deleted, and the templates cannot be restored in time"""
-    line = guarded(hot=2, literal=False, deletionPolicy="Restore")
-    line.world.restart_slots = 0
-    line.happens("the policy is deleted; no restart is allowed")
-    line.world.policy = replace(line.world.policy, deleted_at=line.world.now)
-    line.passes(5, 7.0)
+def deleted_with_one_held() -> Line:
+    """The policy of a fleet with one held workload is deleted, and created again"""
+    line = guarded(hot=3)
+    line.happens("hot-1 overflows")
+    line.world.bad = {"hot-1": OVERFLOWS}
+    line.passes(4)
+    line.happens("the policy is deleted")
+    line.world.delete_policy()
+    line.passes(3)
+    line.happens("a policy of that name is created")
+    line.world.bad = {}
+    line.world.made_again()
+    line.until(in_phase(Phase.DEGRADED))
+    line.happens("retry")
+    line.world.commands(RETRY)
+    line.passes(24)
+    return line
+
+
+def deleted_and_released() -> Line:
+    """The policy is deleted, and its deletionPolicy is Release"""
+    line = guarded(hot=2, literal=False, deletionPolicy="Release")
+    line.happens("hot-1 overflows")
+    line.world.bad = {"hot-1": OVERFLOWS}
+    line.passes(4)
+    line.happens("the policy is deleted")
+    line.world.delete_policy()
+    line.passes(3)
     return line
 
 
 def inherited() -> Line:
-    """A policy that finds what another left behind: in mid-rollback, then rolled back"""
+    """A policy that is created over what another left behind: in mid-rollback, then rolled back"""
     line = guarded(hot=3, literal=False)
-    line.happens("the fleet overflows; hot-0 is deaf")
+    line.happens("the fleet overflows; hot-0 takes no request")
     line.world.all_are(OVERFLOWS)
-    line.world.deaf = {"hot-0"}
+    line.world.unresponsive = {"hot-0"}
     line.passes(2)
     line.happens("the policy is deleted and made again")
     line.world.made_again()
     line.passes(3)
-    line.happens("hot-0 hears")
-    line.world.deaf, line.world.bad = set(), {}
+    line.happens("hot-0 takes requests")
+    line.world.unresponsive, line.world.bad = set(), {}
     line.passes(6)
     line.happens("deleted and made again")
     line.world.made_again()
     line.passes(3)
     line.happens("retry")
-    line.world.says(RETRY)
+    line.world.commands(RETRY)
     line.passes(24)
     return line
 
 
-HISTORIES = (attempts, commands, edited, newcomers, quarrel, deleted, deleted_late, inherited)
+def lost() -> Line:
+    """The assignment is deleted under its policy"""
+    line = guarded(hot=2)
+    line.happens("somebody deletes the PrecisionAssignment")
+    line.world.lose_assignment()
+    line.passes(5)
+    line.happens("ada: retry")
+    line.world.commands(RETRY, "", "ada")
+    line.passes(24)
+    return line
+
+
+def selector_edited() -> Line:
+    """The selector is edited while a workload is held, and again when none is"""
+    line = guarded(hot=3)
+    line.happens("hot-1 overflows")
+    line.world.bad = {"hot-1": OVERFLOWS}
+    line.passes(4)
+    line.happens("the selector now asks for part=one, which hot-0 and a workload in FP16 have")
+    line.world.known = None  # nobody selected it when its pods were created
+    line.world.add("other", mode=Mode.FP16)
+    line.world.catch_up()
+    line.world.labels["other"] = {"part": "one"}
+    line.world.labels["hot-0"] = {**LABELS, "part": "one"}
+    line.world.respec(selector={"matchLabels": {"part": "one"}})
+    line.passes(4)
+    line.happens("retry")
+    line.world.bad = {}
+    line.world.commands(RETRY)
+    line.passes(24)
+    return line
+
+
+HISTORIES = (
+    attempts,
+    commands,
+    edited,
+    new_workloads,
+    reapplied,
+    deleted,
+    deleted_with_one_held,
+    deleted_and_released,
+    inherited,
+    lost,
+    selector_edited,
+)

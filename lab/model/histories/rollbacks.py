@@ -13,59 +13,58 @@ _BY_CANARY: dict[str, object] = {**_AT_ONCE, "strategies": {"P2": "Canary"}}
 
 
 def one_of_a_fleet() -> Line:
-    """One workload of a promoted fleet breaches, and does not listen at first"""
+    """One workload of a promoted fleet breaches, and takes no request at first"""
     line = guarded()
-    line.happens("hot-2 overflows, and its trainers are deaf")
+    line.happens("hot-2 overflows, and its trainers take no request")
     line.world.bad = {"hot-2": OVERFLOWS}
-    line.world.deaf = {"hot-2"}
+    line.world.unresponsive = {"hot-2"}
     line.passes(3)
-    line.happens("they hear again")
-    line.world.deaf = set()
+    line.happens("they take requests again")
+    line.world.unresponsive = set()
     line.passes(6)
     line.happens("grace: retry")
     line.world.bad = {}
-    line.world.says(RETRY, "", "grace")
+    line.world.commands(RETRY, "", "grace")
     line.passes(40)
     return line
 
 
 def emergency() -> Line:
-    """An emergency: deaf trainers are restarted, few at a time; the deadline passes; recovery is watched"""
+    """An emergency: unresponsive trainers are restarted; the deadline passes; recovery is watched"""
     line = guarded(rollback={"deadlines": {"P1": "3m"}, "ackTimeout": "45s"})
-    line.world.restart_slots = 1
-    line.happens("the fleet overflows; hot-1 and hot-3 are deaf, hot-3 unseen too")
+    line.happens("the fleet overflows; hot-1 and hot-3 take no request, and hot-3 has no samples")
     line.world.all_are(OVERFLOWS)
-    line.world.deaf = {"hot-1", "hot-3"}
-    line.world.blind = {"hot-3"}
+    line.world.unresponsive = {"hot-1", "hot-3"}
+    line.world.unobservable = {"hot-3"}
     line.passes(16)
-    line.happens("hot-3 is seen, and hears; 4 % of the runs fail")
-    line.world.deaf, line.world.blind = set(), set()
+    line.happens("hot-3 has samples, and takes requests; 4 % of the runs fail")
+    line.world.unresponsive, line.world.unobservable = set(), set()
     line.world.everywhere = {Signal.FAILURES: 0.04}
     line.passes(60, MINUTE)
     return line
 
 
-def half_deaf() -> Line:
-    """One pod of each workload does not listen"""
+def half_unresponsive() -> Line:
+    """One pod of each workload takes no request"""
     line = guarded(hot=3, literal=False, rollback={"ackTimeout": "45s"})
-    line.happens("the fleet overflows; the first pod of each is deaf")
+    line.happens("the fleet overflows; the first pod of each takes no request")
     line.world.all_are(OVERFLOWS)
-    line.world.deaf = {workload.pods[0].name for workload in line.world.workloads.values()}
+    line.world.unresponsive = {workload.pods[0].name for workload in line.world.workloads.values()}
     line.passes(8)
     return line
 
 
 def late() -> Line:
-    """Nobody answers until the deadline has passed"""
+    """Nobody acknowledges until the deadline has passed"""
     line = guarded(hot=3, literal=False, rollback={"deadlines": {"P1": "2m"}, "ackTimeout": "30s"})
     line.happens("the fleet overflows")
     line.world.all_are(OVERFLOWS)
     line.passes(1)
-    line.happens("all are deaf, and unseen")
-    line.world.deaf, line.world.blind = set(line.world.workloads), set(line.world.workloads)
+    line.happens("all take no request, and have no samples")
+    line.world.unresponsive, line.world.unobservable = set(line.world.workloads), set(line.world.workloads)
     line.passes(20)
-    line.happens("seen again")
-    line.world.deaf, line.world.blind = set(), set()
+    line.happens("both are over")
+    line.world.unresponsive, line.world.unobservable = set(), set()
     line.passes(6)
     return line
 
@@ -83,17 +82,17 @@ def poisoned() -> Line:
 
 
 def no_data() -> Line:
-    """Metrics that do not come back, where the policy takes silence for a breach"""
+    """Metrics that do not come back, where the policy takes missing data for a breach"""
     silence = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "onNoData": "Rollback", "noDataLimit": "2m"}
     line = guarded(hot=3, evaluation=silence)
-    line.happens("one workload is not seen")
-    line.world.blind = {"hot-1"}
+    line.happens("one workload has no samples")
+    line.world.unobservable = {"hot-1"}
     line.passes(4)
-    line.happens("it is, and Prometheus is away")
-    line.world.blind, line.world.down = set(), True
+    line.happens("it has, and Prometheus is away")
+    line.world.unobservable, line.world.metrics_away = set(), True
     line.passes(14)
     line.happens("it is back")
-    line.world.down = False
+    line.world.metrics_away = False
     line.passes(5)
     return line
 
@@ -141,7 +140,7 @@ def ladder_cut_short() -> Line:
     line.world.bad["hot-0"] = OVERFLOWS
     line.passes(4)
     line.happens("lin: rollback")
-    line.world.says(ROLLBACK, "enough", "lin")
+    line.world.commands(ROLLBACK, "enough", "lin")
     line.passes(12)
     return line
 
@@ -157,7 +156,7 @@ def canary_better() -> Line:
 
 
 def canary_same() -> Line:
-    """A rollback by canary that shows no difference: held, until a person says how to go on"""
+    """A rollback by canary that shows no difference: held, until a person decides"""
     line = guarded(hot=6, literal=False, rollback=_BY_CANARY)
     line.happens("everything is slow, in any precision")
     line.world.everywhere = SLOW
@@ -165,22 +164,22 @@ def canary_same() -> Line:
     line.passes(3, 5 * MINUTE)
     line.happens("it was the switch; ada: retry")
     line.world.everywhere = {}
-    line.world.says(RETRY, "the switch was full", "ada")
+    line.world.commands(RETRY, "the switch was full", "ada")
     line.passes(30)
     return line
 
 
 def canary_taken_over() -> Line:
-    """A rollback by canary that goes blind, then is taken over by an emergency"""
+    """A rollback by canary that loses its samples, then is taken over by an emergency"""
     line = guarded(hot=6, rollback=_BY_CANARY)
     line.happens("all overflow mildly")
     line.world.all_are(MILD)
     line.until(lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, MINUTE)
-    line.happens("Prometheus sees nobody")
-    line.world.blind = set(line.world.workloads)
+    line.happens("Prometheus has no samples of anybody")
+    line.world.unobservable = set(line.world.workloads)
     line.passes(8, MINUTE)
-    line.happens("seen again; the losses of hot-5 are NaN")
-    line.world.blind = set()
+    line.happens("they are back; the losses of hot-5 are NaN")
+    line.world.unobservable = set()
     line.world.bad["hot-5"] = NAN
     line.passes(10)
     return line
@@ -189,7 +188,7 @@ def canary_taken_over() -> Line:
 HISTORIES = (
     one_of_a_fleet,
     emergency,
-    half_deaf,
+    half_unresponsive,
     late,
     poisoned,
     no_data,

@@ -1,8 +1,8 @@
-"""Fleets on their way up, and what keeps them from it."""
+"""Fleets that are rolled out, and what keeps them from it."""
 
 from __future__ import annotations
 
-from lab.model.histories.stage import MINUTE, OVERFLOWS, Cluster, Line, approval_after, fleet, guarded, in_phase
+from lab.model.histories.stage import MINUTE, OVERFLOWS, Line, Stage, approval_after, fleet, guarded, in_phase
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
@@ -23,20 +23,20 @@ def waits_for_a_person() -> Line:
     line = fleet(strategy=_APPROVAL)
     line.until(in_phase(Phase.PAUSED))
     line.happens("Prometheus is away")
-    line.world.down = True
+    line.world.metrics_away = True
     line.passes(3)
     line.happens("it is back")
-    line.world.down = False
+    line.world.metrics_away = False
     line.passes(4)
     line.happens("ada: promote")
-    line.world.says(PROMOTE, "looks good", "ada")
+    line.world.commands(PROMOTE, "looks good", "ada")
     line.passes(8)
     return line
 
 
 def cannot_begin() -> Line:
     """What a policy waits for before it moves anything"""
-    world = Cluster()
+    world = Stage()
     line = Line(world)
     line.passes(2)
     line.happens("an older policy has them all")
@@ -48,10 +48,10 @@ def cannot_begin() -> Line:
         world.add(name, hot=False)
         world.workload_is(name, literal=False)
     line.passes(2)
-    line.happens("and two with it; one pod of each is not seen by Prometheus")
+    line.happens("and two with it; one pod of each has no samples")
     for name in ("hot-0", "hot-1"):
         world.add(name, pods=2)
-        world.blind.add(world.workloads[name].pods[1].name)
+        world.unobservable.add(world.workloads[name].pods[1].name)
     line.passes(2)
     line.happens("an older policy has two more")
     world.seen_too = {"contested": (("hot-8", "elder"), ("hot-9", "elder"))}
@@ -60,11 +60,11 @@ def cannot_begin() -> Line:
     world.seen_too = {"problem": ("UnknownQuery", "no query is named 'x'")}
     line.passes(2)
     line.happens("mended; Prometheus is away")
-    world.seen_too, world.down = {}, True
+    world.seen_too, world.metrics_away = {}, True
     line.passes(2)
-    line.happens("back, and all are seen")
-    world.down = False
-    world.blind.clear()
+    line.happens("back, with samples of all")
+    world.metrics_away = False
+    world.unobservable.clear()
     line.passes(3)
     line.happens("the query is refused again")
     world.seen_too = {"problem": ("UnknownQuery", "no query is named 'x'")}
@@ -92,11 +92,12 @@ def not_the_precision() -> Line:
     line.happens("no more")
     line.world.everywhere = {}
     line.passes(5)
-    moved = sorted({member.name for member in line.world.state.members})
+    moved = sorted(key.rpartition("/")[2] for key in line.world.state.members)
     here = moved[:2]
     line.happens(f"{' and '.join(here)} now run on one node, and overflow; the others run elsewhere")
     for name in moved:
-        line.world.runs_on(name, "bad" if name in here else "good")
+        node = "bad" if name in here else "good"
+        line.world.runs_on(name, node, pool=f"pool={node}")
     line.world.bad = dict.fromkeys(here, OVERFLOWS)
     line.passes(6)
     return line
@@ -116,8 +117,8 @@ def one_pool_of_a_fleet() -> Line:
     return line
 
 
-def told_and_not_rolled_back() -> Line:
-    """Memory and divergence that are said, and hold promotions, but are rolled back by nobody"""
+def alerts_and_no_rollback() -> Line:
+    """Memory and divergence that alert, and hold promotions, and are not rolled back"""
     line = fleet()
     line.until(lambda w: w.state.members)
     line.happens("memory is at 90 % of FP32's")
@@ -144,6 +145,35 @@ def by_reference() -> Line:
     return line
 
 
+def adopted() -> Line:
+    """A fleet that trains in the target already: adopted but for what breaches, and guarded"""
+    line = Line(Stage())
+    for name in ("hot-0", "hot-1", "hot-2"):
+        line.world.add(name, mode=Mode.FP16, pods=2)
+    line.world.add("literal", hot=False, mode=Mode.FP16)
+    line.world.add("hot-3")
+    line.happens("hot-2 overflows")
+    line.world.bad = {"hot-2": OVERFLOWS}
+    line.passes(4)
+    line.happens("no more")
+    line.world.bad = {}
+    line.passes(20)
+    return line
+
+
+def waits_for_admission() -> Line:
+    """An API server lags: nothing is promoted, and no pod is taken away, before it knows the assignment"""
+    line = fleet(hot=2)
+    line.passes(3)
+    line.happens("an API server lags behind")
+    line.world.lagging = True
+    line.passes(8)
+    line.happens("it has caught up")
+    line.world.catch_up()
+    line.passes(12)
+    return line
+
+
 HISTORIES = (
     by_steps,
     waits_for_a_person,
@@ -151,6 +181,8 @@ HISTORIES = (
     canary_breaches,
     not_the_precision,
     one_pool_of_a_fleet,
-    told_and_not_rolled_back,
+    alerts_and_no_rollback,
     by_reference,
+    adopted,
+    waits_for_admission,
 )

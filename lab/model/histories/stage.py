@@ -1,4 +1,4 @@
-"""Where histories are played: a world whose pods can differ, a person who says things, and a table of what follows."""
+"""Where histories are played: a world whose pods can differ, a person who gives commands, and a table of what follows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 from lab.model.policies import FAST, policy
 from lab.model.timeline import Timeline
 from lab.model.world import World
-from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import Phase, State
+from precision_operator.api.state import Phase
 from precision_operator.contract import STAMP
 from precision_operator.core.model import Observation, PodView
 
@@ -25,7 +24,7 @@ def _policy(spec: dict[str, object]) -> Policy:
     return policy(**{**FAST, **spec})  # type: ignore[arg-type]  # only a spec
 
 
-class Cluster(World):
+class Stage(World):
     """A world whose nodes have names, and in which one pod of several can be the odd one."""
 
     def __init__(self, **spec: object) -> None:
@@ -43,24 +42,21 @@ class Cluster(World):
         pods = tuple(change(number, pod) for number, pod in enumerate(found.pods))
         self.workloads[name] = replace(found, pods=pods)
 
-    def runs_on(self, name: str, node: str, *, pool: str = "") -> None:
-        """All pods of a workload run on one node, which has a pool of its own where none is named."""
-        self.pods_are(name, lambda _, pod: replace(pod, node=node, pool=pool or f"pool={node}"))
-
     def workload_is(self, name: str, **changes: object) -> None:
         """Change a workload from outside."""
         self.workloads[name] = replace(self.workloads[name], **changes)  # type: ignore[arg-type]
 
-    def reapplied(self, name: str) -> None:
-        """Somebody applies a manifest that knows nothing of us: the pods are replaced."""
-        self.workload_is(name, template_mode=Mode.FP32, template_request=None)
-        self._start_pods(name)
+    def pass_by(self, name: str) -> None:
+        """Its pods are replaced by way of an API server that knows of no assignment yet."""
+        self.bypassed = True
+        self.replace_pods(name)
+        self.bypassed = False
 
     def all_are(self, values: dict[Signal, float]) -> None:
-        """What every workload's metrics say while it trains in reduced precision."""
+        """What every workload's metrics are while it trains in reduced precision."""
         self.bad = dict.fromkeys(self.workloads, values)
 
-    def says(self, command: str, message: str = "", by: str = "") -> None:
+    def commands(self, command: str, message: str = "", by: str = "") -> None:
         """A person's command, in answer to the transition that stands now."""
         given = f"{self.state.transition_id}: {message}" if message else str(self.state.transition_id)
         stamp = {f"{command}{STAMP}": by} if by else {}
@@ -68,16 +64,18 @@ class Cluster(World):
 
     def respec(self, **spec: object) -> None:
         """An edit of the policy."""
-        edited = _policy(spec).spec
-        self.policy = replace(self.policy, spec=edited, generation=self.policy.generation + 1)
+        edited = _policy(spec)
+        self.policy = replace(
+            self.policy, spec=edited.spec, settings=edited.settings, generation=self.policy.generation + 1
+        )
 
     def made_again(self) -> None:
-        """The policy is deleted, and made again with the same spec: it knows nothing of what was before."""
-        self.state = State()
-        self.policy = replace(self.policy, annotations={})
+        """The policy is deleted, and made again with the same spec; the operator sees the new one only."""
+        policy = _policy({})
+        self.recreate_policy(replace(policy, uid=f"{self.policy.uid}-again"))
 
 
-Line = Timeline[Cluster]
+Line = Timeline[Stage]
 History = Callable[[], Line]
 
 
@@ -86,25 +84,26 @@ def approval_after(weight: int) -> dict[str, object]:
     return {"steps": [{"setWeight": weight}, {"pause": {}}, {"setWeight": 100}]}
 
 
-def in_phase(phase: Phase) -> Callable[[Cluster], bool]:
+def in_phase(phase: Phase) -> Callable[[Stage], bool]:
     """Whether the policy is in this phase."""
     return lambda world: world.state.phase is phase
 
 
 def fleet(hot: int = 5, *, literal: bool = True, **spec: object) -> Line:
     """Some hot workloads of two pods each, and one that is moved by restart, none of them moved yet."""
-    world = Cluster(**spec)
+    world = Stage(**spec)
     for index in range(hot):
         world.add(f"hot-{index}", pods=2)
     if literal:
         world.add("literal", hot=False)
     for number, name in enumerate(world.workloads):
-        world.runs_on(name, f"node-{number % _NODES}")
+        node = f"node-{number % _NODES}"
+        world.runs_on(name, node, pool=f"pool={node}")
     return Line(world)
 
 
 def guarded(hot: int = 5, *, literal: bool = True, **spec: object) -> Line:
-    """The same, promoted and settled; the table begins there."""
+    """The same, promoted and at rest; the table begins there."""
     line = fleet(hot, literal=literal, **spec)
     line.until(in_phase(Phase.HEALTHY))
     line.passes(6)

@@ -89,7 +89,7 @@ def _held(facts: Facts) -> tuple[HeldWorkload, ...]:
         keys = frozenset(state.canary)
     elif state.phase in (Phase.HELD, Phase.ROLLING_BACK):
         # Of a record that was lost nobody knows who was moved: then it is everybody.
-        known = frozenset({*state.members, *state.changed}) if state.incident is not None else frozenset[str]()
+        known = frozenset({*state.members, *state.changed}) if state.members else frozenset[str]()
         keys = known or frozenset(w.key for w in facts.workloads)
     else:
         keys = frozenset[str]()

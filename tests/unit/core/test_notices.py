@@ -93,7 +93,7 @@ def drifting() -> World:
         (unresponsive, 60, {"LossNotFinite": True, "RollbackEscalated": True, "RolledBack": False}),
         (worsening, 2, {"RollbackExpedited": True}),
         (retried, 3, {"Retried": False, "RolloutStarted": False}),
-        (lost, 2, {"StateLost": True}),
+        (lost, 2, {"StateLost": True, "RolledBack": False}),
         (deleted, 3, {"PolicyDeleted": False}),
         (no_verdict, 100, {"CanaryInconclusive": True}),
         (drifting, 80, {"MemoryRatioHigh": True}),

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.commands import Answer
-from precision_operator.api.incident import NAMES_LIMIT, Incident
-from precision_operator.api.spec import Delivery, Strategy
+from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
+from precision_operator.api.spec import Delivery, Severity, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.workload import name_of
 from precision_operator.contract import RETRY
@@ -197,14 +197,20 @@ def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> 
 
 def held(facts: Facts) -> Outcome:
     """Keep everything in the fallback; leave only when a person answers this very transition with retry."""
-    state = replace(facts.state, precision=facts.spec.fallback, enforce=True)
+    if not facts.state.enforce:
+        return begin_rollback(facts, _record_lost(facts))
+    state = replace(facts.state, precision=facts.spec.fallback)
     asked = facts.asked(RETRY)
     closed = reenabled(facts)
     if asked is not None and closed is None:
         return _start_again(state, asked)
-    # Not enforced yet: this stands in the place of a record that was lost.
-    found = () if facts.state.enforce else (Notify(state.reason, state.message, warning=True),)
-    return Outcome(state, everything(facts), waiting=closed, notices=found)
+    return Outcome(state, everything(facts), waiting=closed)
+
+
+def _record_lost(facts: Facts) -> Trigger:
+    """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
+    state = facts.state
+    return Trigger(Severity.P0, Scope.FLEET, state.reason, state.message, (), facts.now, Strategy.EMERGENCY)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:
