@@ -1,4 +1,4 @@
-"""Rollbacks of real trainers on a real kubelet that the demo does not show: gradual, and then another attempt by kubectl
+"""Rollbacks of real trainers on a real kubelet that the demo does not show: gradual, and then a retry by kubectl
 alone; weights that a NaN has ruined. Both fleets go through their stories at the same time.
 """
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Kubectl
+from lab.cluster import Cluster
 from lab.demo.fleet import Trainer
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
+from precision_operator.api.workload import name_of
 from precision_operator.cli import main
 from tests.e2e.trainers import PREFIX, Fleet, side_by_side
 
@@ -27,11 +28,12 @@ POISONED = (Trainer("single"), Trainer("gang", ranks=2))
 
 @pytest.fixture(scope="module")
 def fleets(
-    kubectl: Kubectl, prometheus_url: str, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, prometheus_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Fleet, Fleet]]:
     """Two fleets, promoted and broken: one overflows mildly, the other's weights are no numbers any more."""
     stories = [("gradual", GRADUAL), ("poisoned", POISONED)]
-    with side_by_side(kubectl, prometheus_url, tmp_path_factory.mktemp("rollbacks"), stories) as (gradual, poisoned):
+    directory = tmp_path_factory.mktemp("rollbacks")
+    with side_by_side(cluster.control_plane, prometheus_url, directory, stories) as (gradual, poisoned):
         _promote(gradual, poisoned)
         _break(gradual, poisoned)
         yield gradual, poisoned
@@ -72,7 +74,8 @@ def test_ruined_weights_are_rewound_to_the_last_healthy_checkpoint_and_no_pod_re
     incident = status["incident"]
     names = sorted(trainer.name for trainer in POISONED)
     assert (incident["severity"], incident["reason"], incident["strategy"]) == ("P0", "LossNotFinite", "Emergency")
-    assert set(incident["poisoned"]) <= set(names), "who was seen first may have been rolled back by itself before"
+    poisoned = {name_of(key) for key in fleet.state().poisoned}
+    assert poisoned <= set(names), "who was seen first may have been rolled back by itself before"
     for workload, pod in fleet.pods().items():
         request = json.loads(pod["metadata"]["annotations"][f"{PREFIX}/request"])
         assert (request["mode"], request["rewind"]) == ("fp32", True), workload
@@ -90,7 +93,7 @@ def test_ruined_weights_are_rewound_to_the_last_healthy_checkpoint_and_no_pod_re
     assert fleet.lives() == before
 
 
-def test_an_export_keeps_what_the_trainers_wrote(fleets: tuple[Fleet, Fleet], tmp_path: Path) -> None:
+def test_an_export_keeps_the_trainers_logs(fleets: tuple[Fleet, Fleet], tmp_path: Path) -> None:
     _, fleet = fleets
     incident = fleet.until_phase("Held")["incident"]["id"]
     where = ["-n", fleet.namespace, "--kubeconfig", str(fleet.kubectl.kubeconfig)]
@@ -98,9 +101,9 @@ def test_an_export_keeps_what_the_trainers_wrote(fleets: tuple[Fleet, Fleet], tm
     assert listed == 0
     logs = {path.name: path.read_text() for path in (tmp_path / "export" / "logs").iterdir()}
     for trainer in POISONED:
-        (said,) = (text for name, text in logs.items() if name.startswith(f"{trainer.name}-"))
-        assert '"rewound"' in said
-        assert '"checkpoint_healthy"' not in said
+        (log,) = (text for name, text in logs.items() if name.startswith(f"{trainer.name}-"))
+        assert '"rewound"' in log
+        assert '"checkpoint_healthy"' not in log
 
 
 def _went_back(fleet: Fleet, trainer: Trainer) -> None:
@@ -119,7 +122,7 @@ def _went_back(fleet: Fleet, trainer: Trainer) -> None:
     wait_for(saved, what=f"a checkpoint of {trainer.name} after the rewind", seconds=60)
 
 
-def test_mild_overflow_goes_down_in_batches_and_a_person_starts_it_again_by_kubectl_alone(
+def test_mild_overflow_is_rolled_back_in_batches_and_a_person_retries_by_kubectl_alone(
     fleets: tuple[Fleet, Fleet],
 ) -> None:
     fleet, _ = fleets
@@ -133,7 +136,7 @@ def test_mild_overflow_goes_down_in_batches_and_a_person_starts_it_again_by_kube
         for trainer in GRADUAL
     }
     assert [len(times) for times in flips.values()] == [1, 1, 1]
-    # One after the other, the healthy one last: each batch of one begins when the one before it has said so.
+    # One after the other, the healthy one last: each batch of one begins when the one before it has acknowledged.
     assert max(flips["mild-0"] + flips["mild-1"]) < flips["mild-2"][0]
     assert abs(flips["mild-0"][0] - flips["mild-1"][0]) > 0.5
 
@@ -142,8 +145,8 @@ def test_mild_overflow_goes_down_in_batches_and_a_person_starts_it_again_by_kube
     number = status["transitionId"]
     fleet.annotate(*(f"{PREFIX}/ack-{item}={number}: drill" for item in Prerequisite))
     fleet.annotate(f"{PREFIX}/retry={number}: the fault is off")
-    staged = fleet.until(lambda s: s["phase"] == "Progressing", what="the second attempt", seconds=120)
-    assert (staged["weight"], len(staged["members"]), staged["attempts"]) == (34, 1, 1)
+    staged = fleet.until(lambda s: s["phase"] == "Progressing", what="the retry", seconds=120)
+    assert (staged["weight"], staged["moved"], staged["attempts"]) == (34, 1, 1)
     fleet.until_phase("Healthy")
     wait_for(
         lambda: set(fleet.modes().values()) == {"fp16"},

@@ -9,14 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.cluster import Kubectl
+from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.kubectl import Json
-from lab.cluster.manifests import apply_product
+from lab.cluster.manifests import apply_product, operator_access
 from lab.demo.fleet import FAULT, FLEET_LABELS, Trainer, deployment
 from lab.demo.metrics import Metrics
 from lab.demo.stage import workload_of
 from lab.images import TRAINER
 from lab.waiting import wait_for
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.state import State
 from tests.support.cluster_scene import Operators
 
 PREFIX = "precision.genesis.ai"
@@ -68,7 +70,7 @@ class Fleet:
         self.kubectl("patch", "precisionpolicy", "fleet", "-n", self.namespace, "--type=merge", "-p", patch)
 
     def annotate(self, *given: str) -> None:
-        """Give the policy's commands, as a person would."""
+        """Give the policy commands, as a person would."""
         self.kubectl("annotate", "--overwrite", "precisionpolicy", "fleet", "-n", self.namespace, *given)
 
     def until(self, condition: Callable[[Json], bool], *, what: str, seconds: float) -> Json:
@@ -87,6 +89,10 @@ class Fleet:
     def until_phase(self, phase: str, *, seconds: float = 180) -> Json:
         """Wait for the policy's phase."""
         return self.until(lambda status: status.get("phase") == phase, what=f"phase {phase}", seconds=seconds)
+
+    def state(self) -> State:
+        """The operator's own record, in the policy's assignment."""
+        return parse_assignment(self.kubectl.json("get", "precisionassignment", "fleet", "-n", self.namespace))
 
     def pods(self) -> dict[str, Json]:
         """Workload → its only pod."""
@@ -110,11 +116,11 @@ class Fleet:
         return {workload_of(pod): value for pod, value in found.items()}
 
     def events(self, workload: str, event: str) -> list[Json]:
-        """Lines of that kind that all ranks of a workload wrote."""
+        """Lines of that kind of all ranks of a workload."""
         name = self.pods()[workload]["metadata"]["name"]
         lines = self.kubectl("logs", name, "-n", self.namespace).stdout.splitlines()
-        said = (json.loads(line) for line in lines if line.startswith("{"))
-        return [line for line in said if line.get("event") == event]
+        written = (json.loads(line) for line in lines if line.startswith("{"))
+        return [line for line in written if line.get("event") == event]
 
     def fault(self, workload: str, value: str) -> None:
         """Throw the drill's switch in a running pod; an empty value puts it back."""
@@ -124,16 +130,17 @@ class Fleet:
 
 @contextmanager
 def side_by_side(
-    kubectl: Kubectl, prometheus_url: str, directory: Path, fleets: Sequence[tuple[str, Sequence[Trainer]]]
+    plane: ControlPlane, prometheus_url: str, directory: Path, fleets: Sequence[tuple[str, Sequence[Trainer]]]
 ) -> Iterator[list[Fleet]]:
-    """Fleets by name, each trainer past its 20th step in FP32, and an operator."""
+    """Fleets by name, each trainer past its 20th step in FP32, and an operator with the installed operator's rights."""
+    kubectl = plane.kubectl
     apply_product(kubectl)  # the demo takes them away with it
     metrics = Metrics(api_server="", prometheus=prometheus_url, record=directory / "prometheus.jsonl")
     namespaces = [f"{name}-{uuid.uuid4().hex[:8]}" for name, _ in fleets]
     for namespace in namespaces:
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         kubectl.wait_for_namespace(namespace)
-    operators = Operators(kubectl.kubeconfig, directory, prometheus_url, namespaces[0])
+    operators = Operators(operator_access(plane), directory, prometheus_url, namespaces[0])
     made = [Fleet(kubectl, namespace, metrics, operators) for namespace in namespaces]
     try:
         for fleet, (_, trainers) in zip(made, fleets, strict=True):
@@ -143,7 +150,5 @@ def side_by_side(
             fleet.until_training(len(trainers))
         yield made
     finally:
-        for namespace in namespaces:  # while somebody is there to take off the finalizers
-            kubectl("delete", "precisionpolicy", "--all", "-n", namespace, "--timeout=60s", check=False)
         operators.stop()
         kubectl("delete", "namespace", *namespaces, "--wait=false", check=False)
