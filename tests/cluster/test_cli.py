@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def alice(control_plane: ControlPlane, tmp_path: Path) -> Person:
 
 
 class Policy:
-    """A policy that no operator looks at, with any status."""
+    """A policy without an operator, with any status."""
 
     def __init__(self, kubectl: Kubectl, namespace: str) -> None:
         self._kubectl, self.namespace = kubectl, namespace
@@ -161,13 +162,13 @@ def test_the_line_of_a_dry_run_does_what_the_command_does(
     assert by_hand != ({}, False)
 
 
-def test_a_person_without_rights_is_told_which_are_missing(
+def test_a_person_without_rights_learns_which_are_missing(
     control_plane: ControlPlane, fleet: Policy, tmp_path: Path
 ) -> None:
     fleet.status("Healthy")
     mallory = Person(control_plane, tmp_path / "bin", name="mallory", groups=[])
     said = mallory.precision("status", "-n", fleet.namespace, code=1)
-    assert "ask for `get` and `list` on precisionpolicies.precision.genesis.ai" in said
+    assert "ask for `get` and `list` on precisionpolicies and precisionassignments" in said
     assert "Traceback" not in said
 
 
@@ -228,7 +229,7 @@ def test_words_are_completed_through_kubectl(alice: Person, fleet: Policy) -> No
     assert found == ["fleet", ":4"]
 
 
-def test_a_person_takes_a_fleet_up_and_down_again(scene: Scene, alice: Person) -> None:
+def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person) -> None:
     """With an operator: approve, watch, roll back, acknowledge."""
     where = ("-n", scene.namespace)
     scene.operators.start("one")
@@ -252,7 +253,8 @@ def test_a_person_takes_a_fleet_up_and_down_again(scene: Scene, alice: Person) -
         **dict.fromkeys(HOT, "Hot"),
         "literal": "Restart",
     }
-    assert {p["told"] for w in cohort["workloads"] for p in w["pods"]} == {"fp16"}
+    assert {w["assigned"] for w in cohort["workloads"]} == {"fp16"}
+    assert {p["requested"] for w in cohort["workloads"] for p in w["pods"]} == {"fp16"}
 
     alice.precision("pause", *where)
     scene.condition("Progressing", "Suspended")
@@ -260,10 +262,11 @@ def test_a_person_takes_a_fleet_up_and_down_again(scene: Scene, alice: Person) -
     assert "and its pause ended" in said
     status = scene.wait_phase("Held")
     assert (status["incident"]["severity"], status["incident"]["reason"]) == ("P0", "Aborted")
-    assert alice.json("status", *where, code=3)["gate"] == "Closed"
+    shown = alice.json("status", *where, code=3)
+    assert (shown["fallback"], shown["enforce"]) == ("fp32", True)
     (tree,) = alice.json("get", *where)
     assert [c["name"] for c in tree["cohorts"]] == ["rolled back"]
-    assert {p["told"] for w in tree["cohorts"][0]["workloads"] for p in w["pods"]} == {"fp32"}
+    assert {p["requested"] for w in tree["cohorts"][0]["workloads"] for p in w["pods"]} == {"fp32"}
 
     history = alice.json("history", *where)
     assert {"RolloutStarted", "Promoted", "Aborted", "RolledBack"} <= {e["reason"] for e in history}
@@ -274,6 +277,13 @@ def test_a_person_takes_a_fleet_up_and_down_again(scene: Scene, alice: Person) -
     alice.precision("ack", "rootCause", "fix", *where)
     alice.precision("retry", *where)
     assert scene.status()["transitionId"] >= status["transitionId"]
+
+    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace)
+    wait_for(lambda: "PolicyDeleted" in alice.precision("explain", *where), what="the deletion to be seen", seconds=60)
+    assert "was deleted, so nobody reads its commands" in alice.precision("retry", *where, code=1)
+    (line,) = re.findall(r"`(kubectl [^`]*delete precisionassignment fleet)`", alice.precision("explain", *where))
+    alice.shell(line)
+    assert "no PrecisionPolicy" in alice.precision("get", *where)
 
 
 def test_a_deployment_without_the_contract_is_named_as_stuck(alice: Person, fleet: Policy, kubectl: Kubectl) -> None:

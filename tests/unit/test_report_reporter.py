@@ -190,7 +190,8 @@ async def test_a_rollback_that_takes_long_is_written_ever_more_seldom() -> None:
     assert gaps[0] == 10
     assert all(gap >= 40 for gap in gaps[1:])
     assert gaps[-1] == 300
-    assert stage.report.recordings.count > 250
+    kept = stage.report.recordings
+    assert kept.count + kept.dropped > 250
 
 
 async def test_hundreds_of_passes_after_a_rollback_are_not_hundreds_of_writes() -> None:
