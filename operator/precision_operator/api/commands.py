@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_operator.api.text import bounded
 from precision_operator.contract import ABORT, ACK, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP
 
 
@@ -31,6 +32,12 @@ class Prerequisite(StrEnum):
         """Its annotation."""
         return f"{ACK}{self.value}"
 
+
+REASON_CHARACTERS = 200
+"""What is kept of a person's reason."""
+
+NAME_CHARACTERS = 128
+"""What is kept of the name of who gave a command."""
 
 ANNOTATIONS = (*(c.value for c in Command), *(p.annotation for p in Prerequisite))
 """Every command's annotation; each has a stamp beside it."""
@@ -61,7 +68,9 @@ def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:
     number, _, message = value.partition(":")
     number = number.strip()
     known = int(number) if number.isascii() and number.isdecimal() and len(number) <= 18 else None
-    return Answer(annotation, known, message.strip(), annotations.get(f"{annotation}{STAMP}"))
+    by = annotations.get(f"{annotation}{STAMP}")
+    text = bounded(message.strip(), REASON_CHARACTERS)
+    return Answer(annotation, known, text, bounded(by, NAME_CHARACTERS) if by is not None else None)
 
 
 def answered(annotations: Mapping[str, str], annotation: str, transition_id: int) -> Answer | None:

@@ -25,6 +25,9 @@ ROUND_SECONDS = 10.0
 RESTARTING_SECONDS = 600.0
 """A workload that is not back after this does not count among those that are restarting."""
 
+SLOTS_LIMIT = 500
+"""Of one policy, whatever the budget: each restart of a workload that has a mode is remembered beside that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Desired:
@@ -104,7 +107,7 @@ class Planner:
             urgent: of what is rolled back, any number.
         """
         under_way = sum(self.now - r.since < RESTARTING_SECONDS for r in restarts.values())
-        budget = Budget(max(0, slots - under_way), urgent)
+        budget = Budget(max(0, min(slots, SLOTS_LIMIT) - under_way), urgent)
         known, stuck = dict(restarts), list[str]()
         requests: list[Action] = []
         deletions: list[Action] = []

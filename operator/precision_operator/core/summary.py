@@ -14,7 +14,7 @@ from precision_operator.core.progress import accepted_modes
 UNACKNOWLEDGED_LIMIT = 20
 """Names of workloads that the status lists: it must stay small."""
 
-_WAITING_IS_TOLD = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
+_WAITING_IS_SHOWN = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
 _ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
 
@@ -28,9 +28,9 @@ def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
     reason, message = state.reason, state.message
     if facts.spec.suspend:
         reason, message = "Suspended", "spec.suspend is true: nothing is decided or written"
-    elif waiting is not None and state.phase in _WAITING_IS_TOLD:
+    elif waiting is not None and state.phase in _WAITING_IS_SHOWN:
         reason, message = waiting.reason, waiting.message
-    moved, silent = _moved(facts, outcome)
+    moved, unacknowledged = _moved(facts, outcome)
     return Summary(
         observed_generation=state.observed_generation,
         phase=state.phase,
@@ -49,7 +49,7 @@ def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
         breached=len({f.key for f in facts.failing} | state.held_keys),
         unknown=len(facts.unknown),
         held=len(state.held),
-        unacknowledged=silent,
+        unacknowledged=unacknowledged,
         attempts=state.attempts,
         incident=state.incident,
         conditions=conditions(facts, state, waiting, stuck=plan.stuck),
@@ -65,7 +65,7 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
     if state.phase is Phase.PENDING or state.precision is None:
         return 0, ()
     inside = frozenset(state.members) - state.held_keys
-    at, count, silent = replace(facts, state=state), 0, list[str]()
+    at, count, unacknowledged = replace(facts, state=state), 0, list[str]()
     steady = state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
     for workload, delivery in facts.movable:
         if not rollback and workload.key not in inside:
@@ -74,5 +74,5 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
         progress = at.progress(workload, accepted, delivery)
         count += progress.requested if steady else progress.acknowledged
         if not progress.acknowledged:
-            silent.append(workload.name)
-    return count, tuple(sorted(silent)[:UNACKNOWLEDGED_LIMIT])
+            unacknowledged.append(workload.name)
+    return count, tuple(sorted(unacknowledged)[:UNACKNOWLEDGED_LIMIT])

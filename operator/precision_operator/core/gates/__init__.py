@@ -12,6 +12,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion
 from precision_operator.api.state import State
 from precision_operator.api.steps import Stage
+from precision_operator.api.text import bounded
 from precision_operator.core.assess import Verdict
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import Progress
@@ -46,11 +47,13 @@ class Closed:
     message: str
 
 
+_NAME_CHARACTERS = 63
+
 Gate = Callable[[GateInput], Closed | None]
 
 
 def names(workloads: list[str], limit: int = 5) -> str:
     """A bounded list for a message."""
-    shown = ", ".join(sorted(workloads)[:limit])
+    shown = ", ".join(bounded(name, _NAME_CHARACTERS) for name in sorted(workloads)[:limit])
     rest = len(workloads) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
