@@ -194,6 +194,44 @@ async def test_adding_into_a_map_or_removing_what_is_not_there_is_refused(api: K
             await api.json_patch(DEPLOYMENTS, space, "d", [wrong])
 
 
+async def test_a_deletion_takes_only_the_object_that_is_meant(api: KubeApi, space: str) -> None:
+    first: Any = await api.create(LEASES, space, _lease())
+    uid = first["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        await api.delete(LEASES, space, "l", uid=str(uuid.uuid4()))
+    await api.delete(LEASES, space, "l", uid=uid, dry_run=True)
+    assert await api.get(LEASES, space, "l") == first
+    await api.delete(LEASES, space, "l", uid=uid)
+    for call in (api.get(LEASES, space, "l"), api.delete(LEASES, space, "l", uid=uid)):
+        with pytest.raises(NotFound):
+            await call
+    second: Any = await api.create(LEASES, space, _lease())
+    assert second["metadata"]["uid"] != uid
+    with pytest.raises(Conflict):
+        await api.delete(LEASES, space, "l", uid=uid)
+    assert await api.get(LEASES, space, "l") == second
+    await api.delete(LEASES, space, "l")
+
+
+async def test_a_deletion_can_ask_for_the_version_that_was_read(api: KubeApi, space: str) -> None:
+    first: Any = await api.create(LEASES, space, _lease())
+    version = first["metadata"]["resourceVersion"]
+    await api.merge_patch(LEASES, space, "l", {"metadata": {"labels": {"a": "b"}}})
+    with pytest.raises(Conflict):
+        await api.delete(LEASES, space, "l", resource_version=version)
+    second: Any = await api.get(LEASES, space, "l")
+    await api.delete(LEASES, space, "l", resource_version=second["metadata"]["resourceVersion"])
+
+
+async def test_a_dry_run_answers_what_a_patch_would_make_and_writes_nothing(api: KubeApi, space: str) -> None:
+    before: Any = await api.create(LEASES, space, _lease(annotations={"a": "1", "b": "1"}))
+    answer = await api.dry_run(LEASES, space, "l", {"metadata": {"annotations": {"a": None, "c": "3"}}})
+    assert annotations(answer) == {"b": "1", "c": "3"}
+    assert await api.get(LEASES, space, "l") == before
+    with pytest.raises(NotFound):
+        await api.dry_run(LEASES, space, "none", {})
+
+
 async def test_lists_grow_change_and_shrink_by_index(api: KubeApi, space: str) -> None:
     await api.create(DEPLOYMENTS, space, deployment("d"))
     base = "/spec/template/spec/containers/0/env"
@@ -242,6 +280,29 @@ async def test_a_schema_violation_is_not_taken_for_a_failed_test(real: KubeClien
     with pytest.raises(KubeError) as caught:
         await real.json_patch(DEPLOYMENTS, namespace, "d", [Operation("add", "/spec/replicas", -1)])
     assert (type(caught.value), caught.value.status) == (KubeError, 422)
+
+
+async def test_a_grace_is_handed_on(real: KubeClient, namespace: str) -> None:
+    """A pod on a node ends only when its kubelet says so; there is none here."""
+    spec: JsonObject = {"nodeName": "nowhere", "containers": [{"name": "c", "image": "none"}]}
+    pod: JsonObject = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    await real.create(PODS, namespace, pod)
+    await real.delete(PODS, namespace, "p", grace=7)
+    found: Any = await real.get(PODS, namespace, "p")
+    assert found["metadata"]["deletionGracePeriodSeconds"] == 7
+
+
+async def test_a_dry_run_asks_the_server_that_is_named(
+    real: KubeClient, control_plane: ControlPlane, namespace: str
+) -> None:
+    await real.create(LEASES, namespace, _lease())
+    patch: JsonObject = {"metadata": {"annotations": {"a": "1"}}}
+    assert annotations(await real.dry_run(LEASES, namespace, "l", patch, server=control_plane.server)) == {"a": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"https://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(Unavailable):
+        await real.dry_run(LEASES, namespace, "l", patch, server=nobody)
 
 
 async def test_a_missing_verb_is_forbidden_and_requests_are_counted(

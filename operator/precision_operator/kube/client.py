@@ -150,6 +150,8 @@ class KubeClient:
             options["preconditions"] = {name: value for name, value in preconditions.items() if value}
         if grace >= 0:
             options["gracePeriodSeconds"] = grace
+        if dry_run:
+            options["dryRun"] = ["All"]  # in a query alone it is ignored: the server reads the body's options then
         verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
         await self._call(verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=_unread)
 

@@ -65,14 +65,17 @@ class FakeKube:
         self._write("create", key)
         if key in self.objects:
             raise Conflict(f"{key} exists already", status=409)
+        metadata["uid"] = f"uid-{resource.plural}-{metadata['name']}-{next(self._versions)}"
         return self.put(resource, stored)
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
         """See the port."""
         key = (resource.plural, namespace, name)
         self._write("update", key)
-        self._check_version(self._find(key), body)
-        return self.put(resource, body)
+        current = self._find(key)
+        self._check_version(current, body)
+        metadata = {**_object(body["metadata"]), "uid": _object(current["metadata"])["uid"]}
+        return self.put(resource, {**body, "metadata": metadata})
 
     async def merge_patch(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, subresource: str = ""
