@@ -12,6 +12,7 @@ from lab.cluster.manifests import until_admitted
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
+from precision_operator.contract import ADMITTED
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, promoted
 
@@ -174,6 +175,7 @@ def test_workload_of_two_policies_belongs_to_the_older_and_the_younger_says_so(s
         seconds=30,
         found=lambda: str(scene.status("younger")),
     )
-    assert scene.assignment("younger").get("modes", {}) == {}
+    assert not scene.state("younger").enforce
+    assert not any("younger/" in pod["metadata"]["annotations"].get(ADMITTED, "") for pod in scene.pods().values())
     assert all(modes == {"fp16"} for modes in scene.shadow.modes().values())
     assert scene.status()["phase"] == "Healthy"

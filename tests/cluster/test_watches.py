@@ -1,4 +1,4 @@
-"""kopf in its thread against a real API server: what it hears reaches the inventory, and what it loses is noticed."""
+"""kopf in its thread against a real API server: what it watches reaches the inventory, and what it loses is noticed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
@@ -30,7 +29,7 @@ class World(InventorySink):
     """An inventory that a running kopf fills."""
 
     def __init__(self, namespaces: Sequence[str]) -> None:
-        self.inventory = Inventory(DeploymentAdapter(), namespaces=namespaces)
+        self.inventory = Inventory(namespaces=namespaces)
         self.beats: set[str] = set()
         self._news = asyncio.Event()
         super().__init__(self.inventory, enqueue=lambda key: None, heartbeat=self.beats.add)

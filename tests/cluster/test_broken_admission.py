@@ -1,0 +1,104 @@
+"""Admission that is not as it should be: a fence that is gone, and an API server that was just started.
+
+On a control plane of its own, because everybody else needs these policies.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.cluster.manifests import ADMISSION, apply_product, operator_access, until_admitted
+from lab.waiting import wait_for
+from tests.support.cluster_fleet import deployment, policy
+from tests.support.cluster_scene import (
+    HOT,
+    NO_SPEED,
+    PATIENCE_SECONDS,
+    Scene,
+    assert_all_in_fallback,
+    break_two,
+    staged,
+)
+from tests.support.shadow_trainers import ShadowTrainers
+
+LITERAL = "literal"
+FENCE = ("precision-fence-pods.precision.genesis.ai", "precision-fence-deletions.precision.genesis.ai")
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("broken")) as cluster:
+        apply_product(cluster.kubectl)
+        yield cluster
+
+
+@pytest.fixture
+def scene(plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
+    """Five trainers that have trained in FP16 from the start: what no admission sees starts in it too."""
+    kubectl, name = plane.kubectl, f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    kubectl.wait_for_namespace(name)
+    with staged(kubectl, ShadowTrainers(kubectl, name), tmp_path, operator=operator_access(plane)) as scene:
+        scene.apply(*(deployment(hot, enabled="true") for hot in HOT), deployment(LITERAL, hot=False, enabled="true"))
+        wait_for(lambda: scene.in_mode("fp16") == {*HOT, LITERAL}, what="pods of all five", seconds=PATIENCE_SECONDS)
+        scene.operators.start("one")
+        scene.apply(policy(criteria=NO_SPEED))
+        scene.wait_phase("Healthy")
+        yield scene
+
+
+def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
+    scene: Scene, plane: ControlPlane
+) -> None:
+    scene.shadow.capacity = {LITERAL: 0}  # the one that is restarted does not come back: the rollback goes on
+    break_two(scene)
+    wait_for(
+        lambda: scene.status().get("phase") == "RollingBack" and scene.in_mode("fp32") >= set(HOT),
+        what="the hot ones in the fallback, in mid-rollback",
+        seconds=PATIENCE_SECONDS,
+        found=scene.operators.logs,
+    )
+    plane.stop_apiserver()
+    plane.start_apiserver()
+    # Their controllers make new ones as soon as they can, with admission or without it.
+    scene.kubectl("delete", "pods", "--all", "-n", scene.namespace, "--timeout=60s")
+    if scene.operators.running["one"].poll() is not None:
+        scene.operators.start("one")  # as the kubelet would: a watch that cannot go on ends the process
+    scene.shadow.capacity = {}
+    scene.wait_phase("Held")
+    assert_all_in_fallback(scene)
+    assert set(scene.shadow.modes()) == {*HOT, LITERAL}
+    scene.condition("AdmissionEnforced", "Enforcing")
+    scene.operators.stop()  # the probe of admission is a policy too
+    until_admitted(scene.kubectl)
+
+
+def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scene) -> None:
+    def versions() -> set[str]:
+        return {pod["metadata"]["resourceVersion"] for pod in scene.pods().values()}
+
+    scene.operators.running["one"].kill()
+    scene.operators.running["one"].wait(timeout=10)
+    scene.kubectl("delete", "validatingadmissionpolicybinding", *FENCE)
+    before = versions()
+    try:
+        break_two(scene)
+        scene.operators.start("two")
+        shown = scene.condition("WritesAccepted", "Unfenced")
+        assert shown["status"] == "False"
+        assert scene.condition("AdmissionEnforced", "AdmissionNotInstalled")["status"] == "False"
+        assert scene.status()["phase"] == "RollingBack"
+        begun = time.monotonic()
+        wait_for(lambda: time.monotonic() - begun > 3, what="the next passes", seconds=20)
+        assert versions() == before
+    finally:
+        scene.kubectl.apply(ADMISSION)
+    scene.wait_phase("Held")
+    assert_all_in_fallback(scene)
+    scene.condition("WritesAccepted", "WritesAccepted")
