@@ -1,20 +1,17 @@
-"""The cluster's budget of restarts, on a real API server: an emergency takes no more down at once than it allows."""
+"""The cluster's budget of restarts, on a real API server: a rollout takes it, an emergency does not wait for it."""
 
 from __future__ import annotations
 
-import json
-import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kubernetes import client, config
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
-from tests.support.cluster_fleet import Json, deployment, policy
-from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, Scene, staged
+from tests.support.cluster_fleet import deployment, policy
+from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, Scene, assert_all_in_fallback, staged
 from tests.support.shadow_trainers import ShadowTrainers
 
 BUDGET = 2
@@ -22,55 +19,42 @@ LITERAL = [f"literal-{index}" for index in range(6)]
 
 
 @pytest.fixture
-def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Six trainers that only a restart can move, and a budget of two."""
-    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, settings={"restartBudget": BUDGET}) as scene:
+    shadow, settings = ShadowTrainers(kubectl, namespace), {"restartBudget": BUDGET}
+    with staged(kubectl, shadow, tmp_path, operator=operator_kubeconfig, settings=settings) as scene:
         scene.apply(*(deployment(name, hot=False) for name in LITERAL))
         wait_for(lambda: len(scene.shadow.modes()) == len(LITERAL), what="pods of all", seconds=PATIENCE_SECONDS)
         yield scene
 
 
-def rolling_out(items: list[Json]) -> int:
-    """How many Deployments the controller has not brought up again."""
-
-    def busy(item: Json) -> bool:
-        status = item.get("status", {})
-        seen = status.get("observedGeneration", 0) >= item["metadata"]["generation"]
-        return not seen or status.get("updatedReplicas", 0) != 1 or status.get("replicas", 0) != 1
-
-    return sum(map(busy, items))
+def restarted(scene: Scene, before: dict[str, str]) -> set[str]:
+    """Workloads whose pod is another one than before."""
+    return {name for name, uid in uids(scene).items() if uid != before[name]}
 
 
-@contextmanager
-def watched(scene: Scene) -> Iterator[list[int]]:
-    """Looks, as quick as they go, of how many are being restarted."""
-    looks: list[int] = []
-    over = threading.Event()
-    api = client.AppsV1Api(config.new_client_from_config(str(scene.kubectl.kubeconfig), context=scene.kubectl.context))
-
-    def look() -> None:
-        while not over.is_set():
-            answer = api.list_namespaced_deployment(scene.namespace, _preload_content=False, _request_timeout=5)
-            looks.append(rolling_out(json.loads(answer.data)["items"]))
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield looks
-    finally:
-        over.set()
-        thread.join(timeout=10)
-        api.api_client.close()
+def uids(scene: Scene) -> dict[str, str]:
+    return {workload: pod["metadata"]["uid"] for workload, pod in scene.pods().items()}
 
 
-def test_an_emergency_restarts_no_more_at_once_than_the_budget_and_reaches_all(scene: Scene) -> None:
+def test_a_rollout_restarts_no_more_at_once_than_the_budget_and_an_emergency_all(scene: Scene) -> None:
+    before = uids(scene)
+    scene.shadow.capacity = dict.fromkeys(LITERAL, 0)  # who is taken away does not come back
     scene.operators.start("one")
     scene.apply(policy(strategy={"steps": [{"setWeight": 100}]}, criteria=NO_SPEED))
-    scene.wait_phase("Healthy")
-    number = scene.status()["transitionId"]
-    with watched(scene) as looks:
-        scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/abort={number}")
-        status = scene.wait_phase("Held")
-    assert status["incident"]["reason"] == "Aborted"
-    assert all(modes == {"fp32"} for modes in scene.shadow.modes().values())
-    assert max(looks) == BUDGET
+    wait_for(lambda: len(restarted(scene, before)) == BUDGET, what="the first restarts", seconds=PATIENCE_SECONDS)
+    first, begun = restarted(scene, before), time.monotonic()
+    wait_for(lambda: time.monotonic() - begun > 5, what="ten evaluations", seconds=20)
+    assert restarted(scene, before) == first
+
+    scene.shadow.capacity = {}
+    status = scene.wait_phase("Healthy")
+    assert scene.in_mode("fp16") == set(LITERAL)
+    before = uids(scene)
+    scene.shadow.capacity = dict.fromkeys(LITERAL, 0)
+    abort = f"precision.genesis.ai/abort={status['transitionId']}"
+    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, abort)
+    wait_for(lambda: restarted(scene, before) == set(LITERAL), what="all to be restarted", seconds=PATIENCE_SECONDS)
+    scene.shadow.capacity = {}
+    assert scene.wait_phase("Held")["incident"]["reason"] == "Aborted"
+    assert_all_in_fallback(scene)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
+from precision_operator.api.canary import Verdict
+from precision_operator.api.wire import parse_time
+from precision_operator.api.workload import name_of
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
@@ -17,7 +21,7 @@ from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
 from tests.support.shadow_trainers import Fault
-from tests.support.side_by_side import bind, side_by_side
+from tests.support.side_by_side import LITERAL, bind, side_by_side
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5, everywhere=True)
@@ -44,16 +48,18 @@ LABELLED = HOT[1:3]
 
 
 @pytest.fixture(scope="module")
-def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+def fleets(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Scene]]:
     """Fleets in FP16, hot trainers of them mildly in breach."""
-    with side_by_side(control_plane, tmp_path_factory.mktemp("canary"), POLICIES, hot=len(HOT)) as scenes:
+    directory = tmp_path_factory.mktemp("canary")
+    with side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT)) as scenes:
         place = {workload: "disabled" if workload in LABELLED else "enabled" for workload in HOT}
         nodes = bind(scenes["nodes"], place, label="fp16")
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         for name, scene in scenes.items():
             scene.wait_phase("Healthy", seconds=90)
-            wait_for(lambda s=scene: s.settled("true"), what="all settled", seconds=60)
             if name == "nodes":
                 break_together(scene, HOT[:3])
             else:
@@ -86,15 +92,18 @@ def comparing(scene: Scene) -> str:
     """Wait until the canary is compared, it alone in FP32; returns its name."""
     scene.condition("Progressing", "ComparingCanary", seconds=90)
     status = scene.status()
-    assert (status["phase"], status["gate"], status["incident"]["strategy"]) == ("RollingBack", "Closed", "Canary")
-    (first,) = (member["name"] for member in status["canary"])
+    assert (status["phase"], status["incident"]["strategy"]) == ("RollingBack", "Canary")
+    (first,) = canary(scene)
     assert first in FAULTY
-    assert_down(scene, first)
-    return str(first)
+    assert scene.in_mode("fp32") == {first}
+    # New pods of the others start as they trained.
+    everybody = {f"apps/Deployment/{name}": "fp16" for name in [*HOT, LITERAL] if name != first}
+    assert scene.assignment()["modes"] == everybody
+    return first
 
 
-def assert_down(scene: Scene, only: str) -> None:
-    assert {name for name, modes in scene.shadow.modes().items() if modes == {"fp32"}} == {only}
+def canary(scene: Scene) -> list[str]:
+    return [name_of(key) for key in scene.state().canary]
 
 
 def test_a_severe_breach_pre_empts_the_comparison(fleets: dict[str, Scene]) -> None:
@@ -111,23 +120,27 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Sce
     if scene.status()["phase"] != "Held":  # its comparison began with the fixture
         scene.wait_phase("Held", seconds=120)
     status = scene.status()
-    assert status["comparison"]["verdict"] == "Better"
-    assert status["comparison"]["looks"] >= 5
+    comparison = scene.state().comparison
+    assert comparison is not None
+    assert (comparison.verdict, comparison.looks >= 5) == (Verdict.BETTER, True)
     incident = status["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
-    assert incident["decidedAt"] < status["comparison"]["endedAt"] <= incident["lastAckAt"] <= incident["deadlineAt"]
+    decided, acknowledged, deadline = (parse_time(incident[at]) for at in ("decidedAt", "lastAckAt", "deadlineAt"))
+    assert decided < comparison.ended_at <= acknowledged <= deadline  # type: ignore[operator]  # all of them are there
     assert_all_in_fallback(scene)
 
 
 def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets: dict[str, Scene]) -> None:
     scene = fleets["no-help"]
-    told = scene.condition("Progressing", "CanaryNoDifference", seconds=120)
+    held = scene.condition("Progressing", "CanaryNoDifference", seconds=120)
     status = scene.status()
-    (first,) = (member["name"] for member in status["canary"])
-    assert_down(scene, first)
-    assert status["comparison"]["looks"] == 2
+    assert scene.in_mode("fp32") == set(canary(scene))
+    assert len(canary(scene)) == 1
+    comparison = scene.state().comparison
+    assert comparison is not None
+    assert comparison.looks == 2
     number = status["transitionId"]
-    assert f"promote={number}" in told["message"]
+    assert f"promote={number}" in held["message"]
     scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
     assert_all_in_fallback(scene)
@@ -136,8 +149,8 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
 def test_breached_workloads_on_labelled_nodes_are_the_canary(fleets: dict[str, Scene]) -> None:
     scene = fleets["nodes"]
     scene.condition("Progressing", "ComparingCanary", seconds=90)
-    assert [member["name"] for member in scene.status()["canary"]] == LABELLED
-    assert {name for name, modes in scene.shadow.modes().items() if modes == {"fp32"}} == set(LABELLED)
+    assert canary(scene) == LABELLED
+    assert scene.in_mode("fp32") == set(LABELLED)
 
 
 async def test_labelled_nodes_are_found_and_none_where_the_right_is_missing(

@@ -14,28 +14,29 @@ from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.cli import main
-from tests.support.cluster_fleet import Json, deployment, policy
-from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, break_two, staged
+from tests.support.cluster_fleet import Json, deployment
+from tests.support.cluster_scene import (
+    HOT,
+    PATIENCE_SECONDS,
+    Scene,
+    assert_all_in_fallback,
+    break_two,
+    promoted,
+    staged,
+)
 from tests.support.shadow_trainers import ShadowTrainers
 
 QUICK = {"incidents": {"immediateSeconds": 2, "shortSeconds": 8, "longSeconds": 12}}
 
 
 @pytest.fixture
-def scene(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Scene]:
+def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[Scene]:
     """Four hot trainers, with the checklist's windows compressed."""
-    with staged(kubectl, ShadowTrainers(kubectl, namespace), tmp_path, settings=QUICK) as scene:
+    shadow = ShadowTrainers(kubectl, namespace)
+    with staged(kubectl, shadow, tmp_path, operator=operator_kubeconfig, settings=QUICK) as scene:
         scene.apply(*(deployment(name) for name in HOT))
-        wait_for(lambda: len(scene.shadow.modes()) == len(HOT), what="pods of all four", seconds=30)
+        wait_for(lambda: len(scene.shadow.modes()) == len(HOT), what="pods of all four", seconds=PATIENCE_SECONDS)
         yield scene
-
-
-def promoted(scene: Scene) -> None:
-    """A fleet in FP16."""
-    scene.operators.start("one")
-    scene.apply(policy(criteria=NO_SPEED))
-    scene.wait_phase("Healthy")
-    wait_for(lambda: scene.settled("true"), what="all settled", seconds=30)
 
 
 def incidents(scene: Scene) -> list[Json]:
@@ -44,7 +45,7 @@ def incidents(scene: Scene) -> list[Json]:
 
 
 def wait_incident(scene: Scene, phase: str) -> Json:
-    """Wait for its phase. A held policy is looked at once a minute: an annotation of nobody's makes it look now."""
+    """Wait for its phase. A held policy is evaluated once a minute: an annotation that means nothing brings it forward."""
 
     def there() -> bool:
         scene.kubectl(
@@ -62,7 +63,7 @@ def wait_incident(scene: Scene, phase: str) -> Json:
 
 
 def flags(scene: Scene) -> list[str]:
-    return ["--kubeconfig", str(scene.operators.kubeconfig), "-n", scene.namespace]
+    return ["--kubeconfig", str(scene.kubectl.kubeconfig), "-n", scene.namespace]
 
 
 def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
@@ -92,14 +93,14 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
 
     counts = Counter(c["result"].lower() for c in report["checklist"])
 
-    def told() -> bool:
+    def counted() -> bool:
         scene.kubectl(
             "annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
         )
         said = scene.kubectl.json("get", "pp", "fleet", "-n", scene.namespace)["status"]["incident"]
         return "recoveredAt" in said and {k: v for k, v in said.get("checks", {}).items() if v} == counts
 
-    wait_for(told, what="recovery and the checklist's counts in the policy's status", seconds=60)
+    wait_for(counted, what="recovery and the checklist's counts in the policy's status", seconds=60)
     assert main(["get", "--prometheus", scene.prometheus.url, "-o", "json", *flags(scene)]) == 0
     (tree,) = json.loads(capsys.readouterr().out)
     workloads = [w for cohort in tree["cohorts"] for w in cohort["workloads"]]

@@ -1,20 +1,23 @@
-"""Scenarios A and D of the emergency plan on a real API server with real Prometheus data: what is tried, and for how long,
+"""A mild overflow and slow training on a real API server with real Prometheus data: what is tried, and for how long,
 before a mild breach is rolled back. Time is short by the policies' own settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
+from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.signals import Signal
 from precision_operator.api.wire import parse_time
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, Scene
 from tests.support.shadow_trainers import Fault
-from tests.support.side_by_side import side_by_side, told
+from tests.support.side_by_side import requested, side_by_side
 
 FAULTY = HOT[:2]
 MILD, SEVERE, SLOW = Fault(overflow=0.25), Fault(overflow=0.6), Fault(speed=0.5)
@@ -36,9 +39,12 @@ UNAIDED = {"helpless": MILD, "slow": SLOW}
 
 
 @pytest.fixture(scope="module")
-def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+def fleets(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Scene]]:
     """A promoted fleet for each story."""
-    with side_by_side(control_plane, tmp_path_factory.mktemp("mitigation"), POLICIES, hot=len(HOT)) as scenes:
+    directory = tmp_path_factory.mktemp("mitigation")
+    with side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT)) as scenes:
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         for name, scene in scenes.items():
@@ -47,47 +53,54 @@ def fleets(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
         yield scenes
 
 
-def windows(scene: Scene, condition: Callable[[Json], bool], *, what: str, seconds: float = 90) -> list[Json]:
+def windows(
+    scene: Scene, condition: Callable[[Mitigation], bool], *, what: str, seconds: float = 90
+) -> tuple[Mitigation, ...]:
     """Wait until the windows of all faulty workloads meet a condition; returns them."""
 
-    def probe() -> list[Json] | None:
-        found = scene.status().get("mitigations", [])
-        return found if [m["name"] for m in found] == FAULTY and all(map(condition, found)) else None
+    def probe() -> tuple[Mitigation, ...] | None:
+        found = scene.state().mitigations
+        return found if [m.name for m in found] == FAULTY and all(map(condition, found)) else None
 
     return wait_for(probe, what=what, seconds=seconds, found=lambda: f"{scene.status()}\n{scene.operators.logs()}")
 
 
-def heal_once_told(scene: Scene, condition: Callable[[Json], bool], *, what: str) -> None:
+def heal_once_requested(scene: Scene, condition: Callable[[Json], bool], *, what: str) -> None:
     """The trainers do well from when their requests meet a condition."""
     wait_for(
-        lambda: all(condition(told(scene).get(name, {})) for name in FAULTY), what=what, seconds=90, found=scene.status
+        lambda: all(condition(requested(scene).get(name, {})) for name in FAULTY),
+        what=what,
+        seconds=90,
+        found=scene.status,
     )
     scene.shadow.faults = {}
 
 
-def said(scene: Scene) -> dict[str, str]:
+def events(scene: Scene) -> dict[str, str]:
     """Reason → message of the Events."""
-    events = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
-    return {event["reason"]: event["message"] for event in events}
+    items = scene.kubectl.json("get", "events", "-n", scene.namespace)["items"]
+    return {event["reason"]: event["message"] for event in items}
 
 
-def mitigated(window: Json) -> bool:
-    return bool(window["result"] == "Mitigated")
+def mitigated(window: Mitigation) -> bool:
+    return window.result is Result.MITIGATED
 
 
 def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: dict[str, Scene]) -> None:
     scene = fleets["halved"]
     scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
-    heal_once_told(scene, lambda request: request.get("lossScaleFactor") == 0.5, what="the loss scale to be halved")
+    heal_once_requested(
+        scene, lambda request: request.get("lossScaleFactor") == 0.5, what="the loss scale to be halved"
+    )
     assert "HalveScale" in scene.condition("Progressing", "Mitigating")["message"]
     found = windows(scene, mitigated, what="mitigated")
-    assert {m["rung"] for m in found} == {"HalveScale"}
+    assert {m.rung for m in found} == {Rung.HALVE_SCALE}
     status = scene.status()
-    assert (status["phase"], status["gate"]) == ("Healthy", "Open")
+    assert status["phase"] == "Healthy"
     assert "incident" not in status
-    assert {name for name, request in told(scene).items() if "lossScaleFactor" in request} == set(FAULTY)
+    assert {name for name, request in requested(scene).items() if "lossScaleFactor" in request} == set(FAULTY)
     scene.condition("Progressing", "Promoted")
-    assert {"Mitigating", "Mitigated"} <= set(said(scene))
+    assert {"Mitigating", "Mitigated"} <= set(events(scene))
 
     def kept() -> bool:
         reports = [item["report"] for item in scene.kubectl.json("get", "pinc", "-n", scene.namespace)["items"]]
@@ -98,32 +111,26 @@ def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: di
 
 def test_overflow_that_only_bf16_ends_leaves_its_workloads_there_without_a_restart(fleets: dict[str, Scene]) -> None:
     scene = fleets["lifted"]
-    revisions = scene.revisions()
+    templates, revisions = scene.templates(), scene.revisions()
     scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
-    heal_once_told(scene, lambda request: request.get("mode") == "bf16", what="bf16")
+    heal_once_requested(scene, lambda request: request.get("mode") == "bf16", what="bf16")
     found = windows(scene, mitigated, what="mitigated")
-    assert [[tried.split(":")[0] for tried in m["found"]] for m in found] == [["HalveScale", "GrowthInterval"]] * 2
-    modes = {workload for workload, modes in scene.shadow.modes().items() if modes == {"bf16"}}
-    assert modes == set(FAULTY)
-
-    def lasting() -> bool:
-        items = scene.kubectl.json("get", "deploy", *FAULTY, "-n", scene.namespace)["items"]
-        templates = [i["spec"]["template"]["metadata"]["annotations"] for i in items]
-        return all(t.get("precision.genesis.ai/mode") == "bf16" for t in templates)
-
-    wait_for(lasting, what="templates in bf16", seconds=30, found=scene.operators.logs)
-    after = scene.revisions()
-    assert {name: revisions[name] for name in FAULTY} == {name: after[name] for name in FAULTY}
+    assert [[tried.split(":")[0] for tried in m.found] for m in found] == [["HalveScale", "GrowthInterval"]] * 2
+    assert scene.in_mode("bf16") == set(FAULTY)
+    # New pods start in it too, and no template says so.
+    assigned = scene.assignment()["modes"]
+    assert {assigned[f"apps/Deployment/{name}"] for name in FAULTY} == {"bf16"}
+    assert (scene.templates(), scene.revisions()) == (templates, revisions)
 
 
 def test_overflow_that_rises_within_the_window_is_an_emergency(fleets: dict[str, Scene]) -> None:
     scene = fleets["risen"]
     scene.shadow.faults = dict.fromkeys(FAULTY, MILD)
-    windows(scene, lambda window: bool(window["result"] == "Open"), what="open windows")
+    windows(scene, lambda window: window.open, what="open windows")
     scene.shadow.faults = dict.fromkeys(FAULTY, SEVERE)
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P1", "Emergency")
-    windows(scene, lambda window: bool(window["result"] == "MitigationFailed"), what="failed windows")
+    windows(scene, lambda window: window.result is Result.FAILED, what="failed windows")
 
 
 def test_slow_training_that_recovers_while_it_is_investigated_is_left_alone(fleets: dict[str, Scene]) -> None:
@@ -132,31 +139,30 @@ def test_slow_training_that_recovers_while_it_is_investigated_is_left_alone(flee
     windows(scene, lambda _: True, what="open windows")
     scene.shadow.faults = {}
     found = windows(scene, mitigated, what="mitigated")
-    assert {(m["signal"], m.get("rung")) for m in found} == {("speed", None)}
+    assert {(m.signal, m.rung) for m in found} == {(Signal.SPEED, None)}
     assert scene.status()["phase"] == "Healthy"
 
 
 def test_overflow_that_nothing_ends_is_rolled_back_gradually_after_the_ladder(fleets: dict[str, Scene]) -> None:
     scene = fleets["helpless"]
     status = scene.wait_phase("Held", seconds=120)
-    incident, found = status["incident"], status["mitigations"]
+    incident, found = status["incident"], scene.state().mitigations
     assert (incident["severity"], incident["strategy"], incident["reason"]) == ("P2", "Gradual", "OverflowRateHigh")
     for window in found:
-        assert [tried.split(":")[0] for tried in window["found"]] == ["HalveScale", "GrowthInterval", "BF16"]
-        assert window["result"] == "MitigationFailed"
+        assert [tried.split(":")[0] for tried in window.found] == ["HalveScale", "GrowthInterval", "BF16"]
+        assert window.result is Result.FAILED
     detected, deadline = (parse_time(incident[at]) or 0.0 for at in ("detectedAt", "deadlineAt"))
-    assert detected in [parse_time(window["until"]) for window in found]
+    assert detected in [window.until for window in found]
     assert deadline - detected == pytest.approx(1800)
 
 
 def test_slow_training_may_be_investigated_and_is_then_rolled_back_gradually(fleets: dict[str, Scene]) -> None:
     scene = fleets["slow"]
     status = scene.wait_phase("Held", seconds=120)
-    incident, found = status["incident"], status["mitigations"]
+    incident, found = status["incident"], scene.state().mitigations
     assert (incident["severity"], incident["strategy"], incident["reason"]) == ("P2", "Gradual", "TrainingSlow")
     for window in found:
-        since, until = (parse_time(window[at]) or 0.0 for at in ("since", "until"))
-        assert until - since == pytest.approx(15.0)
-    checks = said(scene)["InvestigationChecks"]
+        assert window.until - window.since == pytest.approx(15.0)
+    checks = events(scene)["InvestigationChecks"]
     assert all(f"{check}: unknown" in checks for check in ("batch", "tensor cores", "CPU")), checks
-    assert (parse_time(incident["decidedAt"]) or 0.0) >= min(parse_time(window["until"]) or 0.0 for window in found)
+    assert (parse_time(incident["decidedAt"]) or 0.0) >= min(window.until for window in found)
