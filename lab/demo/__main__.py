@@ -101,7 +101,7 @@ def _clean(stage: Stage) -> None:
     if stage.audit_log is not None:  # our own cluster: tests may have applied these without Helm
         for folder in ("manifests/admission", "crds"):
             stage.kubectl("delete", "-f", paths.ROOT / folder, "--ignore-not-found")
-    advertise(stage, ACCELERATOR, None)
+    advertise(stage.kubectl, ACCELERATOR, None)
     stage.kubectl("delete", "pv", "trainer-literal", "--ignore-not-found", "--timeout=60s")
 
 

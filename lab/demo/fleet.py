@@ -133,6 +133,7 @@ def _environment(trainer: Trainer) -> list[Json]:
         {"name": "OMP_NUM_THREADS", "value": "1"},
         {"name": "PRECISION_ALLOW_CPU", "value": "true"},
         {"name": "PRECISION_FAULT_FILE", "value": "/etc/precision/fault"},
+        {"name": "PRECISION_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]
     if not trainer.hot:
         return [{"name": "ENABLE_FP16_TRAINING", "value": "true" if trainer.asks_fp16 else "false"}, *common]

@@ -165,9 +165,9 @@ class LogFollower:
         self._followed[name] = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
 
 
-def advertise(stage: Stage, resource: str, count: int | None) -> None:
+def advertise(kubectl: Kubectl, resource: str, count: int | None) -> None:
     """Give one node an extended resource; None takes it away."""
-    node = stage.kubectl.json("get", "nodes")["items"][0]
+    node = kubectl.json("get", "nodes")["items"][0]
     path = f"/status/capacity/{resource.replace('/', '~1')}"
     if count is None and resource not in node["status"]["capacity"]:
         return
@@ -175,7 +175,7 @@ def advertise(stage: Stage, resource: str, count: int | None) -> None:
         {"op": "remove", "path": path} if count is None else {"op": "add", "path": path, "value": str(count)}
     )
     name = node["metadata"]["name"]
-    stage.kubectl("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps([operation]))
+    kubectl("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps([operation]))
 
 
 def templates(stage: Stage) -> dict[str, str]:

@@ -126,7 +126,7 @@ class Story:
         kubectl = self._stage.kubectl
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         kubectl.wait_for_namespace(NAMESPACE)
-        advertise(self._stage, ACCELERATOR, 1)
+        advertise(self._stage.kubectl, ACCELERATOR, 1)
         path = str(self._stage.volume_path) if self._stage.volume_path else None
         kubectl.apply(*volume(path), *(self._deployment(trainer) for trainer in FLEET))
         names = {trainer.name for trainer in FLEET}

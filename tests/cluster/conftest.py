@@ -50,7 +50,7 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl("create", "namespace", name)
     kubectl.wait_for_namespace(name)
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")

@@ -7,40 +7,39 @@ stands and once under each set of assignments. What the policy makes of it must 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.waiting import wait_for
-from precision_operator.admission.pod import admit
-from precision_operator.contract import ADMITTED
 from precision_operator.workloads.identity import workload_key
 from tests.support.api import Api, Place
-from tests.support.bodies import Json, assignment, found, pod
+from tests.support.bodies import ALL_PODS, Json, assignment, container, found, literal, pod
+from tests.support.comparison import differences, plainly
 from tests.support.corpus import corpus, scenes
+from tests.support.shipped import assign_policy
 
-SHIPPED = Path(__file__).parents[2] / "manifests" / "admission" / "assign.yaml"
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})
 MARKER = {"marker": "yes"}
+MARKING = assignment("marker", selector={"matchLabels": MARKER}, default="bf16")
 IN_FORCE = "in-force"
 
 
-# ---- the policy with each failurePolicy
-
-
-def with_failure_policy(documents: list[Json], policy: str) -> list[Json]:
+def with_failure_policy(policy: str) -> list[Json]:
     """The shipped policy with this failurePolicy, and a fault of its own by which to see that it is in force."""
-    copy: list[Json] = json.loads(json.dumps(documents))
-    copy[0]["spec"]["failurePolicy"] = policy
-    copy[0]["spec"]["matchConditions"].append(
+    documents = assign_policy()
+    documents[0]["spec"]["failurePolicy"] = policy
+    documents[0]["spec"]["matchConditions"].append(
         {"name": IN_FORCE, "expression": f"!('{IN_FORCE}' in object.metadata.?labels.orValue({{}})) || 1 / 0 > 0"}
     )
-    return copy
+    return documents
+
+
+def wait_for_marker(place: Place) -> None:
+    """The marker is written last: admission that knows it knows the other assignments."""
+    place.wait(pod(labels=MARKER), lambda made: "marker/" in found(made).get("admitted", ""), "the marker")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def places(api: Api) -> Iterator[dict[str, Place]]:
     """A namespace for each set of assignments, and one without any."""
     made = {name: Place(api) for name in (*SCENES, "plain")}
     for name, assignments in SCENES.items():
-        made[name].assign(*assignments, assignment("marker", selector={"matchLabels": MARKER}, default="bf16"))
+        made[name].assign(*assignments, MARKING)
     yield made
     for place in made.values():
         place.leave()
@@ -63,15 +62,13 @@ def places(api: Api) -> Iterator[dict[str, Place]]:
 
 @pytest.fixture(scope="module")
 def plain(places: dict[str, Place]) -> dict[str, Json]:
-    """Every pod of the corpus as the API server stores it without us."""
-    return {name: places["plain"].tried(body) for name, body in CORPUS.items()}
+    return plainly(places["plain"], CORPUS)
 
 
 @pytest.fixture(scope="module", params=["Fail", "Ignore"])
 def governed(request: pytest.FixtureRequest, places: dict[str, Place], kubectl: Kubectl) -> Iterator[dict[str, Place]]:
     """The places, with the policy in force under each failurePolicy."""
-    documents = list(yaml.safe_load_all(SHIPPED.read_text()))
-    kubectl.apply(*with_failure_policy(documents, request.param))
+    kubectl.apply(*with_failure_policy(request.param))
     probe = pod(labels={**MARKER, IN_FORCE: "yes"})
 
     def in_force() -> bool:
@@ -81,31 +78,9 @@ def governed(request: pytest.FixtureRequest, places: dict[str, Place], kubectl: 
 
     wait_for(in_force, what=f"the policy with {request.param} to be in force", seconds=60, every=0.05)
     for name in SCENES:
-        # The marker was written last: admission that knows it knows the others.
-        places[name].wait(pod(labels=MARKER), lambda made: "marker/" in found(made).get("admitted", ""), "the marker")
+        wait_for_marker(places[name])
     yield places
-    kubectl.apply(*documents)
-
-
-# ---- comparison
-
-
-def lasting(body: Json, *, named: bool) -> Json:
-    """A pod without what the API server makes anew each time; its name too, unless the client gave it one."""
-    copy: Json = json.loads(re.sub(r"kube-api-access-\w{5}", "kube-api-access", json.dumps(body)))
-    made_anew = {"uid", "creationTimestamp", "namespace", "managedFields", *(() if named else ("name",))}
-    copy["metadata"] = {key: value for key, value in copy["metadata"].items() if key not in made_anew}
-    copy.pop("status", None)  # it holds the time
-    return copy
-
-
-def unordered(body: Json) -> Json:
-    """A pod with its record sorted: assignments take their turns in no order to rely on."""
-    copy: Json = json.loads(json.dumps(body))
-    annotations = copy["metadata"].get("annotations", {})
-    if ADMITTED in annotations:
-        annotations[ADMITTED] = " ".join(sorted(annotations[ADMITTED].split(" ")))
-    return copy
+    kubectl.apply(*assign_policy())
 
 
 def pods_for(scene: str) -> dict[str, Json]:
@@ -121,16 +96,73 @@ def pods_for(scene: str) -> dict[str, Json]:
 def test_the_policy_does_what_the_function_says_and_refuses_no_pod(
     governed: dict[str, Place], plain: dict[str, Json], scene: str
 ) -> None:
-    refused, different = {}, {}
-    for name, sent in pods_for(scene).items():
-        answer = governed[scene].post(sent)
-        if not answer.ok:
-            refused[name] = answer.text[:400]
-            continue
-        named = "name" in sent["metadata"]
-        expected = unordered(dict(admit(lasting(plain[name], named=named), SCENES[scene])))
-        became = unordered(lasting(answer.json(), named=named))
-        if became != expected:
-            different[name] = {key: (became[key], expected[key]) for key in expected if became[key] != expected[key]}
-    assert not refused
-    assert not different, json.dumps(different)[:5_000]
+    wrong = differences(governed[scene], pods_for(scene), plain, SCENES[scene])
+    assert not wrong, json.dumps(wrong)[:5_000]
+
+
+# ---- what the corpus cannot show
+
+
+ENORMOUS: dict[str, Json] = {
+    "2,000 containers": pod(*(container(f"c{i}", env=literal("true")) for i in range(2_000))),
+    "40,000 variables": pod(container(env=[*({"name": f"V{i}"} for i in range(40_000)), *literal("true")])),
+    "20,000 switches": pod(container(env=literal("true") * 20_000)),
+    "40,000 annotations": pod(container(env=literal("true")), annotations={f"a{i}": "" for i in range(40_000)}),
+    "20,000 labels": pod(container(env=literal("true")), labels={f"l{i}": "" for i in range(20_000)}),
+}
+"""Beyond what a node would run: each must stay within what the API server spends on expressions."""
+
+
+@pytest.mark.parametrize("name", ENORMOUS)
+def test_no_pod_is_too_large_for_the_policy(governed: dict[str, Place], name: str) -> None:
+    one = {name: ENORMOUS[name]}
+    wrong = differences(governed["long"], one, plainly(governed["plain"], one), SCENES["long"])
+    assert not wrong, json.dumps(wrong)[:2_000]
+
+
+def test_a_pod_of_its_own_fault_is_refused_for_that(places: dict[str, Place]) -> None:
+    twice = pod(container(env=literal("true")), container(env=literal("true")))
+    wait_for_marker(places["keyed"])
+    assert "Duplicate value" in places["keyed"].post(twice).json()["message"]
+
+
+@pytest.fixture
+def other(api: Api) -> Iterator[Place]:
+    place = Place(api)
+    yield place
+    place.leave()
+
+
+def test_the_system_and_the_operator_itself_are_not_governed(api: Api, other: Place) -> None:
+    """Their namespaces are named in the binding: the operator must start whatever an assignment says."""
+    values = assign_policy()[1]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert values == ["kube-system", "precision-system"]
+    system = Place(api, "kube-system")
+    system.assign(assignment("all", selector=ALL_PODS, default="fp32"))
+    try:
+        other.assign(MARKING)
+        wait_for_marker(other)  # written later, so admission knows the one in kube-system too
+        assert found(system.tried(pod())) == {}
+    finally:
+        system.release("all")
+
+
+def test_an_edit_of_the_assignment_governs_later_pods(other: Place) -> None:
+    other.assign(assignment(default="fp32"))
+    other.wait(pod(), lambda made: found(made).get("mode") == "fp32", "the default")
+    other.edit("fleet", generation=18, modes={"/Pod/p": "fp16"})
+    other.wait(pod(), lambda made: found(made).get("admitted") == "fleet/18/fp16", "the edit")
+    other.edit("fleet", enforce=False)
+    other.wait(pod(), lambda made: found(made) == {}, "the end of enforcement")
+    other.edit("fleet", enforce=True, default=None)
+    other.wait(pod(), lambda made: found(made).get("mode") == "fp16", "enforcement again")
+    assert found(other.tried(pod(metadata={"name": "another"}))) == {}
+    other.release("fleet")
+    other.wait(pod(), lambda made: found(made) == {}, "the release")
+
+
+def test_the_policy_never_refuses_a_pod_for_a_fault_of_its_own() -> None:
+    policy = assign_policy()[0]["spec"]
+    assert policy["failurePolicy"] == "Ignore"
+    assert policy["reinvocationPolicy"] == "IfNeeded"
+    assert len(policy["mutations"]) == 1, "of two mutations, Ignore leaves the first applied when the second fails"

@@ -28,7 +28,9 @@ def _templates() -> dict[str, Json]:
         "empty values": _with(ours(mode="", enable_fp16="", request="", admitted="")),
         "nonsense": _with(ours(mode="fp8", enable_fp16="\u202efalse", request="{{{")),
         "a template asks for a high generation": _with(ours(request=request(10**6, "fp16"))),
-        "the operator's own questions": _with({f"precision.genesis.ai/{k}": "1" for k in ("echo", "echo-nonce", "retry")}),
+        "the operator's own questions": _with(
+            {f"precision.genesis.ai/{k}": "1" for k in ("echo", "echo-nonce", "retry")}
+        ),
     }
 
 

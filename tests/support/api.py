@@ -59,20 +59,29 @@ class Api:
 
 
 class Place:
-    """A namespace of its own, in which assignments stand and pods are tried."""
+    """A namespace in which assignments stand and pods are tried; a new one, unless it is named."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, namespace: str | None = None) -> None:
         self.api = api
-        self.namespace = f"admission-{uuid.uuid4().hex[:8]}"
-        self._assignments = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
-        api.made("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        self.namespace = namespace or f"admission-{uuid.uuid4().hex[:8]}"
+        self.assignments = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{self.namespace}/precisionassignments"
+        if namespace is None:
+            api.made("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default"
         wait_for(lambda: api("GET", account).ok, what="the default ServiceAccount", seconds=30, every=0.02)
 
     def assign(self, *assignments: Json) -> None:
         """Make these assignments."""
         for body in assignments:
-            self.api.made("POST", self._assignments, body)
+            self.api.made("POST", self.assignments, body)
+
+    def edit(self, name: str, **fields: object) -> None:
+        """Change these fields of an assignment; None removes one."""
+        self.api.made("PATCH", f"{self.assignments}/{name}", fields)
+
+    def release(self, name: str) -> None:
+        """Delete an assignment."""
+        self.api.made("DELETE", f"{self.assignments}/{name}")
 
     def post(self, pod: Json) -> requests.Response:
         """The answer to a dry run."""
@@ -83,8 +92,15 @@ class Place:
         return self.api.made("POST", f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All", pod)
 
     def wait(self, pod: Json, seen: Callable[[Json], bool], what: str) -> None:
-        """Until admission does what was written: it follows by milliseconds."""
-        wait_for(lambda: seen(self.tried(pod)), what=what, seconds=60, every=0.02)
+        """Until admission does what was written. It follows by milliseconds, unless the API server has just started."""
+        answers: list[str] = []
+
+        def happened() -> bool:
+            answer = self.post(pod)
+            answers[:] = [answer.text[:2000]]
+            return answer.ok and seen(answer.json())
+
+        wait_for(happened, what=what, seconds=60, every=0.02, found=lambda: answers[0])
 
     def leave(self) -> None:
         """Delete the namespace."""

@@ -37,7 +37,7 @@ def variable(name: str, **source: Json) -> Json:
     return {"name": name, "valueFrom": source}
 
 
-def container(name: str = "trainer", **fields: object) -> Json:
+def container(name: str = "trainer", /, **fields: object) -> Json:
     """A container."""
     return {"name": name, "image": "trainer", **fields}
 

@@ -20,6 +20,9 @@ from prometheus_client.samples import Sample
 from lab.cluster import Kubectl
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.state import State
+from precision_operator.api.workload import name_of
 from tests.support.cluster_fleet import Json, policy
 from tests.support.shadow_trainers import ShadowTrainers
 
@@ -126,6 +129,30 @@ class Scene:
             probe, what=f"{kind} {reason}", seconds=seconds, found=lambda: f"{self.status()}\n{self.operators.logs()}"
         )
 
+    def state(self, name: str = "fleet") -> State:
+        """The operator's own record, in the policy's assignment."""
+        return parse_assignment(self.assignment(name))
+
+    def members(self) -> list[str]:
+        """Names of the workloads that were moved."""
+        return sorted(name_of(key) for key in self.state().members)
+
+    def templates(self) -> dict[str, Json]:
+        """Deployment → its pod template."""
+        items = self.kubectl.json("get", "deployments", "-n", self.namespace)["items"]
+        return {item["metadata"]["name"]: item["spec"]["template"] for item in items}
+
+    def pods(self) -> dict[str, Json]:
+        """Workload → its newest pod that is not on its way out."""
+        items = self.kubectl.json("get", "pods", "-n", self.namespace)["items"]
+        items = [item for item in items if "deletionTimestamp" not in item["metadata"]]
+        items.sort(key=lambda item: item["metadata"]["creationTimestamp"])
+        return {item["metadata"]["labels"]["app"]: item for item in items}
+
+    def in_mode(self, mode: str) -> set[str]:
+        """Workloads all of whose running pods train in this mode."""
+        return {name for name, modes in self.shadow.modes().items() if modes == {mode}}
+
     def revisions(self) -> dict[str, str]:
         """Deployment → its ReplicaSets: grows with every rollout."""
         sets = self.kubectl.json("get", "rs", "-n", self.namespace)["items"]
@@ -180,6 +207,7 @@ def assert_all_in_fallback(scene: Scene) -> None:
         lambda: all(modes == {"fp32"} for modes in scene.shadow.modes().values()),
         what="all in FP32",
         seconds=PATIENCE_SECONDS,
+        found=lambda: f"{scene.shadow.modes()}\n{scene.operators.logs()}",
     )
     assignment = scene.assignment()
     assert (assignment["default"], assignment["modes"], assignment["enforce"]) == ("fp32", {}, True)

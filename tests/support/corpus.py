@@ -53,7 +53,7 @@ def _drawn(draw: random.Random) -> Json:
         labels={**draw.choice(LABELS), **labels},
         annotations=draw.choice([None, annotations, annotations]),
         owners=owners,
-        **({"initContainers": init} if init else {}),
+        initContainers=init,
     )
 
 
@@ -101,7 +101,9 @@ SELECTORS: dict[str, Json] = {
     "empty-expressions": {"matchLabels": FLEET, "matchExpressions": []},
     "empty": {},
     "empty-twice": {"matchLabels": {}, "matchExpressions": []},
-    "many": {"matchExpressions": [needs("app", "Exists"), needs("team", "NotIn", "x", "y"), needs("z", "DoesNotExist")]},
+    "many": {
+        "matchExpressions": [needs("app", "Exists"), needs("team", "NotIn", "x", "y"), needs("z", "DoesNotExist")]
+    },
 }
 
 
@@ -113,7 +115,9 @@ def scenes(keys: Mapping[str, str]) -> dict[str, list[Json]]:
         "keyed": [assignment(selector=ALL_PODS, modes=modes)],
         "two": [
             assignment(default="fp16", modes={k: m for k, m in modes.items() if m == "bf16"}, generation=17),
-            assignment("second", selector=ALL_PODS, default="bf16", generation=2**49, modes={k: "fp16" for k in modes}),
+            assignment(
+                "second", selector=ALL_PODS, default="bf16", generation=2**49, modes=dict.fromkeys(modes, "fp16")
+            ),
         ],
         "long": [assignment(long, selector=ALL_PODS, default="bf16", generation=0)],
         "selectors": [

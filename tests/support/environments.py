@@ -51,7 +51,10 @@ def _single() -> dict[str, Json]:
         "only the mode from its annotation": _env(MEANING),
         "only a literal mode": _env(*literal("", "bf16")[1:]),
         **{f"a literal {value!r}": _env(*literal(value)) for value in ("true", "false", " TRUE ", "1", "", "nonsense")},
-        **{f"a literal true with {mode!r}": _env(*literal("true", mode)) for mode in ("fp32", "bf16", "fp16", "", "int8")},
+        **{
+            f"a literal true with {mode!r}": _env(*literal("true", mode))
+            for mode in ("fp32", "bf16", "fp16", "", "int8")
+        },
         "a mode before its switch": _env(*reversed(literal("true", "bf16"))),
         "a switch without a value": _env({"name": "ENABLE_FP16_TRAINING"}),
         "a ConfigMap": _env(CONFIG_MAP),
@@ -88,6 +91,8 @@ def _several() -> dict[str, Json]:
         "exactly as many as are read": _env(*_entries(1_999), *literal("true")),
         "one more than is read": _env(*literal("true"), *_entries(2_000)),
         "more than is read, ours at the end": _env(*_entries(2_000), *literal("true", "fp16")),
+        "more than is read, the switch before the end": _env(*_entries(2_000), *literal("true"), {"name": "A"}),
+        "more than is read, the mode at the end": _env(*_entries(2_000), *literal("", "fp16")[1:]),
         "more than is read, in several": pod(
             container("a", env=_entries(1_500)), container("b", env=_entries(1_500)), container("c", envFrom=FROM_MAP)
         ),

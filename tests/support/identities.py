@@ -95,7 +95,10 @@ def _hashed() -> dict[str, tuple[Json, str]]:
             _case({HASH: "abc"}, [owner("apps/v1", "ReplicaSet", "x-abc", controller=False)]),
             "/Pod/p",
         ),
-        "a long Deployment": (_case({HASH: "6bcd8b5f4c"}, _replica_set(f"{long}-6bcd8b5f4c")), f"apps/Deployment/{long}"),
+        "a long Deployment": (
+            _case({HASH: "6bcd8b5f4c"}, _replica_set(f"{long}-6bcd8b5f4c")),
+            f"apps/Deployment/{long}",
+        ),
         "a hash as long as a label": (_case({HASH: _63}, _replica_set(f"v-{_63}")), "apps/Deployment/v"),
     }
 
@@ -105,7 +108,10 @@ def _owned() -> dict[str, tuple[Json, str]]:
     return {
         "a Job": (_case({}, [job]), "batch/Job/j"),
         "a StatefulSet": (_case({}, [owner("apps/v1", "StatefulSet", "s")], name="s-0"), "apps/StatefulSet/s"),
-        "a controller of the core group": (_case({}, [owner("v1", "ReplicationController", "rc")]), "/ReplicationController/rc"),
+        "a controller of the core group": (
+            _case({}, [owner("v1", "ReplicationController", "rc")]),
+            "/ReplicationController/rc",
+        ),
         "an unknown kind": (_case({}, [owner("a.b.example.com/v1beta2", "Thing", "t.u")]), "a.b.example.com/Thing/t.u"),
         "the second owner controls": (
             _case({}, [owner("v1", "ConfigMap", "c", controller=None), job]),

@@ -1,8 +1,10 @@
-"""Metrics for pods that no kubelet runs: a scraped exporter that answers each pod's annotations as a trainer would.
+"""Metrics for pods that no kubelet runs: a scraped exporter that follows each pod's annotations as a trainer would.
 
-It stands where the trainer's process would be; the API server, the controllers and Prometheus around it are real.
+It stands where the kubelet and the trainer's process would be: it also reports pods as running, as many as there is room
+for. The API server, the controllers and Prometheus around it are real.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -15,6 +17,7 @@ import urllib3
 from kubernetes import client, config
 
 from lab.cluster.kubectl import Kubectl
+from precision_operator.contract import MODE, REQUEST
 
 STEPS_PER_SECOND = 50.0
 STEPS_PER_RUN = 20.0
@@ -80,6 +83,8 @@ class ShadowTrainers:
         """Workload → all that is wrong with it, where that is more than overflow."""
         self.silent = False
         """The exporter answers 503: the trainers' metrics are gone."""
+        self.capacity: dict[str, int] = {}
+        """Workload → how many of its pods find a node; the others stay Pending and have no metrics. Default: all."""
         shadow = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -154,9 +159,31 @@ class ShadowTrainers:
             try:
                 # One connection for all: a kubectl a look would cost more than what is tested.
                 answer = self._api.list_namespaced_pod(self.namespace, _preload_content=False, _request_timeout=5)
-                self._update(json.loads(answer.data)["items"])
+                started = self._started(json.loads(answer.data)["items"])
+                self._update(started)
+                self._report(started)
             except (client.ApiException, urllib3.exceptions.HTTPError):
                 pass  # the API server is being restarted by the test; trainers go on meanwhile
+
+    def _started(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Without the pods that find no node. Who runs goes on running, whatever the capacity becomes."""
+        running: dict[str, int] = {}
+        found = []
+        for item in sorted(items, key=lambda item: item["metadata"]["name"] not in self._pods):
+            name, workload = item["metadata"]["name"], workload_of(item["metadata"]["name"])
+            room = running.get(workload, 0) < self.capacity.get(workload, len(items))
+            if name in self._pods or room:
+                running[workload] = running.get(workload, 0) + 1
+                found.append(item)
+        return found
+
+    def _report(self, items: list[dict[str, Any]]) -> None:
+        """Say that they run, as the kubelet does; none is ever ready."""
+        for item in items:
+            if item.get("status", {}).get("phase") != "Running" and "deletionTimestamp" not in item["metadata"]:
+                status = {"status": {"phase": "Running"}}
+                with contextlib.suppress(client.ApiException):  # it was deleted meanwhile
+                    self._api.patch_namespaced_pod_status(item["metadata"]["name"], self.namespace, status)
 
     def _train(self) -> None:
         """All of them, up to now; under the lock. Whenever somebody looks: a busy machine makes no trainer slower."""
@@ -172,20 +199,35 @@ class ShadowTrainers:
             alive = {item["metadata"]["name"]: item for item in items}
             self._pods = {name: pod for name, pod in self._pods.items() if name in alive}
             for name, item in alive.items():
-                pod = self._pods.setdefault(name, _Pod(name.rsplit("-", 2)[0]))
+                pod = self._pods.setdefault(name, _Pod(workload_of(name)))
                 pod.mode, pod.generation = _mode(item, pod, self.flag)
+
+
+def workload_of(pod: str) -> str:
+    """The Deployment of a pod, by its name."""
+    return pod.rsplit("-", 2)[0]
 
 
 def _mode(item: dict[str, Any], pod: _Pod, flag: str) -> tuple[str, int]:
     """What a trainer would train in: the request where it can read one, else its environment."""
     annotations = item["metadata"].get("annotations", {})
     hot = any("downwardAPI" in volume for volume in item["spec"].get("volumes", []))
-    if hot and "precision.genesis.ai/request" in annotations:
-        request = json.loads(annotations["precision.genesis.ai/request"])
+    if hot and REQUEST in annotations:
+        request = json.loads(annotations[REQUEST])
         return request["mode"], request["generation"]
-    for entry in item["spec"]["containers"][0].get("env", []):
-        referring = "configMapKeyRef" in entry.get("valueFrom", {})
-        if entry["name"] == "ENABLE_FP16_TRAINING" and ("value" in entry or referring):
-            return ("fp16" if entry.get("value", flag) == "true" else "fp32"), pod.generation
-    enabled = annotations.get("precision.genesis.ai/enable-fp16") == "true"
-    return (annotations.get("precision.genesis.ai/mode", "fp16") if enabled else "fp32"), pod.generation
+    container = item["spec"]["containers"][0]
+    environment = {entry["name"]: _value(entry, annotations, flag) for entry in container.get("env", [])}
+    if environment.get("ENABLE_FP16_TRAINING") != "true":
+        return "fp32", pod.generation
+    return environment.get("PRECISION_MODE") or annotations.get(MODE, "fp16"), pod.generation
+
+
+def _value(entry: dict[str, Any], annotations: dict[str, str], flag: str) -> str:
+    """As the kubelet sets the variable when a container starts."""
+    origin = entry.get("valueFrom", {})
+    if "configMapKeyRef" in origin:
+        return flag
+    if "fieldRef" in origin:
+        name = origin["fieldRef"]["fieldPath"].removeprefix("metadata.annotations['").removesuffix("']")
+        return annotations.get(name, "")
+    return str(entry.get("value", ""))

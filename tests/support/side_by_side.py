@@ -13,17 +13,23 @@ from pathlib import Path
 from lab.cluster import ControlPlane
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
+from precision_operator.contract import REQUEST
 from tests.support.cluster_fleet import Json, deployment
 from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Operators, Scene, scraping
 from tests.support.shadow_trainers import ShadowTrainers
 
 LITERAL = "literal"
-REQUEST = "precision.genesis.ai/request"
 
 
 @contextmanager
 def side_by_side(
-    control_plane: ControlPlane, directory: Path, names: Iterable[str], *, hot: int = 2, settings: Json | None = None
+    control_plane: ControlPlane,
+    directory: Path,
+    names: Iterable[str],
+    *,
+    operator: Path,
+    hot: int = 2,
+    settings: Json | None = None,
 ) -> Iterator[dict[str, Scene]]:
     """One scene a name: ``hot`` hot trainers and a literal one in FP32, and an operator that serves all of them."""
     kubectl = control_plane.kubectl
@@ -38,7 +44,7 @@ def side_by_side(
         targets = (shadow.target for shadow in shadows.values())
         prometheus = stack.enter_context(Prometheus(directory / "prometheus", scraping(*targets)))
         system = next(iter(shadows.values())).namespace
-        operators = Operators(control_plane.kubeconfig, directory, prometheus.url, system, settings or {})
+        operators = Operators(operator, directory, prometheus.url, system, settings or {})
         stack.callback(operators.stop)
         operators.start("one")
         scenes = {
@@ -53,15 +59,9 @@ def side_by_side(
         yield scenes
 
 
-def pods(scene: Scene) -> dict[str, Json]:
-    """Workload → its pod; each has one."""
-    items = scene.kubectl.json("get", "pods", "-n", scene.namespace)["items"]
-    return {item["metadata"]["labels"]["app"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
-
-
 def bind(scene: Scene, place: Mapping[str, str], *, label: str) -> list[str]:
-    """Put pods on nodes, as a scheduler does: workload → its node, which says so in a label. Returns the nodes' names."""
-    running = pods(scene)
+    """Put pods on nodes, as a scheduler does: workload → its node, which gets a label. Returns the nodes' names."""
+    running = scene.pods()
     names = {node: f"{scene.namespace}-{node}" for node in place.values()}
     for node, name in names.items():
         metadata = {"name": name, "labels": {label: node}}
@@ -74,13 +74,13 @@ def bind(scene: Scene, place: Mapping[str, str], *, label: str) -> list[str]:
     return list(names.values())
 
 
-def told(scene: Scene) -> dict[str, Json]:
+def requested(scene: Scene) -> dict[str, Json]:
     """Hot workload → what its running pod was last asked for."""
-    found = {name: pod["metadata"].get("annotations", {}) for name, pod in pods(scene).items() if name in HOT}
+    found = {name: pod["metadata"].get("annotations", {}) for name, pod in scene.pods().items() if name in HOT}
     return {name: json.loads(annotations[REQUEST]) for name, annotations in found.items() if REQUEST in annotations}
 
 
-def confessed(scene: Scene) -> dict[str, tuple[str, int]]:
+def reported(scene: Scene) -> dict[str, tuple[str, int]]:
     """Pod → (mode, generation) that its process reports, as Prometheus scraped it."""
     series = scene.prometheus.query(f'genesis_precision_info{{namespace="{scene.namespace}"}}')
     return {s["metric"]["pod"]: (s["metric"]["mode"], int(s["metric"]["generation"])) for s in series}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -74,4 +75,19 @@ def gang_of_four() -> Iterator[Gang]:
     gang.kill()
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts a command of the trainer; all are ended with the test."""
+    started: list[Process] = []
+
+    def begin(command: list[str], env: Mapping[str, str] | None = None) -> Process:
+        started.append(Process(tmp_path, command, env))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.close()
+
+
 from tests.trainer.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)
+from tests.trainer.process import Process  # noqa: E402

@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from precision_trainer import PrecisionMode
-from precision_trainer.gang.ddp import exchange
+from precision_trainer.gang.ddp import exchange, lost_peer
 from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.state.agree import take_lease_together
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.state.keeper import Keeper
+from precision_trainer.state.lease import Lease
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
 
@@ -98,3 +100,20 @@ def rewind_with_nothing_healthy(rank: int, world: int) -> Result:
     exchange({})
     shutil.rmtree(directory, ignore_errors=True)
     return {"result": result, "unchanged": fingerprint(trainer) == before, "step": trainer.step}
+
+
+def wait_for_a_lease_while_the_other_rank_dies(rank: int, world: int) -> Result:
+    """Rank 0 waits for a lease that nobody gives back; rank 1's process is gone."""
+    if rank == 1:
+        return {"exit": True}
+    directory, log = tempfile.mkdtemp(), JsonLog(rank, world)
+    other, mine = (Lease(directory, holder, log=log, metrics=Metrics()) for holder in ("other", "mine"))
+    other.take(0.0)
+    try:
+        take_lease_together(mine, 120.0)
+    except RuntimeError as error:
+        return {"lost": lost_peer(error), "timed out": "timed out" in str(error).lower()}
+    finally:
+        other.release()
+        shutil.rmtree(directory, ignore_errors=True)
+    return {}

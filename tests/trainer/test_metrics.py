@@ -38,6 +38,8 @@ ABSENT_AT_START = {
     "genesis_checkpoint_step",
     "genesis_checkpoint_seconds",
     "genesis_checkpoint_step_added_seconds",
+    "genesis_checkpoint_lease_held",
+    "genesis_checkpoint_lease_wait_seconds",
     "genesis_last_healthy_checkpoint_step",
     "genesis_precision_gradient_cosine",
     "genesis_precision_gradient_error_ratio",

@@ -9,10 +9,8 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,112 +19,9 @@ from lab.cluster.ports import free_ports
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
 from precision_trainer.job.signals import StopFlag
+from tests.trainer.process import ROOT, SMALL, TORCHRUN, TRAIN, Process
 
-ROOT = Path(__file__).parents[2]
-SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
-TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-node", "2"]
-
-
-class Process:
-    """One started command, its output in a file, its metrics on a port that it chooses and says."""
-
-    def __init__(self, directory: Path, command: list[str]) -> None:
-        self.request = directory / "request"
-        self._output = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115  (closed in close)
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "trainer_image"),
-            "PRECISION_REQUEST_FILE": str(self.request),
-            "PRECISION_ALLOW_CPU": "true",
-            "TRAINER_METRICS_PORT": "0",
-            "TRAINER_CHECKPOINT_DIR": str(directory / "checkpoints"),
-            "OMP_NUM_THREADS": "1",
-        }
-        # As a careless parent starts it: with the signals blocked, which is inherited.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, *command, *SMALL],
-                env=env,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    @property
-    def lines(self) -> list[dict[str, object]]:
-        self._output.seek(0)
-        return [json.loads(line) for line in self._output if line.startswith("{")]
-
-    @property
-    def text(self) -> str:
-        self._output.seek(0)
-        return self._output.read()
-
-    def events(self, name: str) -> list[dict[str, object]]:
-        return [line for line in self.lines if line["event"] == name]
-
-    def metrics(self) -> str:
-        """The page, or nothing before it is served."""
-        served = self.events("metrics")
-        if not served:
-            return ""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{served[0]['port']}/metrics", timeout=5) as response:
-                page: str = response.read().decode()
-                return page
-        except OSError:
-            return ""
-
-    def until(self, condition: Callable[[], bool], seconds: float = 90.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, self.text
-            assert self.process.poll() is None, self.text
-            time.sleep(0.05)
-
-    def until_metric(self, line: str) -> None:
-        self.until(lambda: f"\n{line}" in self.metrics())
-
-    def until_training(self) -> None:
-        self.until(
-            lambda: any(
-                float(x.split()[1]) > 5
-                for x in self.metrics().splitlines()
-                if x.startswith("genesis_training_steps_total")
-            )
-        )
-
-    def stop(self) -> tuple[int, float]:
-        """SIGTERM; exit code and seconds it took."""
-        started = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60), time.monotonic() - started
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
-        self._output.close()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[list[str]], Process]]:
-    started: list[Process] = []
-
-    def begin(command: list[str]) -> Process:
-        started.append(Process(tmp_path, command))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.close()
-
-
-Start = Callable[[list[str]], Process]
-TRAIN = ["-m", "precision_trainer", "train", "transformer"]
+Start = Callable[..., Process]
 
 
 def _processor_seconds() -> float:
@@ -196,7 +91,8 @@ def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> Non
 
 
 def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(start: Start) -> None:
-    gang = start([*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"])
+    command = [*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"]
+    gang = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})
     gang.until_training()
     children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)

@@ -69,6 +69,20 @@ def test_without_a_directory_nothing_is_written() -> None:
     runs.suspend(1.0)
 
 
+def test_a_ledger_that_cannot_be_written_is_reported_once_and_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = _runs(tmp_path)
+    (tmp_path / "runs.tmp").mkdir()  # in the way of the file
+    runs.begin_process(0, 0.0)
+    assert [runs.observe(step, False, float(step)) for step in range(1, 11)].count((True, 5.0)) == 2
+    assert capsys.readouterr().out.count("runs_not_saved") == 1
+    (tmp_path / "runs.tmp").rmdir()
+    runs.suspend(12.0)
+    assert not _runs(tmp_path).crashed_before
+    assert (tmp_path / "runs.json").exists()
+
+
 @dataclass(frozen=True)
 class _Step:
     loss: float

@@ -259,16 +259,6 @@ def test_link_pipe_and_directory_in_place_of_a_file_are_refused(path: Path, targ
     assert "not a regular file" in _refused(path)
 
 
-def test_two_writers_of_one_directory_are_refused(tmp_path: Path) -> None:
-    first, second = (CheckpointStore(str(tmp_path), JsonLog()) for _ in range(2))
-    first.lock()
-    with pytest.raises(CheckpointError, match="another process writes checkpoints"):
-        second.lock(wait_seconds=0.0)
-    first.close()
-    second.lock(wait_seconds=0.0)
-    second.close()
-
-
 def test_disk_full_in_the_middle_leaves_the_older_one_and_nothing_else(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

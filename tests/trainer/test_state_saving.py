@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,10 @@ class SlowDisk:
         self.reached, self.open = threading.Event(), threading.Event()
         write = files.write
 
-        def gated(final: Path, state: TrainingState) -> None:
+        def gated(final: Path, state: TrainingState, permit: Callable[[], None]) -> None:
             self.reached.set()
             assert self.open.wait(60)
-            write(final, state)
+            write(final, state, permit)
 
         monkeypatch.setattr(files, "write", gated)
 

@@ -156,6 +156,19 @@ def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None
     assert session.value("genesis_training_success_total") == 3
 
 
+@pytest.mark.parametrize("mode", ["fp32", "bf16"])
+def test_a_checkpoint_can_be_asked_for_in_the_mode_already_in_force(session: Session, mode: str) -> None:
+    session.request.write_text(json.dumps({"generation": 3, "mode": mode}))
+    asked = json.dumps({"generation": 4, "mode": mode, "checkpoint": True})
+    session.run({12: session.write(asked)}, steps=30, checkpoint_every=0)
+    assert session.events("precision_changed") == []
+    (confirmed,) = session.events("precision_confirmed")
+    assert (confirmed["step"], confirmed["generation"]) == (14, 4)
+    assert [line["step"] for line in session.events("checkpoint")] == [14, 30]
+    assert session.value(f"genesis_precision_info{{{mode},4}}") == 1.0
+    assert (session.state(14)["mode"], session.state(14)["generation"]) == (mode, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

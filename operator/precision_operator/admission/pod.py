@@ -107,10 +107,10 @@ def _obey(pod: Mapping[str, object], order: _Order) -> Mapping[str, object]:
 
 def _has_room(annotations: Mapping[str, object]) -> bool:
     """Whether our annotations fit beside those of others, whatever the assignment is called."""
-    own = sum(key in annotations for key in OURS)
-    return len(annotations) - own <= MAX_ANNOTATIONS and MAX_ANNOTATION_BYTES >= sum(
-        _size(key) + _size(text(value)) for key, value in annotations.items() if key not in OURS
-    )
+    if len(annotations) - sum(key in annotations for key in OURS) > MAX_ANNOTATIONS:
+        return False
+    others = sum(_size(key) + _size(text(value)) for key, value in annotations.items() if key not in OURS)
+    return others <= MAX_ANNOTATION_BYTES
 
 
 def _size(value: str) -> int:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from .. import compat
 from ..analyzer.hardware import Hardware, detect
 from ..gang.batch import BatchAdvice, advise
-from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
+from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, POD_UID_ENV, REQUEST_FILE_ENV
 from ..precision.config import read_boot
 from ..precision.modes import WIRE_NAMES
 from ..telemetry.logs import Field, JsonLog
@@ -23,6 +23,7 @@ SETTINGS = {
     REQUEST_FILE_ENV: DEFAULT_REQUEST_FILE,
     "PRECISION_ALLOW_CPU": "false",
     "PRECISION_ALLOW_TF32": "false: FP32 is strict",
+    POD_UID_ENV: "none: a restarted container waits for its own lease",
     "FP16_LOSS_SCALE": "65536",
     "FP16_GROWTH_FACTOR": "2",
     "FP16_BACKOFF_FACTOR": "0.5",

@@ -41,6 +41,7 @@ class TrainOptions:
     threads: int = _option(1, "CPU threads a rank", 1, 1024)  # type: ignore[assignment]
     checkpoint_dir: str = _option("", "directory of checkpoints; empty: none are kept")  # type: ignore[assignment]
     checkpoint_every: int = _option(200, "steps between checkpoints; 0: only when asked or stopped", 0)  # type: ignore[assignment]
+    checkpoint_lease_seconds: float = _option(30.0, "a lease without heartbeat is free after this", 1, 3600)  # type: ignore[assignment]
     healthy_after: int = _option(50, "good steps after a checkpoint that make it healthy: a rewind goes back to it", 1)  # type: ignore[assignment]
     resume_from: str = _option("", "where the directory has no checkpoint: begin from this one, or from a plain file")  # type: ignore[assignment]
     segment_steps: int = _option(200, "steps of a run, for genesis_training_total", 1)  # type: ignore[assignment]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 from ..errors import EXIT_OK
 from ..telemetry.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_EARLY_EXIT_SECONDS = 2.0
 
 
 class StopFlag:
@@ -26,6 +28,8 @@ class StopFlag:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._training = False
+        self.at_early_exit: Callable[[], None] | None = None
+        """Called, for a moment at most, before a signal ends the process at once."""
         self.name: str | None = None
         """The signal's name, once one came."""
 
@@ -49,6 +53,11 @@ class StopFlag:
             self._event.set()
             if not self._training:
                 self._log.event("stopping", step=None, signal=name, message="before training began; nothing to save")
+                if self.at_early_exit is not None:
+                    # A thread of its own: a volume that does not answer must not keep the process.
+                    leaving = threading.Thread(target=self.at_early_exit, name="early exit", daemon=True)
+                    leaving.start()
+                    leaving.join(_EARLY_EXIT_SECONDS)
                 os._exit(EXIT_OK)
 
     def training_begins(self) -> None:

@@ -15,8 +15,11 @@ from ..models.task import Task, to_device
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
 from ..precision.modes import HOT, PrecisionMode
 from ..precision.trainer import ExtendedFP16Trainer
+from ..state.agree import take_lease_together
 from ..state.checkpoint import CheckpointStore
 from ..state.keeper import Keeper
+from ..state.lease import Lease
+from ..state.lease_judge import holder_name
 from ..state.runs import Runs
 from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
@@ -49,11 +52,22 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
         # Before the gang meets: Prometheus should see the counters at 0.
         exporter = Exporter(metrics, options.metrics_port)
         log.event("metrics", port=exporter.port)
-    session = bar = None
+    session = bar = lease = None
     try:
         rank, world_size = ddp.init_distributed(options.backend or None, options.ddp_timeout_seconds)
+        if rank == 0 and options.checkpoint_dir:
+            lease = Lease(
+                options.checkpoint_dir,
+                holder_name(),
+                log=log,
+                metrics=metrics,
+                seconds=options.checkpoint_lease_seconds,
+            )
+            stop.at_early_exit = lease.release
+        # Before anything is decided or loaded: the process before may take its time to end.
+        take_lease_together(lease, options.ddp_timeout_seconds)
         bar = bar_for(rank, options.steps)
-        session = Session(options, log, stop, metrics, rank, world_size, bar=bar)
+        session = Session(options, log, stop, metrics, rank, world_size, bar=bar, lease=lease)
         return session.loop.run()
     except RuntimeError as error:
         if not ddp.lost_peer(error):
@@ -65,6 +79,8 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     finally:
         if session is not None:
             session.close()
+        if lease is not None:
+            lease.release()  # after the last write
         if bar is not None:
             bar.close()
         ddp.cleanup_distributed()
@@ -86,6 +102,7 @@ class Session:
         *,
         task: Task | None = None,
         bar: Bar | None = None,
+        lease: Lease | None = None,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         """Agree with the other ranks on the start, then build and resume.
@@ -99,6 +116,7 @@ class Session:
             world_size: processes in the gang.
             task: what to train instead of what ``options.model`` names.
             bar: shows a person how far it is.
+            lease: of rank 0, on the checkpoint directory; None: nobody else writes there.
             env: settings (docs/trainer.md).
         """
         self._options, self._log = options, log
@@ -129,7 +147,7 @@ class Session:
         fault = demo_fault.install(model, log)
         samples_per_step = options.batch_size * options.accumulation * world_size
 
-        store = CheckpointStore(options.checkpoint_dir, log) if options.checkpoint_dir else None
+        store = CheckpointStore(options.checkpoint_dir, log, lease=lease) if options.checkpoint_dir else None
         self.keeper = Keeper(
             self.trainer,
             store,
@@ -171,7 +189,9 @@ class Session:
         self.trainer.settle()  # the sentinel may go on at the level of the process before
         if options.compile:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
-        runs = Runs(options.checkpoint_dir or None, options.segment_steps, log) if rank == 0 else None
+        runs = None
+        if rank == 0:
+            runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, lease=lease)
         reporter = Reporter(self.trainer, self.keeper, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(

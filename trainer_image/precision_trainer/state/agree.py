@@ -1,4 +1,4 @@
-"""One checkpoint for all ranks, or none."""
+"""One checkpoint for all ranks, or none; and one lease, of rank 0, that all wait for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from ..errors import CheckpointError
 from ..gang import ddp
 from ..precision.trainer import ExtendedFP16Trainer
 from .checkpoint import CheckpointStore, Loaded
+from .lease import Lease
+
+_SLICE_SECONDS = 5.0
+
+
+def take_lease_together(lease: Lease | None, collective_seconds: float) -> None:
+    """Wait until rank 0 has its lease, however long that takes; all ranks call it, with the process group formed.
+
+    The ranks meet again and again meanwhile. So no collective waits for long, and a rank that dies is noticed.
+
+    Args:
+        lease: of rank 0; None: it writes no checkpoints. Of other ranks it is not looked at.
+        collective_seconds: how long a rank waits in a collective for the others before it gives up.
+    """
+    slice_seconds = min(_SLICE_SECONDS, collective_seconds / 4)
+    while not ddp.exchange({"go": lease is None or lease.take(slice_seconds)})[0]["go"]:
+        pass
 
 
 def load_together(

@@ -6,13 +6,11 @@ beyond those, the newest one that is tagged healthy: what a rewind goes back to 
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import re
 import shutil
-import time
 from dataclasses import dataclass
-from io import BufferedWriter
 from pathlib import Path
 
 import torch
@@ -21,13 +19,11 @@ from ..errors import CheckpointError
 from ..telemetry.logs import JsonLog
 from . import files
 from .format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
+from .lease import Lease
 
 __all__ = ["FORMAT", "KEEP", "CheckpointStore", "Loaded", "ModeEntry", "TrainingState"]
 
 KEEP = 2
-LOCK_WAIT_SECONDS = 60.0
-"""How long a new process waits for the one before it, which may be writing its last checkpoint."""
-_LOCK_POLL_SECONDS = 0.1
 _NAME = re.compile(r"step-(\d{12})")
 _REJECTED = "rejected-"
 
@@ -43,11 +39,16 @@ class Loaded:
 class CheckpointStore:
     """The checkpoints of one workload, in one directory. Only rank 0 writes."""
 
-    def __init__(self, directory: str, log: JsonLog, keep: int = KEEP) -> None:
+    def __init__(self, directory: str, log: JsonLog, keep: int = KEEP, *, lease: Lease | None = None) -> None:
+        """Of ``directory``. With a ``lease`` nothing is written while that is not held."""
         self._root = Path(directory)
         self._log = log
         self._keep = keep
-        self._lock: BufferedWriter | None = None
+        self._lease = lease
+        self._left: dict[int, int] = {}
+        """Checkpoints as this process left them, or found them at its start; see :meth:`_contents`."""
+        if lease is not None:
+            lease.unchanged = lambda: self._contents() == self._left
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of ``step`` is, or would be."""
@@ -64,47 +65,41 @@ class CheckpointStore:
         """Steps of the checkpoints tagged healthy, newest first."""
         return [step for step in self.steps() if files.is_healthy(self.path(step))]
 
-    def lock(self, wait_seconds: float = LOCK_WAIT_SECONDS) -> None:
-        """Be the only writer until :meth:`close`. Rank 0, at start.
+    def begin(self) -> None:
+        """Look at what is there, and remove what a killed writer left behind. Rank 0, at start, with the lease.
 
         Raises:
-            CheckpointError: another process still writes here after ``wait_seconds``, or the directory cannot be made.
+            CheckpointError: the volume does not store a lease, and holds no checkpoint to go on from: a mistake in the
+                configuration. With one, training goes on; a full disk must not end it.
         """
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self._root / ".lock", "wb")  # noqa: SIM115  (held until close)
-        except OSError as error:
+        self._left = self._contents()
+        refused = self._lease.refused if self._lease is not None else None
+        if refused is None:
+            self.clean()
+        elif not self._left:
             raise CheckpointError(
-                f"{self._root} cannot be written ({error}); check that the volume is mounted and writable for this user"
-            ) from error
-        deadline = time.monotonic() + wait_seconds
-        while not self._locked():
-            if time.monotonic() >= deadline:
-                self.close()
-                raise CheckpointError(
-                    f"another process writes checkpoints to {self._root} and did not end within {wait_seconds:g} s; give "
-                    "each job a directory of its own, and a Deployment the strategy Recreate"
-                )
-            time.sleep(_LOCK_POLL_SECONDS)
-
-    def _locked(self) -> bool:
-        assert self._lock is not None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            self._log.warning(
-                "checkpoint_lock",
-                f"{self._root} cannot be locked ({error}): nothing keeps a second process from writing there",
+                f"{self._root} cannot be written ({refused}); check that the volume is mounted, writable for this user, and "
+                "not full"
             )
-        return True
 
-    def close(self) -> None:
-        """Let another process write."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+    def _contents(self) -> dict[int, int]:
+        """The steps there, and the time of each one's manifest: no two checkpoints have both in common."""
+        found = {}
+        for step in self.steps():
+            with contextlib.suppress(OSError):
+                found[step] = os.stat(self.path(step) / files.MANIFEST).st_mtime_ns
+        return found
+
+    def _permit(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _remember(self) -> None:
+        left = self._contents()
+        with contextlib.suppress(CheckpointError):
+            # In this order: while the lease is held, nothing of another process can be among them.
+            self._permit()
+            self._left = left
 
     def save(self, state: TrainingState, on_probation: int | None = None) -> Path:
         """Write a checkpoint, complete on disk when this returns, then drop what need not be kept.
@@ -114,16 +109,20 @@ class CheckpointStore:
             on_probation: step of an older checkpoint to keep, because it may soon be tagged healthy.
 
         Raises:
-            CheckpointError: the disk refuses, or the weights are not finite (worth nothing, and would push out good ones).
+            CheckpointError: the disk refuses, another process has the lease, or the weights are not finite (worth nothing,
+                and would push out good ones).
         """
         final = self.path(state["step"])
+        self._permit()
         model: dict[str, object] = {**state["model_state_dict"]}
         check_model(model, final, None)
         check_optimizer(state["optimizer_state_dict"], final, None)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            files.write(final, state)
+            # Looked at again when it is complete: a process that was frozen while it wrote must not put it in place.
+            files.write(final, state, self._permit)
         except OSError as error:
+            self._permit()  # where another process has tidied up, the disk is not to blame
             raise CheckpointError(
                 f"checkpoint of step {state['step']} not written to {self._root} ({error}); check that the volume is "
                 "mounted, writable for this user, and not full"
@@ -137,6 +136,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: it is not there, or the disk refuses.
         """
+        self._permit()
         try:
             files.write_tag(self.path(step), {"step": step, "good_steps": good_steps})
         except OSError as error:
@@ -151,13 +151,15 @@ class CheckpointStore:
         for step in steps:
             if step not in kept:
                 shutil.rmtree(self.path(step), ignore_errors=True)
+        self._remember()
 
     def reject_after(self, step: int) -> None:
         """Put the checkpoints after ``step`` aside (the newest few, for a post-mortem): a resume must not find them.
 
         Raises:
-            CheckpointError: the disk refuses.
+            CheckpointError: the disk refuses, or another process has the lease.
         """
+        self._permit()
         try:
             for newer in self.steps():
                 if newer > step:
@@ -171,6 +173,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"checkpoints after step {step} in {self._root} cannot be put aside ({error})"
             ) from error
+        self._remember()
 
     def clean(self) -> None:
         """Remove what a killed writer left behind. Rank 0, at start, as the only writer."""

@@ -20,16 +20,15 @@ def to_start(
     """Rank 0's choice as the only writer: the newest good one, None if there is none at all.
 
     Args:
-        store: is locked for this process.
+        store: to choose from; its lease is held, unless the volume refuses that.
         trainer: whose model and optimizer it must fit.
         rewind_generation: of a request to rewind, carried out if the newest was made before it; 0: none.
         log: told of a rewind that is not possible.
 
     Raises:
-        CheckpointError: there are checkpoints, but none can be used; or another process writes here.
+        CheckpointError: there are checkpoints, but none can be used; or none is there, and none could be written.
     """
-    store.lock()
-    store.clean()
+    store.begin()
     newest = store.load_newest(trainer.model, trainer.optimizer)
     if newest is None or newest.state["generation"] >= rewind_generation:
         return newest
@@ -37,7 +36,11 @@ def to_start(
     if healthy is None:
         log.error("rewind_failed", "asked to rewind, but no checkpoint is tagged healthy; using the newest one")
         return newest
-    store.reject_after(healthy.state["step"])
+    try:
+        store.reject_after(healthy.state["step"])
+    except CheckpointError as error:
+        # The next start rewinds again, as the newest checkpoint is still older than the request.
+        log.error("checkpoint_failed", str(error), step=healthy.state["step"])
     return healthy
 
 

@@ -14,7 +14,7 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -40,8 +40,13 @@ class Manifest:
     """All of it, for people."""
 
 
-def write(final: Path, state: TrainingState) -> None:
+def write(final: Path, state: TrainingState, permit: Callable[[], None] = lambda: None) -> None:
     """Write a checkpoint directory, complete on disk when this returns; replaces one that stands there.
+
+    Args:
+        final: where.
+        state: what.
+        permit: asked when all is written, before it is put in place; raises if it must not be.
 
     Raises:
         OSError: the disk refuses. Nothing is left behind.
@@ -50,7 +55,7 @@ def write(final: Path, state: TrainingState) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{final.name}-", dir=final.parent))
     try:
         with open(temporary / STATE, "wb") as file:
-            torch.save(state, file)
+            _save(state, file)
             _sync(file)
         size, digest = _digest(temporary / STATE)
         manifest = {
@@ -61,6 +66,7 @@ def write(final: Path, state: TrainingState) -> None:
         _write_json(temporary / MANIFEST, manifest)
         os.chmod(temporary, 0o755)
         _sync_directory(temporary)
+        permit()
         if final.exists():
             # The same step saved again (resumed and stopped at once). What stands there may be the broken one:
             # replace it.
@@ -70,6 +76,15 @@ def write(final: Path, state: TrainingState) -> None:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _save(state: TrainingState, file: BufferedWriter) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        # On a full disk torch's archive fails once more when it is closed, with an error of its own.
+        refused = error.__context__
+        raise refused if isinstance(refused, OSError) else OSError(str(error).splitlines()[0]) from error
 
 
 def write_tag(path: Path, facts: Mapping[str, object]) -> None:

@@ -265,8 +265,6 @@ class Keeper:
         }
 
     def close(self) -> None:
-        """Wait for the thread, then let another process write to the directory. Also after an error."""
+        """Wait for the thread. Also after an error."""
         if self._saver is not None:
             self._saver.close()
-        if self._store is not None:
-            self._store.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..telemetry.logs import JsonLog
+from .lease import Lease
 
 
 @dataclass(slots=True)
@@ -31,11 +32,20 @@ class _Ledger:
 class Runs:
     """The runs of one workload. Rank 0 only. Without a directory nothing outlives the process."""
 
-    def __init__(self, directory: str | None, segment_steps: int, log: JsonLog) -> None:
-        """Read the ledger of earlier processes; a broken one is reported and begun anew."""
+    def __init__(self, directory: str | None, segment_steps: int, log: JsonLog, *, lease: Lease | None = None) -> None:
+        """Read the ledger of earlier processes; a broken one is reported and begun anew.
+
+        Args:
+            directory: where it is kept.
+            segment_steps: of a run.
+            log: hears of a ledger that cannot be read or written.
+            lease: on that directory; nothing is written while it is not held.
+        """
         self._path = Path(directory) / "runs.json" if directory else None
         self._segment = segment_steps
         self._log = log
+        self._lease = lease
+        self._unsaved = False
         self._nonfinite = 0
         self._ledger = self._load()
         self.crashed_before = self._ledger.open_since >= 0 and not self._ledger.suspended
@@ -112,17 +122,27 @@ class Runs:
         return ledger
 
     def _save(self) -> None:
+        """Write the ledger. A disk that refuses must not end training; the log says what that may cost."""
         if self._path is None:
             return
-        temporary = self._path.with_suffix(".tmp")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(asdict(self._ledger), file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._path} cannot be written ({error}); check that its volume is mounted, writable and not full"
-            ) from error
+            if self._lease is not None:
+                self._lease.check()
+            self._write(self._path)
+            self._unsaved = False
+        except (OSError, CheckpointError) as error:
+            if not self._unsaved:
+                message = (
+                    f"{self._path} cannot be written ({error}); a crash from here on may not count as a failed run"
+                )
+                self._log.error("runs_not_saved", message)
+            self._unsaved = True
+
+    def _write(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(asdict(self._ledger), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)

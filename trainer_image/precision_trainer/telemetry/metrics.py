@@ -32,6 +32,7 @@ _COUNTERS = {
     "genesis_rewinds": "Times that training went back to the last healthy checkpoint, in this process.",
     "genesis_rewind_failures": "Rewinds that were asked for and not possible; nothing was changed then.",
     "genesis_checkpoint_failures": "Checkpoints or tags that could not be written; training went on.",
+    "genesis_checkpoint_lease_errors": "Times that the checkpoint directory's lease could not be read or written.",
 }
 _GAUGES = {
     "genesis_sentinel_level": "How far the sentinel has gone: 0 nominal, 1 lower scale, 2 pinned layers, 3 BF16, 4 FP32, "
@@ -56,6 +57,8 @@ _GAUGES = {
     "genesis_checkpoint_step": "The step the last checkpoint holds.",
     "genesis_checkpoint_seconds": "From the last checkpoint's boundary until it was complete on disk.",
     "genesis_checkpoint_step_added_seconds": "How long the step waited for the last checkpoint's copy.",
+    "genesis_checkpoint_lease_held": "1 while this process may write checkpoints to its directory, else 0.",
+    "genesis_checkpoint_lease_wait_seconds": "How long this process has waited for that at its start.",
     "genesis_last_healthy_checkpoint_step": "The step of the newest checkpoint tagged healthy.",
 }
 
@@ -99,7 +102,7 @@ class Metrics(Collector):
         self._step_seconds = _Histogram(STEP_BUCKETS)
         self._run_seconds = _Histogram(RUN_BUCKETS)
         self.last_step_at = time.monotonic()
-        """Monotonic seconds of the last step, or of the start."""
+        """Monotonic seconds of the last step, or of the start; while that waits for another process, of now."""
 
     def add(self, counters: dict[str, float], gauges: dict[str, float] | None = None) -> None:
         """Raise counters and set gauges together: a scrape sees all of it or nothing. Names without ``_total``."""
@@ -163,6 +166,10 @@ class Metrics(Collector):
             for duration in seconds:
                 self._step_seconds.observe(duration)
             self.last_step_at = time.monotonic()
+
+    def starting(self) -> None:
+        """The start is not stuck, but waits for another process: no step can have ended."""
+        self.last_step_at = time.monotonic()
 
     def run_seconds(self, seconds: float) -> None:
         """Duration of a run."""

@@ -1,0 +1,58 @@
+"""What an enforcer of admission makes of pods, compared with what the pure function says."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from precision_operator.admission.pod import admit
+from precision_operator.contract import ADMITTED
+from tests.support.api import Place
+from tests.support.bodies import Json
+
+_MADE_ANEW = {"uid", "creationTimestamp", "namespace", "managedFields"}
+
+
+def lasting(answer: str, *, named: bool) -> Json:
+    """A pod without what the API server makes anew each time; its name too, unless the client gave it one."""
+    body: Json = json.loads(re.sub(r"kube-api-access-\w{5}", "kube-api-access", answer))
+    made_anew = _MADE_ANEW if named else {*_MADE_ANEW, "name"}
+    metadata = {key: value for key, value in body["metadata"].items() if key not in made_anew}
+    return {"metadata": metadata, "spec": body["spec"]}  # the status holds the time
+
+
+def plainly(place: Place, pods: Mapping[str, Json]) -> dict[str, Json]:
+    """Every pod as the API server stores it where no assignment stands."""
+    stored = {}
+    for name, sent in pods.items():
+        answer = place.post(sent)
+        assert answer.ok, f"{name}: {answer.text[:2_000]}"
+        stored[name] = lasting(answer.text, named="name" in sent["metadata"])
+    return stored
+
+
+def differences(
+    place: Place, pods: Mapping[str, Json], plain: Mapping[str, Json], assignments: Sequence[Json]
+) -> dict[str, object]:
+    """The pods that were refused, or that became something else than the function says."""
+    wrong: dict[str, object] = {}
+    for name, sent in pods.items():
+        answer = place.post(sent)
+        if not answer.ok:
+            wrong[name] = answer.text[:400]
+            continue
+        became = _unordered(lasting(answer.text, named="name" in sent["metadata"]))
+        expected = _unordered(dict(admit(plain[name], assignments)))
+        if became != expected:
+            wrong[name] = {key: (became[key], expected[key]) for key in expected if became[key] != expected[key]}
+    return wrong
+
+
+def _unordered(body: Json) -> Json:
+    """A pod with its record sorted: assignments take their turns in no order to rely on."""
+    annotations = body["metadata"].get("annotations", {})
+    if ADMITTED not in annotations:
+        return body
+    record = " ".join(sorted(annotations[ADMITTED].split(" ")))
+    return {**body, "metadata": {**body["metadata"], "annotations": {**annotations, ADMITTED: record}}}

@@ -1,0 +1,117 @@
+"""A started command of the trainer: its log lines, its metrics, and how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
+TRAIN = ["-m", "precision_trainer", "train", "transformer"]
+TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-node", "2"]
+
+
+class Process:
+    """One started command, its output in a file, its metrics on a port that it chooses and says."""
+
+    def __init__(self, directory: Path, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        self.request = directory / "request"
+        descriptor, path = tempfile.mkstemp(dir=directory, prefix="output-")
+        os.close(descriptor)
+        # For appending: reading here must not move the place at which the process writes.
+        self._output = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (closed in close)
+        settings = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "trainer_image"),
+            "PRECISION_REQUEST_FILE": str(self.request),
+            "PRECISION_ALLOW_CPU": "true",
+            "TRAINER_METRICS_PORT": "0",
+            "TRAINER_CHECKPOINT_DIR": str(directory / "checkpoints"),
+            "OMP_NUM_THREADS": "1",
+            **(env or {}),
+        }
+        # As a careless parent starts it: with the signals blocked, which is inherited.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, *command, *SMALL],
+                env=settings,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        self._output.seek(0)
+        return [json.loads(line) for line in self._output if line.startswith("{")]
+
+    @property
+    def text(self) -> str:
+        self._output.seek(0)
+        return self._output.read()
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        return [line for line in self.lines if line["event"] == name]
+
+    def page(self, path: str) -> str:
+        """What is served there; nothing before it is, or where the answer is an error."""
+        served = self.events("metrics")
+        if not served:
+            return ""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{served[0]['port']}{path}", timeout=5) as response:
+                page: str = response.read().decode()
+                return page
+        except OSError:
+            return ""
+
+    def metrics(self) -> str:
+        """The page, or nothing before it is served."""
+        return self.page("/metrics")
+
+    def value(self, name: str) -> float:
+        """Of a metric without labels; 0 before it is there."""
+        lines = (line.split() for line in self.metrics().splitlines() if line.startswith(f"{name} "))
+        return next((float(line[1]) for line in lines), 0.0)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 90.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.text
+            assert self.process.poll() is None, self.text
+            time.sleep(0.05)
+
+    def until_metric(self, line: str) -> None:
+        self.until(lambda: f"\n{line}" in self.metrics())
+
+    def until_training(self) -> None:
+        """Some steps of this process have ended."""
+        self.until(lambda: self.value("genesis_training_steps_total") > 5)
+
+    def until_event(self, name: str) -> dict[str, object]:
+        """The first of that name, once it is there."""
+        self.until(lambda: bool(self.events(name)))
+        return self.events(name)[0]
+
+    def stop(self) -> tuple[int, float]:
+        """SIGTERM; exit code and seconds it took."""
+        started = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60), time.monotonic() - started
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+        self._output.close()
