@@ -40,7 +40,9 @@ def copies() -> dict[Path, str]:
     """Helm reads only files inside the chart, so it holds copies of what other tools read where it stands."""
     admission = {path.name: path.read_text() for path in sorted((ROOT / "manifests" / "admission").glob("*.yaml"))}
     # the operator compares the installed admission policies with its own
-    found = {folder / name: text for folder in (CHART / "files" / "admission", SHIPPED) for name, text in admission.items()}
+    found = {
+        folder / name: text for folder in (CHART / "files" / "admission", SHIPPED) for name, text in admission.items()
+    }
     # `kubectl precision lint` checks a file without a cluster and without this checkout
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
