@@ -6,9 +6,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from precision_operator.api.wire import mapping, text
 from precision_operator.cli.output import write_json
 from precision_operator.cli.session import Session, Target
-from precision_operator.kube.port import POLICIES, JsonObject
+from precision_operator.contract import STAMP, SUSPEND_BY
+from precision_operator.errors import KubeError
+from precision_operator.kube.port import POLICIES, SELF_SUBJECT_REVIEWS, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,15 @@ class Write:
             body["metadata"] = {"annotations": dict(self.annotations)}
         if self.suspend is not None:
             body["spec"] = {"suspend": self.suspend}
+        return body
+
+    def signed(self, user: str | None) -> JsonObject:
+        """The same, with who gives the command; None: not known, and then nobody's name may stay beside it."""
+        body = self.patch()
+        stamps: JsonObject = {f"{key}{STAMP}": user for key in self.annotations}
+        if self.suspend is not None:
+            stamps[SUSPEND_BY] = user
+        body["metadata"] = {"annotations": {**self.annotations, **stamps}}
         return body
 
     def kubectl(self, session: Session, name: str) -> str:
@@ -57,7 +69,7 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     name = target.policy.name
     line = write.kubectl(session, name)
     if not arguments.dry_run:
-        await session.api.merge_patch(POLICIES, session.namespace, name, write.patch())
+        await session.api.merge_patch(POLICIES, session.namespace, name, write.signed(await _user(session)))
     if arguments.output == "json":
         report = {"policy": name, "namespace": session.namespace, "transitionId": target.status.transition_id}
         write_json({**report, "patch": write.patch(), "kubectl": line, "dryRun": bool(arguments.dry_run)})
@@ -66,6 +78,16 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     else:
         sys.stdout.write(f"{target.where}: {done}\n")
     return 0
+
+
+async def _user(session: Session) -> str | None:
+    """Who the API server takes us for; None where it does not say. Admission overwrites it where it stamps commands."""
+    review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await session.api.create(SELF_SUBJECT_REVIEWS, "", review)
+    except KubeError:
+        return None
+    return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username")) or None
 
 
 def nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:

@@ -35,6 +35,7 @@ PODS = Resource("", "v1", "pods")
 NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
+SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
 
 LOG_LINES = 500
