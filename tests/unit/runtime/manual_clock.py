@@ -1,6 +1,10 @@
 """A clock that a test moves by hand."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class ManualClock:
@@ -46,3 +50,12 @@ async def settle() -> None:
     """Let everything run that can run."""
     for _ in range(25):
         await asyncio.sleep(0)
+
+
+async def finished(clock: ManualClock, what: Awaitable[T]) -> T:
+    """Let time pass until this has come to its end."""
+    task = asyncio.ensure_future(what)
+    await settle()
+    while not task.done():
+        await clock.advance(0.05)
+    return await task

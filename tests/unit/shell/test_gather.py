@@ -1,30 +1,19 @@
-"""How often the metrics are asked for, whatever the wall clock does."""
+"""What a decision is taken on: how often metrics are read, and whose a workload is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.fake import FakeKube
+from lab.model.policies import policy
+from precision_operator.api.policy import Policy
+from precision_operator.api.state import Phase, Restart, State
+from precision_operator.core.model import Observation
+from precision_operator.errors import Forbidden
 from precision_operator.kube.port import POLICIES
-from precision_operator.kube.workloads.deployment import DeploymentAdapter
-from precision_operator.observability.metrics import Metrics
-from precision_operator.runtime.clock import Clock
-from precision_operator.runtime.lease import LeaseElector
-from precision_operator.runtime.ratelimit import RateLimiter
-from precision_operator.settings import LeaseSettings, Settings
-from precision_operator.shell.act import Actor
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.gather import Gatherer
-from precision_operator.shell.inventory import Inventory, PolicyKey
-from precision_operator.shell.nodes import LabelledNodes
-from precision_operator.shell.reconcile import Reconciler
-from precision_operator.signals.evaluator import Evaluator
-from precision_operator.signals.port import Sample
-from tests.property.policies import policy
-from tests.unit.runtime.manual_clock import ManualClock
+from precision_operator.shell.gather import WAKE_SECONDS
+from precision_operator.shell.inventory import PolicyKey
+from tests.support import objects as b
+from tests.support.controller import FLEET, KEY, Controller
+from tests.unit.runtime.manual_clock import ManualClock, finished
 
-KEY = PolicyKey("ns", "fleet")
 INTERVAL_SECONDS = 15.0
 
 
@@ -37,105 +26,147 @@ class WanderingClock(ManualClock):
         return super().time() + self.offset
 
 
-class Silent:
-    """A Prometheus without series, which notes when it is asked for acknowledgements."""
+class Rig(Controller):
+    def __init__(self, *names: str) -> None:
+        self.wandering = WanderingClock()
+        super().__init__(self.wandering)
+        self.fleet(*names)
+        self.watch()
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.asked: list[float] = []
-
-    async def vector(self, query: str) -> Sequence[Sample]:
-        if "genesis_precision_info" in query:
-            self.asked.append(self._clock.monotonic())
-        return []
-
-
-def gatherer(clock: WanderingClock, source: Silent) -> Gatherer:
-    return Gatherer(
-        inventory=Inventory(DeploymentAdapter()),
-        nodes=LabelledNodes(FakeKube(), clock),
-        evaluator=Evaluator({"default": source}, {}, clock),
-        elector=LeaseElector(FakeKube(), LeaseSettings(), "system", "one", clock),
-        expectations=Expectations(clock),
-        settings=Settings(),
-        clock=clock,
-    )
+    async def observe(self, found: Policy | None = None, state: State | None = None) -> Observation:
+        found = found if found is not None else policy()
+        gathered = self.gatherer.gather(KEY, found, state if state is not None else State())
+        return await finished(self.wandering, gathered)
 
 
 async def test_acknowledgements_are_read_often_however_long_the_interval_is() -> None:
-    clock = WanderingClock()
-    source = Silent(clock)
-    gather = gatherer(clock, source)
+    rig = Rig()
+    slow = policy(evaluation={"interval": "60s"})
     for _ in range(12):
-        await gather.gather(KEY, policy(evaluation={"interval": "60s"}), hurry=True)
-        await clock.advance(1.0)
-    assert len(source.asked) == 3
+        await rig.observe(slow, State(phase=Phase.ROLLING_BACK))
+        await rig.wandering.advance(1.0)
+    assert len(rig.trainers.asked) == 3
 
 
 async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:
-    clock = WanderingClock()
-    source = Silent(clock)
-    gather = gatherer(clock, source)
-    await gather.gather(KEY, policy())
-    clock.offset = -3600.0
+    rig = Rig()
+    await rig.observe()
+    rig.wandering.offset = -3600.0
     for _ in range(10):
-        await clock.advance(INTERVAL_SECONDS)
-        await gather.gather(KEY, policy())
-    assert len(source.asked) == 11
+        await rig.wandering.advance(INTERVAL_SECONDS)
+        await rig.observe()
+    assert len(rig.trainers.asked) == 11
 
 
 async def test_passes_within_an_interval_share_its_reading() -> None:
-    clock = WanderingClock()
-    source = Silent(clock)
-    gather = gatherer(clock, source)
-    first = (await gather.gather(KEY, policy())).evaluation
-    clock.offset = 3600.0
-    await clock.advance(10.0)
-    assert (await gather.gather(KEY, policy())).evaluation is first
-    assert len(source.asked) == 1
+    rig = Rig()
+    first = (await rig.observe()).evaluation
+    rig.wandering.offset = 3600.0
+    await rig.wandering.advance(10.0)
+    assert (await rig.observe()).evaluation is first
+    assert len(rig.trainers.asked) == 1
+
+
+async def test_an_alert_is_a_reason_to_read_anew_but_not_for_ever() -> None:
+    rig = Rig()
+    await rig.observe()
+    for _ in range(50):
+        await rig.wandering.advance(WAKE_SECONDS / 10)
+        rig.gatherer.wake(KEY)
+        await rig.observe()
+    assert 4 <= len(rig.trainers.asked) <= 1 + 50 / 10
 
 
 async def test_continuity_that_a_clock_set_back_would_put_into_the_future_begins_anew() -> None:
-    clock = WanderingClock()
-    gather = gatherer(clock, Silent(clock))
-    await gather.gather(KEY, policy())
-    clock.offset = -3600.0
-    await clock.advance(INTERVAL_SECONDS)
-    evaluation = (await gather.gather(KEY, policy())).evaluation
+    rig = Rig()
+    await rig.observe()
+    rig.wandering.offset = -3600.0
+    await rig.wandering.advance(INTERVAL_SECONDS)
+    evaluation = (await rig.observe()).evaluation
     assert evaluation is not None
     assert evaluation.continuous_since == evaluation.at
 
 
 async def test_the_next_pass_is_due_as_decided_though_the_wall_clock_was_set_back_in_mid_pass() -> None:
-    clock = WanderingClock()
-    kube = FakeKube()
-    kube.put(
-        POLICIES,
-        {
-            "metadata": {"name": "fleet", "namespace": "ns", "uid": "u", "generation": 1},
-            "spec": {"selector": {"matchLabels": {"fleet": "demo"}}},
-        },
-    )
+    rig = Rig("a")
+    await rig.turn()
 
     def set_back(*_: object) -> None:
-        clock.offset = -3600.0
+        rig.wandering.offset = -3600.0
 
-    kube.before_write = set_back
-    expectations = Expectations(clock)
-    reconciler = Reconciler(
-        kube,
-        gatherer=gatherer(clock, Silent(clock)),
-        actor=Actor(
-            kube,
-            adapter=DeploymentAdapter(),
-            events=EventRecorder(kube, identity="one"),
-            limiter=RateLimiter(10, 10, clock),
-            expectations=expectations,
-        ),
-        metrics=Metrics(),
-        clock=clock,
-    )
-    ended = await reconciler.reconcile(KEY)
-    assert kube.writes == [("patch", "precisionpolicies", "fleet")]
+    rig.kube.before_write = set_back
+    ended = await rig.turn()
+    assert rig.wandering.offset < 0
     assert ended is not None
-    assert ended.next_seconds == INTERVAL_SECONDS
+    assert 0.0 <= ended.next_seconds <= INTERVAL_SECONDS
+
+
+async def test_a_suspended_policy_reads_no_metrics() -> None:
+    rig = Rig()
+    assert (await rig.observe(policy(suspend=True))).evaluation is None
+    assert rig.trainers.asked == []
+
+
+async def test_admission_is_not_asked_about_an_assignment_that_does_not_exist_yet() -> None:
+    rig = Rig()
+    assert (await rig.observe()).admission.enforced is None
+    assert rig.kube.asked == []
+
+
+async def test_a_workload_of_two_policies_is_left_to_the_older_one() -> None:
+    rig = Rig("a", "b")
+    older = b.policy({"matchLabels": {"app": "b"}}, name="older", uid="older", created="2026-11-22T09:00:00Z")
+    rig.kube.put(POLICIES, older)
+    rig.watch()
+    observation = await rig.observe()
+    assert [view.name for view in observation.workloads] == ["a"]
+    assert observation.contested == (("b", "older"),)
+    theirs = policy(selector={"matchLabels": {"app": "b"}})
+    found = await rig.gatherer.gather(PolicyKey("default", "older"), theirs, State())
+    assert [view.name for view in found.workloads] == ["b"]
+
+
+async def test_while_a_selector_waits_both_are_observed() -> None:
+    rig = Rig("a", "b")
+    await rig.turn()
+    edited = policy(selector={"matchLabels": {"app": "b"}})
+    observation = await rig.observe(edited, rig.state)
+    assert observation.matching == (
+        frozenset({"apps/Deployment/a", "apps/Deployment/b"}),
+        frozenset({"apps/Deployment/b"}),
+    )
+    assert [view.name for view in observation.workloads] == ["a", "b"]
+    assert (await rig.observe(policy(selector=FLEET), rig.state)).matching is None
+
+
+async def test_restarts_of_other_policies_take_from_the_budget() -> None:
+    rig = Rig()
+    now = rig.wandering.time()
+    other = PolicyKey("elsewhere", "other")
+    rig.restarts.note(other, State(restarts={"x": Restart(1, now - 10), "y": Restart(1, now - 10_000)}))
+    rig.restarts.note(KEY, State(restarts={"z": Restart(1, now)}))
+    assert (await rig.observe()).restart_slots == 4
+    rig.restarts.forget(other)
+    assert (await rig.observe()).restart_slots == 5
+    many = {str(number): Restart(1, now) for number in range(50)}
+    rig.restarts.note(other, State(restarts=many))
+    assert (await rig.observe()).restart_slots == 0
+
+
+async def test_nodes_are_read_only_for_policies_that_ask_for_them() -> None:
+    rig = Rig()
+    await rig.observe()
+    assert ("list", "nodes", "pool=a") not in rig.kube.reads
+    asking = policy(
+        rollback={"strategies": {"P2": "Canary"}, "canary": {"by": "NodeLabel", "nodeLabel": "pool=a"}},
+    )
+    await rig.observe(asking)
+    assert ("list", "nodes", "pool=a") in rig.kube.reads
+
+
+async def test_what_was_refused_is_observed() -> None:
+    rig = Rig("a")
+    rig.actor._remember(KEY, "RequestPod a", Forbidden.reason)
+    assert [write.reason for write in (await rig.observe()).refused] == ["Forbidden"]
+    rig.gatherer.forget(KEY)
+    assert (await rig.observe()).refused == ()

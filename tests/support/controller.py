@@ -1,0 +1,208 @@
+"""The controller over an API server in memory, with trainers that acknowledge at once. A test lets time pass."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from precision_operator.admission.pod import admit
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import State
+from precision_operator.api.summary import Summary, parse_summary
+from precision_operator.core.model import PodView
+from precision_operator.kube.events import EventRecorder
+from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
+from precision_operator.observability.metrics import Metrics
+from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.lease import LeaseElector
+from precision_operator.runtime.ratelimit import RateLimiter
+from precision_operator.settings import LeaseSettings, Settings
+from precision_operator.shell.act import Actor
+from precision_operator.shell.echo import Echoes
+from precision_operator.shell.enforcement import Enforcement
+from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.fence import Fence
+from precision_operator.shell.gather import Gatherer
+from precision_operator.shell.installed import InstalledPolicies
+from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.reconcile import Pass, Reconciler
+from precision_operator.shell.restarts import Restarts
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.port import Sample
+from precision_operator.signals.queries import BUILT_IN
+from precision_operator.workloads.reading import read_pod
+from tests.support import objects as b
+from tests.support.server import SHIPPED, Server, install_all
+
+KEY = PolicyKey("default", "fleet")
+FLEET = {"matchLabels": {"fleet": "demo"}}
+KINDS = {
+    Kind.POLICIES: POLICIES,
+    Kind.ASSIGNMENTS: ASSIGNMENTS,
+    Kind.WORKLOADS: DEPLOYMENTS,
+    Kind.REPLICASETS: REPLICASETS,
+    Kind.PODS: PODS,
+}
+FINE = {
+    "steps": 100.0,
+    "overflow": 0.01,
+    "divergence": -0.1,
+    "failures": 0.0,
+    "nonFinite": 0.0,
+    "speed": 1.5,
+    "memory": 0.6,
+}
+_WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.items() if name in {*FINE, "ack"}}
+
+
+class Trainers:
+    """A Prometheus of trainers that do as they are asked at once."""
+
+    def __init__(self, kube: Server, clock: Clock) -> None:
+        self._kube = kube
+        self._clock = clock
+        self.bad: dict[str, dict[str, float]] = {}
+        """Pod → signal → what it measures instead of something good."""
+        self.asked: list[float] = []
+        """When acknowledgements were asked for, by the monotonic clock."""
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        """See the port."""
+        which = next(name for start, name in _WHICH.items() if query.startswith(start))
+        if which == "ack":
+            self.asked.append(self._clock.monotonic())
+            return [self._acknowledgement(pod) for pod in self._pods()]
+        return [Sample({"pod": pod.name}, self.bad.get(pod.name, {}).get(which, FINE[which])) for pod in self._pods()]
+
+    def _pods(self) -> list[PodView]:
+        return [read_pod(body).view for (plural, *_), body in sorted(self._kube.objects.items()) if plural == "pods"]
+
+    def _acknowledgement(self, pod: PodView) -> Sample:
+        mode = pod.effective_mode or Mode.FP32
+        return Sample({"pod": pod.name, "mode": mode.value, "generation": str(pod.generation)}, -1.0)
+
+
+class Controller:
+    """One leader's controller, and the fleet that it works on. ``over``: another leader's, whose API server it shares."""
+
+    def __init__(self, clock: Clock, *, over: Controller | None = None, identity: str = "one") -> None:
+        self.clock = clock
+        self.kube = over.kube if over is not None else Server("10.0.0.1")
+        self.trainers = over.trainers if over is not None else Trainers(self.kube, clock)
+        if over is None:
+            install_all(self.kube)
+        self.inventory = Inventory()
+        self.metrics = Metrics()
+        self.restarts = Restarts(clock)
+        self.enforcement = Enforcement(
+            self.kube,
+            echoes=Echoes(self.kube, clock),
+            installed=InstalledPolicies(self.kube, clock, namespace="system", ours=SHIPPED),
+            inventory=self.inventory,
+            clock=clock,
+        )
+        self.actor = Actor(
+            self.kube,
+            events=EventRecorder(self.kube, identity=identity),
+            limiter=RateLimiter(1000, 100, clock),
+            expectations=Expectations(clock),
+            enforcement=self.enforcement,
+            fence=Fence(self.kube, clock),
+            clock=clock,
+        )
+        self.gatherer = Gatherer(
+            inventory=self.inventory,
+            nodes=LabelledNodes(self.kube, clock),
+            evaluator=Evaluator({"default": self.trainers}, {}, clock),
+            elector=LeaseElector(self.kube, LeaseSettings(), "system", identity, clock),
+            actor=self.actor,
+            enforcement=self.enforcement,
+            restarts=self.restarts,
+            settings=Settings(),
+            clock=clock,
+        )
+        self.reconciler = Reconciler(
+            self.kube,
+            gatherer=self.gatherer,
+            actor=self.actor,
+            enforcement=self.enforcement,
+            restarts=self.restarts,
+            metrics=self.metrics,
+            clock=clock,
+        )
+
+    def fleet(self, *names: str, hot: bool = True, **spec: object) -> None:
+        """A policy over these workloads, each with one pod."""
+        self.kube.put(POLICIES, b.policy(FLEET, name="fleet", **spec))
+        for name in names:
+            self.workload(name, hot=hot)
+
+    def workload(self, name: str, *, hot: bool = True) -> None:
+        """A Deployment with one pod."""
+        body = b.deployment(_spec(hot), name=name, uid=f"d-{name}", labels={"fleet": "demo"})
+        body["metadata"]["labels"]["fleet"] = "demo"
+        self.kube.put(DEPLOYMENTS, body)
+        self.kube.put(REPLICASETS, b.replicaset(name=f"{name}-abc", uid=f"r-{name}", owner=f"d-{name}"))
+        self.replace(name, hot=hot)
+
+    def replace(self, name: str, *, hot: bool = True, number: int = 1, created: str = "2026-11-22T10:00:00Z") -> None:
+        """A pod as its ReplicaSet makes it and admission gives it its mode."""
+        body = b.pod(_spec(hot), name=f"{name}-abc-{number}", uid=f"p-{name}-{number}", owner=f"r-{name}", app=name)
+        body["metadata"]["labels"]["fleet"] = "demo"
+        body["metadata"]["creationTimestamp"] = created
+        assignments = [body for (plural, *_), body in self.kube.objects.items() if plural == ASSIGNMENTS.plural]
+        admitted: Any = admit(body, assignments) if self.kube.installed else body
+        self.kube.put(PODS, copy.deepcopy(admitted))
+
+    def watch(self) -> None:
+        """The watches have caught up."""
+        for kind, resource in KINDS.items():
+            bodies = [body for (plural, *_), body in sorted(self.kube.objects.items()) if plural == resource.plural]
+            for body in bodies:
+                self.inventory.observe(kind, body, deleted=False)
+            uids = [str(metadata["uid"]) for body in bodies if isinstance(metadata := body["metadata"], dict)]
+            self.inventory.relisted(kind, None, uids)
+
+    async def turn(self) -> Pass | None:
+        """One pass, with caches that have caught up."""
+        self.watch()
+        return await self.reconciler.reconcile(KEY)
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy's body as it is stored: a test changes it in place."""
+        body: Any = self.kube.objects["precisionpolicies", "default", "fleet"]
+        return body  # type: ignore[no-any-return]
+
+    @property
+    def assigned(self) -> bool:
+        """There is an assignment."""
+        return ("precisionassignments", "default", "fleet") in self.kube.objects
+
+    @property
+    def state(self) -> State:
+        """What the assignment holds."""
+        return parse_assignment(self.kube.objects["precisionassignments", "default", "fleet"])
+
+    @property
+    def summary(self) -> Summary:
+        """What the policy's status shows."""
+        return parse_summary(self.policy.get("status"))
+
+    @property
+    def modes(self) -> dict[str, Mode | None]:
+        """Pod → what it trains in."""
+        found = [read_pod(body).view for (plural, *_), body in self.kube.objects.items() if plural == "pods"]
+        return {pod.name: pod.effective_mode for pod in found}
+
+    @property
+    def events(self) -> list[str]:
+        """Reasons of the Events, in order."""
+        return [str(body["reason"]) for (plural, *_), body in self.kube.objects.items() if plural == "events"]
+
+
+def _spec(hot: bool) -> dict[str, Any]:
+    return b.hot_spec() if hot else b.pod_spec(b.container(env=copy.deepcopy(b.LITERAL)))

@@ -1,0 +1,185 @@
+"""Whether the admission policies that are installed are the ones that are shipped."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from precision_operator.errors import Forbidden
+from precision_operator.kube.fake import FakeKube
+from precision_operator.kube.port import JsonObject, Resource
+from precision_operator.shell.installed import (
+    FRESH_SECONDS,
+    RETRY_SECONDS,
+    InstalledPolicies,
+    Shipped,
+    difference,
+    shipped,
+)
+from tests.support.server import INSTALLED, SHIPPED, install, install_all
+from tests.unit.runtime.manual_clock import ManualClock
+
+ASSIGN = next(ours for ours in shipped() if ours.kind == "MutatingAdmissionPolicy" and "assign" in ours.name)
+
+
+def as_stored(spec: object) -> dict[str, Any]:
+    """With what the API server (1.36) fills in."""
+    stored: Any = copy.deepcopy(spec)
+    for field in ("matchConstraints", "matchResources"):
+        for rule in stored.get(field, {}).get("resourceRules", ()):
+            rule.setdefault("scope", "*")
+        if field in stored:
+            stored[field].setdefault("matchPolicy", "Equivalent")
+            stored[field].setdefault("namespaceSelector", {})
+            stored[field].setdefault("objectSelector", {})
+    if "policyName" not in stored:
+        stored.setdefault("failurePolicy", "Fail")
+    return stored
+
+
+def test_the_package_brings_the_manifests_along() -> None:
+    kinds = {ours.kind for ours in shipped()}
+    assert kinds == {
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    assert all(ours.name and ours.spec for ours in shipped())
+
+
+@pytest.mark.parametrize("ours", shipped(), ids=lambda ours: f"{ours.kind} {ours.name}")
+async def test_what_the_api_server_fills_in_is_no_difference(ours: Shipped) -> None:
+    assert difference(ours.spec, as_stored(ours.spec)) is None
+
+
+def moved(spec: object, namespace: str, account: str) -> dict[str, Any]:
+    """As another installation has it."""
+    raw = json.dumps(spec).replace(
+        "system:serviceaccount:precision-system:precision-operator", f"system:serviceaccount:{namespace}:{account}"
+    )
+    found: dict[str, Any] = json.loads(raw.replace('"precision-system"', json.dumps(namespace)))
+    return found
+
+
+async def test_an_installation_chooses_its_namespace_and_its_account() -> None:
+    kube = FakeKube()
+    for ours in shipped():
+        plural = {
+            "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
+            "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+            "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+            "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+        }[ours.kind]
+        spec = moved(as_stored(ours.spec), "ml-platform", "release.operator")
+        resource = Resource("admissionregistration.k8s.io", "v1", plural)
+        kube.put(resource, {"metadata": {"namespace": "", "name": ours.name}, "spec": spec})
+    assert await InstalledPolicies(kube, ManualClock(), namespace="ml-platform").differs() is None
+    elsewhere = await InstalledPolicies(kube, ManualClock(), namespace="another").differs()
+    assert elsewhere is not None, "the operator's own namespace is not left out of the assigning policy"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"failurePolicy": "Fail"}, "spec.failurePolicy"),
+        ({"variables": [{"name": "b"}]}, "spec.variables[0].name"),
+        ({"variables": []}, "spec.variables"),
+        ({"matchConditions": [{"name": "never", "expression": "false"}]}, "spec.matchConditions"),
+        ({"matchConstraints": {"namespaceSelector": {"matchLabels": {"a": "b"}}}}, "spec.matchConstraints"),
+    ],
+)
+async def test_a_field_that_is_not_as_shipped_is_named(change: dict[str, Any], where: str) -> None:
+    kube = FakeKube()
+    install_all(kube)
+    install(kube, SHIPPED[0].kind, SHIPPED[0].name, {**SHIPPED[0].spec, **change})
+    found = await InstalledPolicies(kube, ManualClock(), namespace="n", ours=SHIPPED).differs()
+    assert found is not None
+    assert (found.enforced, found.reason) == (False, "AdmissionDiffers")
+    assert f"{where} differs" in found.message
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"matchConditions": [{"name": "never", "expression": "false"}]},
+        {"matchConstraints": {**ASSIGN.spec["matchConstraints"], "matchPolicy": "Exact"}},  # type: ignore[dict-item]
+        {"matchConstraints": {**ASSIGN.spec["matchConstraints"], "excludeResourceRules": [{"operations": ["*"]}]}},  # type: ignore[dict-item]
+    ],
+)
+def test_what_somebody_added_to_the_assigning_policy_to_weaken_it_is_a_difference(added: dict[str, Any]) -> None:
+    stored = as_stored(ASSIGN.spec)
+    for field, value in added.items():
+        stored[field] = value if field not in stored or isinstance(value, dict) else [*stored[field], *value]
+    assert difference(ASSIGN.spec, stored) is not None
+
+
+async def test_a_policy_that_is_missing_is_named() -> None:
+    kube = FakeKube()
+    install(kube, SHIPPED[0].kind, SHIPPED[0].name, SHIPPED[0].spec)
+    found = await InstalledPolicies(kube, ManualClock(), namespace="n", ours=SHIPPED).differs()
+    assert found is not None
+    assert (found.enforced, found.reason) == (False, "AdmissionNotInstalled")
+    assert SHIPPED[1].name in found.message
+
+
+async def test_a_guard_of_people_that_an_admin_leaves_out_is_no_difference() -> None:
+    kube = FakeKube()
+    install_all(kube)
+    guard = Shipped("ValidatingAdmissionPolicyBinding", "author", {"policyName": "author"}, needed=False)
+    assert await InstalledPolicies(kube, ManualClock(), namespace="n", ours=(*SHIPPED, guard)).differs() is None
+    install(kube, guard.kind, guard.name, {"policyName": "another"})
+    found = await InstalledPolicies(kube, ManualClock(), namespace="n", ours=(*SHIPPED, guard)).differs()
+    assert found is not None
+    assert found.reason == "AdmissionDiffers"
+
+
+def test_nothing_is_promoted_without_what_assigns_and_what_proves_it() -> None:
+    needed = {ours.name.partition(".")[0] for ours in shipped() if ours.needed}
+    assert needed == {"precision-assign", "precision-echo"}
+
+
+async def test_a_policy_that_only_the_older_version_serves_is_found() -> None:
+    kube = FakeKube()
+    install_all(kube)
+
+    class Older(FakeKube):
+        async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+            self.reads.append(("get", resource.version, name))
+            wanted = "v1beta1" if resource.plural.startswith("mutating") else "v1"
+            return await super().get(resource, namespace, name if resource.version == wanted else "")
+
+    older = Older()
+    older.objects = kube.objects
+    assert await InstalledPolicies(older, ManualClock(), namespace="n", ours=SHIPPED).differs() is None
+    assert ("get", "v1beta1", SHIPPED[0].name) in older.reads
+
+
+async def test_what_may_not_be_read_is_not_known() -> None:
+    class Closed(FakeKube):
+        async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+            raise Forbidden("may not get", status=403)
+
+    found = await InstalledPolicies(Closed(), ManualClock(), namespace="n", ours=SHIPPED).differs()
+    assert found is not None
+    assert (found.enforced, found.reason) == (None, "Forbidden")
+
+
+async def test_it_is_compared_once_a_minute_and_sooner_where_something_differs() -> None:
+    kube, clock = FakeKube(), ManualClock()
+    install_all(kube)
+    installed = InstalledPolicies(kube, clock, namespace="n", ours=SHIPPED)
+    for _ in range(5):
+        assert await installed.differs() is None
+    assert len(kube.reads) == len(SHIPPED)
+    del kube.objects[INSTALLED[SHIPPED[0].kind].plural, "", SHIPPED[0].name]
+    await clock.advance(FRESH_SECONDS)
+    for _ in range(5):
+        assert await installed.differs() is not None
+    assert len(kube.reads) <= 2 * len(SHIPPED) + 1
+    install_all(kube)
+    await clock.advance(RETRY_SECONDS)
+    assert await installed.differs() is None
