@@ -1,4 +1,4 @@
-"""Admission that is not as it should be: a fence that is gone, and an API server that was just started.
+"""Admission that is not as it should be: pods that it missed, a fence that is gone, an API server just started.
 
 On a control plane of its own, because everybody else needs these policies.
 """
@@ -15,6 +15,7 @@ import pytest
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import ADMISSION, apply_product, operator_access, until_admitted
 from lab.waiting import wait_for
+from precision_operator.contract import ADMITTED
 from tests.support.cluster_fleet import deployment, policy
 from tests.support.cluster_scene import (
     HOT,
@@ -28,6 +29,7 @@ from tests.support.cluster_scene import (
 from tests.support.shadow_trainers import ShadowTrainers
 
 LITERAL = "literal"
+ASSIGN = "precision-assign.precision.genesis.ai"
 FENCE = ("precision-fence-pods.precision.genesis.ai", "precision-fence-deletions.precision.genesis.ai")
 
 
@@ -53,10 +55,9 @@ def scene(plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
         yield scene
 
 
-def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
-    scene: Scene, plane: ControlPlane
-) -> None:
-    scene.shadow.capacity = {LITERAL: 0}  # the one that is restarted does not come back: the rollback goes on
+def roll_back_half(scene: Scene) -> None:
+    """Into mid-rollback, and no further: the one that is restarted does not come back."""
+    scene.shadow.capacity = {LITERAL: 0}
     break_two(scene)
     wait_for(
         lambda: scene.status().get("phase") == "RollingBack" and scene.in_mode("fp32") >= set(HOT),
@@ -64,6 +65,48 @@ def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
         seconds=PATIENCE_SECONDS,
         found=scene.operators.logs,
     )
+
+
+def kill(scene: Scene, name: str) -> None:
+    scene.operators.running[name].kill()
+    scene.operators.running[name].wait(timeout=10)
+
+
+def test_pods_that_admission_missed_are_put_right_and_the_gap_shows(scene: Scene) -> None:
+    roll_back_half(scene)
+    kill(scene, "one")
+    scene.kubectl("delete", "mutatingadmissionpolicybinding", ASSIGN)
+    try:
+
+        def missed() -> bool:
+            hot = {name: pod for name, pod in scene.pods().items() if name in HOT}
+            seen = [pod["metadata"] for pod in hot.values() if ADMITTED in pod["metadata"]["annotations"]]
+            if seen:  # also those that came before the API server knew that the binding is gone
+                scene.kubectl("delete", "pods", "-n", scene.namespace, "--timeout=60s", *(m["name"] for m in seen))
+            return len(hot) == len(HOT) and not seen
+
+        wait_for(missed, what="pods that no admission saw", seconds=PATIENCE_SECONDS, every=1.0)
+        wait_for(lambda: scene.in_mode("fp16") == set(HOT), what="them to train in FP16", seconds=PATIENCE_SECONDS)
+        scene.operators.start("two")
+        assert scene.condition("AdmissionEnforced", "AdmissionNotInstalled")["status"] == "False"
+        wait_for(
+            lambda: scene.in_mode("fp32") >= set(HOT),
+            what="them to be put right",
+            seconds=PATIENCE_SECONDS,
+            found=scene.operators.logs,
+        )
+    finally:
+        scene.kubectl.apply(ADMISSION)
+    scene.shadow.capacity = {}
+    scene.wait_phase("Held")
+    assert_all_in_fallback(scene)
+    scene.condition("AdmissionEnforced", "Enforcing")
+
+
+def test_an_api_server_that_was_just_started_lets_no_pod_stay_in_the_old_mode(
+    scene: Scene, plane: ControlPlane
+) -> None:
+    roll_back_half(scene)
     plane.stop_apiserver()
     plane.start_apiserver()
     # Their controllers make new ones as soon as they can, with admission or without it.
@@ -83,8 +126,7 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
     def versions() -> set[str]:
         return {pod["metadata"]["resourceVersion"] for pod in scene.pods().values()}
 
-    scene.operators.running["one"].kill()
-    scene.operators.running["one"].wait(timeout=10)
+    kill(scene, "one")
     scene.kubectl("delete", "validatingadmissionpolicybinding", *FENCE)
     before = versions()
     try:
