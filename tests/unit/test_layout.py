@@ -1,5 +1,6 @@
 """Traps of the layout itself."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,3 +18,11 @@ def test_operator_folder_does_not_shadow_the_standard_library() -> None:
         check=True,
     )
     assert str(ROOT) not in found.stdout
+
+
+def test_no_test_module_imports_another() -> None:
+    """But for the trainer's, whose sessions are still made in one of them."""
+    modules = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path.parent.name != "trainer"]
+    assert modules
+    imports = re.compile(r"^\s*(from|import) tests\.\S*\btest_\w+|^\s*from tests\S* import .*\btest_\w+", re.MULTILINE)
+    assert [str(path) for path in modules if imports.search(path.read_text())] == []
