@@ -23,7 +23,7 @@ from tests.e2e.trainers import PREFIX, Fleet, side_by_side
 pytestmark = pytest.mark.timeout(900)
 
 GRADUAL = (Trainer("mild-0"), Trainer("mild-1"), Trainer("mild-2"))
-POISONED = (Trainer("single"), Trainer("gang", ranks=2))
+POISONED = (Trainer("single"), Trainer("group", ranks=2))
 
 
 @pytest.fixture(scope="module")
