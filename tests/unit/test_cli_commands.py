@@ -41,18 +41,20 @@ from tests.support.cli import (
         (HELD, ["ack", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
     ],
 )
-def test_a_command_answers_the_transition_that_stands(
+def test_a_command_answers_the_transition_that_stands_and_is_signed(
     cli: Cli, before: Stands, words: list[str], annotations: Json
 ) -> None:
     cli.policy(before)
     cli(*words)
-    assert cli.stored()[0] == annotations
+    signatures = {f"{name}-by": "ada" for name in annotations}
+    assert cli.stored()[0] == {**annotations, **signatures}
 
 
 def test_pause_and_resume_are_the_specs_suspend(cli: Cli) -> None:
     cli.policy(stands(Phase.HEALTHY))
     assert "paused" in cli("pause")
     assert cli.stored()[1]["suspend"] is True
+    assert cli.stored()[0] == {"suspend-by": "ada"}
     assert "is paused already" in cli("pause", "fleet")
     assert "resumed" in cli("resume")
     assert cli.stored()[1]["suspend"] is False
@@ -63,7 +65,7 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
     cli.policy(stands(Phase.HEALTHY), suspend=True)
     assert "its pause ended" in cli("rollback", "--emergency")
     annotations, spec = cli.stored()
-    assert (annotations, spec["suspend"]) == ({"abort": "4"}, False)
+    assert (annotations, spec["suspend"]) == ({"abort": "4", "abort-by": "ada", "suspend-by": "ada"}, False)
     assert len(cli.fake.writes) == 1
 
 
@@ -166,6 +168,13 @@ def test_a_command_as_json_carries_the_line_and_the_patch(cli: Cli) -> None:
     assert shown["patch"] == {"metadata": {"annotations": {f"{PREFIX}promote": "4"}}}
     assert shown["kubectl"].startswith("kubectl -n default annotate")
     assert (shown["dryRun"], shown["transitionId"]) == (True, 4)
+
+
+def test_a_command_of_somebody_unknown_bears_nobodys_name(cli: Cli) -> None:
+    cli.fake.user = ""
+    cli.policy(WAITING, annotations={f"{PREFIX}promote": "2", f"{PREFIX}promote-by": "bob"})
+    cli("promote")
+    assert cli.stored()[0] == {"promote": "4"}
 
 
 WORDS = (["promote"], ["pause"], ["resume"], ["rollback"], ["rollback", "--emergency"], ["retry"], ["ack", "fix"])

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.errors import Conflict, KubeError, NotFound, PreconditionFailed
-from precision_operator.kube.port import PODS, JsonObject, JsonValue, Operation, Resource
+from precision_operator.kube.port import PODS, SELF_SUBJECT_REVIEWS, JsonObject, JsonValue, Operation, Resource
 
 Key = tuple[str, str, str]
 
@@ -23,6 +23,8 @@ class FakeKube:
         self.reads: list[tuple[str, str, str]] = []
         self.before_write: Callable[[str, Key], None] = lambda verb, key: None
         """Called before each write; a test raises a KubeError here, or changes an object behind the writer's back."""
+        self.user = "ada"
+        """Who asks, by a SelfSubjectReview; empty: there is no such API."""
         self.answer: Callable[[JsonObject], JsonObject] = lambda body: body
         """What admission makes of an object in a dry run."""
         self.logs: dict[tuple[str, str, bool], str] = {}
@@ -55,7 +57,11 @@ class FakeKube:
         ]
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
-        """See the port."""
+        """See the port. A review is answered, and not stored."""
+        if resource == SELF_SUBJECT_REVIEWS:
+            if not self.user:
+                raise NotFound("the server could not find the requested resource", status=404)
+            return {**body, "status": {"userInfo": {"username": self.user}}}
         stored = copy.deepcopy(body)
         metadata = _object(stored.setdefault("metadata", {}))
         metadata["namespace"] = namespace

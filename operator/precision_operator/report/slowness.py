@@ -96,7 +96,7 @@ def say(check: Check, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -
 
 
 def _grouped(check: Check, found: Mapping[str, float]) -> list[str]:
-    """What is bad first, workloads that fare alike together."""
+    """What is bad first; workloads with the same answer are named together."""
     alike: dict[str, set[str]] = {}
     for workload, value in sorted(found.items(), key=lambda item: (not check.bad(item[1]), item[0])):
         alike.setdefault(check.wording(value), set()).add(workload)
