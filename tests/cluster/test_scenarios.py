@@ -116,7 +116,8 @@ def test_divergence_of_15_percent_is_an_emergency_where_the_policy_says_so(
     scene = fleets["text"]
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["reason"], incident["severity"], incident["strategy"]) == ("LossDiverged", "P1", "Emergency")
-    assert incident["scope"] == "Cohort"
+    # It is all that was moved.
+    assert incident["scope"] == "Fleet"
     assert len(incident["workloads"]) == 1
     assert poisoned(scene) == set(incident["workloads"])
     assert {w for w, r in requested(scene).items() if r.get("rewind")} <= set(incident["workloads"])
@@ -161,7 +162,7 @@ def test_a_retry_is_staged_rolled_back_at_once_and_backed_off(
     staged = until(scene, lambda s: s["phase"] == "Progressing", what="the retry")
     assert (staged["weight"], staged["moved"]) == (20, 1)
     second = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 2, what="the second rollback")
-    assert second["incident"]["scope"] == "Cohort"
+    assert second["incident"]["scope"] == "Fleet"
     assert len(second["incident"]["workloads"]) == 1
 
     # From the second failure on time has to pass, twice as much each time.
