@@ -146,7 +146,7 @@ def test_mild_overflow_is_rolled_back_in_batches_and_a_person_retries_by_kubectl
     fleet.annotate(*(f"{PREFIX}/ack-{item}={number}: drill" for item in Prerequisite))
     fleet.annotate(f"{PREFIX}/retry={number}: the fault is off")
     staged = fleet.until(lambda s: s["phase"] == "Progressing", what="the retry", seconds=120)
-    assert (staged["weight"], staged["moved"], staged["attempts"]) == (34, 1, 1)
+    assert (staged["weight"], len(fleet.state().members), staged["attempts"]) == (34, 1, 1)
     fleet.until_phase("Healthy")
     wait_for(
         lambda: set(fleet.modes().values()) == {"fp16"},
