@@ -34,6 +34,8 @@ class Server(FakeKube):
         """The API servers that were asked, in order."""
         self.grace: list[int] = []
         """Of each dry run of a deletion."""
+        self.graces: dict[str, int] = {}
+        """By pod: of its deletion."""
         if servers:
             endpoints: list[JsonValue] = [
                 {"addresses": [address], "conditions": {"ready": True}} for address in servers
@@ -66,6 +68,7 @@ class Server(FakeKube):
         if dry_run:
             self.grace.append(grace)
             self._fence()
+        self.graces[name] = grace
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""

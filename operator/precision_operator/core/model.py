@@ -47,6 +47,9 @@ class PodView:
     """
     created_at: float = 0.0
     """By the API server's clock, in seconds since the epoch."""
+    graceless: bool = False
+    """Its own grace period is 0 seconds: it is given one second all the same, for an object that goes before its process
+    has ended says nothing."""
     ready: bool = False
     pending: bool = False
     """None of its containers has started yet: it waits for a node, an image, a quota."""

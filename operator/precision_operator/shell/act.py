@@ -185,7 +185,7 @@ class Actor:
     async def _send(self, action: PodWrite) -> None:
         namespace, pod = action.workload.namespace, action.pod
         if isinstance(action, DeletePod):
-            await self._api.delete(PODS, namespace, pod.name, uid=pod.uid)
+            await self._api.delete(PODS, namespace, pod.name, uid=pod.uid, grace=1 if pod.graceless else -1)
             return
         operations = request_pod(action)
         if operations:

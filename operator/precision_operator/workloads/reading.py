@@ -243,6 +243,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         admitted=parse_admitted(annotations.get(ADMITTED)),
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+        graceless=spec.get("terminationGracePeriodSeconds") == 0,
         ready=any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in map(mapping, sequence(status.get("conditions")))

@@ -190,6 +190,12 @@ async def test_a_pod_of_the_same_name_is_not_taken_away_in_the_place_of_another(
     assert (rig.pods, rig.actor.refused(KEY)) == (["a"], ())
 
 
+async def test_a_pod_has_its_own_grace_but_never_none() -> None:
+    rig = Rig("a", "b")
+    await rig.act(deletion("a"), DeletePod(workload(), pod("b", graceless=True), 7))
+    assert rig.kube.graces == {"a": -1, "b": 1}
+
+
 async def test_unfenced_nothing_is_written_and_it_is_seen() -> None:
     rig = Rig("a", "b")
     rig.kube.fenced = False

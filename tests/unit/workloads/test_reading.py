@@ -313,3 +313,9 @@ JSON = st.recursive(
 def test_no_body_breaks_the_reading(body: dict[str, Any]) -> None:
     read_deployment(body)
     read_pod(body)
+
+
+@pytest.mark.parametrize(("seconds", "graceless"), [(None, False), (30, False), (0, True)])
+def test_a_pod_whose_own_grace_is_zero_is_known(seconds: int | None, graceless: bool) -> None:
+    body = {"metadata": {"name": "p"}, "spec": {"terminationGracePeriodSeconds": seconds}}
+    assert read_pod(body).view.graceless is graceless
