@@ -142,7 +142,7 @@ def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
     scene.operators.running["one"].kill()
     scene.operators.start("two")
     report = wait_incident(scene, "Closed")["report"]
-    assert {"Detected", "Decided", "Down"} <= {m["what"] for m in report["timeline"]}
+    assert {"Detected", "Decided", "InFallback"} <= {m["what"] for m in report["timeline"]}
     scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
     assert len(incidents(scene)) == 1
 
