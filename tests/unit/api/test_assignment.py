@@ -41,7 +41,6 @@ def wired(state: State) -> dict[str, Any]:
     return found
 
 
-
 @given(states)
 def test_a_state_survives_the_wire(state: State) -> None:
     assert parse_assignment(wired(state)) == state
@@ -49,8 +48,22 @@ def test_a_state_survives_the_wire(state: State) -> None:
 
 def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() -> None:
     wire = wired(FULL)
-    assert wire.keys() == {"selector", "generation", "default", "modes", "enforce", "deletionPolicy", "deletable", "state"}
-    assert (wire["generation"], wire["default"], wire["modes"], wire["enforce"]) == (412, "fp32", {key("a"): "fp16"}, True)
+    assert wire.keys() == {
+        "selector",
+        "generation",
+        "default",
+        "modes",
+        "enforce",
+        "deletionPolicy",
+        "deletable",
+        "state",
+    }
+    assert (wire["generation"], wire["default"], wire["modes"], wire["enforce"]) == (
+        412,
+        "fp32",
+        {key("a"): "fp16"},
+        True,
+    )
     assert wire["deletionPolicy"] == "Hold"
     assert wire["state"]["version"] == VERSION
 
@@ -82,8 +95,10 @@ RECORD = [
 LINES = st.text("0123456789 memberhldstaky=@,.-:TZ٣", max_size=40)
 
 
-
-@given(st.dictionaries(st.sampled_from(TOP), json_values, max_size=6), st.dictionaries(st.sampled_from(RECORD), json_values))
+@given(
+    st.dictionaries(st.sampled_from(TOP), json_values, max_size=6),
+    st.dictionaries(st.sampled_from(RECORD), json_values),
+)
 def test_no_object_crashes_the_reader(top: dict[str, object], record: dict[str, object]) -> None:
     parse_assignment(top)
     state = parse_assignment({**top, "state": record})
@@ -124,7 +139,7 @@ def test_the_version_says_who_wrote_the_state(body: dict[str, object], version: 
     assert state_version(wired(FULL)) == VERSION
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase])
+@pytest.mark.parametrize("phase", list(Phase))
 @pytest.mark.parametrize("held", [False, True])
 def test_what_holds_waits_for_a_person(phase: Phase, held: bool) -> None:
     state = State(phase=phase, held=FULL.held if held else ())

@@ -12,7 +12,18 @@ from precision_operator.api.state import Phase, State
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.model import Request
-from tests.support.fleets import NAN, answer, change, condition, fleet, held_names, member_names, promoted, respec, until
+from tests.support.fleets import (
+    NAN,
+    answer,
+    change,
+    condition,
+    fleet,
+    held_names,
+    member_names,
+    promoted,
+    respec,
+    until,
+)
 from tests.support.views import key, keys
 
 WIDE = Selector((("team", "a"),))

@@ -7,8 +7,9 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import State
 from precision_operator.core.gates import GateInput, names
 from precision_operator.core.gates.monitored import monitored
-from precision_operator.core.model import Evaluation, WorkloadView
+from precision_operator.core.model import Evaluation
 from precision_operator.core.progress import accepted_modes, progress_of
+from tests.support.views import workload
 
 
 def test_a_list_of_names_is_sorted_and_bounded_and_says_how_many_are_left_out() -> None:
@@ -31,7 +32,7 @@ def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_t
     replicas: tuple[int, ...], fleet_runs: bool, reason: str | None
 ) -> None:
     given = policy()
-    views = [WorkloadView("ns", f"apps/Deployment/w{number}", f"uid-{number}", replicas=count) for number, count in enumerate(replicas)]
+    views = [workload(f"w{number}", replicas=count, pods=()) for number, count in enumerate(replicas)]
     accepted = accepted_modes(given.spec.target, rollback=False)
     closed = monitored(
         GateInput(

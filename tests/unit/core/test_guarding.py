@@ -176,7 +176,9 @@ def test_while_an_emergency_is_answered_new_workloads_that_restart_still_wait_fo
 
 
 def test_weights_that_were_poisoned_are_rewound_though_another_workload_is_rolled_back_meanwhile() -> None:
-    world = promoted(rollback={"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}, "fleetShare": 0.9})
+    world = promoted(
+        rollback={"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}, "fleetShare": 0.9}
+    )
     world.unresponsive, world.bad = {"hot-2"}, {"hot-2": NAN}
     world.step(1.0)
     world.bad["hot-4"] = SLOW
@@ -186,7 +188,11 @@ def test_weights_that_were_poisoned_are_rewound_though_another_workload_is_rolle
 
 @pytest.mark.parametrize(
     ("fleet_size", "broken", "phase", "scope"),
-    [(1, 1, Phase.ROLLING_BACK, Scope.FLEET), (2, 1, Phase.DEGRADED, Scope.WORKLOAD), (2, 2, Phase.ROLLING_BACK, Scope.FLEET)],
+    [
+        (1, 1, Phase.ROLLING_BACK, Scope.FLEET),
+        (2, 1, Phase.DEGRADED, Scope.WORKLOAD),
+        (2, 2, Phase.ROLLING_BACK, Scope.FLEET),
+    ],
 )
 def test_a_fleet_of_one_is_a_fleet(fleet_size: int, broken: int, phase: Phase, scope: Scope) -> None:
     world = small(fleet_size)

@@ -9,12 +9,12 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
-from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.lifecycle import continued, lost
 from tests.support.fleets import (
     NAN,
+    OVERFLOWS,
     answer,
     condition,
     fleet,
@@ -400,7 +400,9 @@ def test_what_replaces_a_lost_record_belongs_to_the_policy_and_outranks_the_tran
 
 
 @pytest.mark.parametrize("history", [promoted, degraded, held, progressing], ids=name)
-def test_a_policy_that_was_never_applied_here_leaves_no_trace_when_nothing_is_held(history: Callable[[], World]) -> None:
+def test_a_policy_that_was_never_applied_here_leaves_no_trace_when_nothing_is_held(
+    history: Callable[[], World],
+) -> None:
     world = history()
     holds = world.state.holds
     world.bad = {}
@@ -416,6 +418,6 @@ def test_overflow_of_what_is_held_after_the_deletion_is_nobodys_business() -> No
     """Nothing is judged for a rollback without a policy: its settings say what to finish, not what to begin."""
     world = degraded()
     world.delete_policy()
-    world.bad = dict.fromkeys(world.workloads, {Signal.OVERFLOW: 0.9})
+    world.bad = dict.fromkeys(world.workloads, OVERFLOWS)
     world.run(10)
     assert (held_names(world), world.really_in(Mode.FP32)) == ({"hot-2"}, {"hot-2"})

@@ -142,11 +142,13 @@ def one(name: str, result: Result) -> Mitigation:
 def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(
     names: tuple[str, ...] | None,
 ) -> None:
-    state = State(
-        mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN))
-    )
+    state = State(mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN)))
     left = Result.OPEN if names == ("helped",) else Result.FAILED
-    assert [m.result for m in ended(state, None if names is None else frozenset(keys(*names)))] == [Result.FAILED, Result.MITIGATED, left]
+    assert [m.result for m in ended(state, None if names is None else frozenset(keys(*names)))] == [
+        Result.FAILED,
+        Result.MITIGATED,
+        left,
+    ]
 
 
 def test_what_helped_one_workload_is_still_known_to_have_helped_after_the_fleet_was_rolled_back() -> None:

@@ -8,12 +8,11 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.model import Admission
-from tests.support.fleets import NAN, answer, condition, fleet, held_names, member_names, respec
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, member_names, respec
 from tests.support.views import key, keys
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}
@@ -202,7 +201,9 @@ def test_one_that_is_held_is_never_adopted() -> None:
 
 
 def test_what_trains_in_another_reduced_precision_stays_listed_in_it_until_its_turn() -> None:
-    world = found_in(Mode.BF16, "hot-1", "hot-4", strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]})
+    world = found_in(
+        Mode.BF16, "hot-1", "hot-4", strategy={"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 100}]}
+    )
     world.run(8)
     assert world.state.phase is Phase.PAUSED
     listed = {name_of(found) for found, mode in world.state.modes.items() if mode is Mode.BF16}
@@ -217,7 +218,7 @@ def test_while_another_rollout_waits_what_is_enforced_is_kept_up() -> None:
     """A pod that slipped past admission is asked, in a fleet that waits for Prometheus."""
     world = fleet()
     world.run(30)
-    world.bad = dict.fromkeys(("hot-1", "hot-3"), {Signal.OVERFLOW: 0.6})
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.run(8)
     answer(world, "retry")
     world.metrics_away = True

@@ -204,7 +204,9 @@ def test_no_checkpoint_is_asked_of_poisoned_weights() -> None:
     assert (asked(found), deleted(found)) == ([], ["p"])
 
 
-def escalated(*pods: PodView, force: bool = False, restarts: dict[str, Restart] | None = None, **seen: PodSignals) -> Plan:
+def escalated(
+    *pods: PodView, force: bool = False, restarts: dict[str, Restart] | None = None, **seen: PodSignals
+) -> Plan:
     view = workload(pods=pods, replicas=len(pods))
     return plan(into(view, escalate=True, force=force), restarts=restarts, seconds=3600.0, **seen)
 

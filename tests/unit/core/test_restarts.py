@@ -124,7 +124,7 @@ def test_a_replacement_that_starts_late_is_not_taken_away_for_that_nothing_is_kn
     """Its record stands while it is Pending: past the deadline everything unobservable would be restarted else."""
     world = promoted()
     world.unresponsive = {"hot-2", "hot-3"}
-    world.bad = {name: NAN for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
     world.room["hot-2"] = Room.NONE
     until(world, lambda w: w.restarts.get("hot-2"), passes=30, seconds=15.0)
     world.unobservable = {"hot-3"}
@@ -141,7 +141,7 @@ def test_of_ten_pods_one_that_cannot_start_holds_nothing_back_and_the_workload_i
     world.room["hot-2"] = Room.NONE
     world.scale("hot-2", 10)
     assert sum(pod.pending for pod in world.workloads["hot-2"].pods) == 1
-    world.bad = {name: NAN for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
     restarts = dict(world.restarts)
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=6)
     assert {**world.restarts, "literal": 0} == {**restarts, "literal": 0}
@@ -233,7 +233,7 @@ def test_who_crashes_or_waits_to_start_is_asked_for_no_checkpoint() -> None:
 def test_an_unresponsive_trainer_is_restarted_once_and_without_a_checkpoint() -> None:
     world = promoted()
     world.unresponsive = {"hot-2"}
-    world.bad = {name: NAN for name in ("hot-1", "hot-3")}
+    world.bad = dict.fromkeys(("hot-1", "hot-3"), NAN)
     actions = [action for _ in range(40) for action in world.step().actions]
     assert world.restarts["hot-2"] == 1
     assert not [a for a in actions if isinstance(a, RequestPod) and a.checkpoint]
