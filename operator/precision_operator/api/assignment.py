@@ -49,7 +49,12 @@ _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "pois
 
 def fleet_bytes(keys: Iterable[str]) -> int:
     """The most that these workloads take in an assignment, in any phase."""
-    return sum(len(json.dumps(key)) + len(json.dumps(name_of(key))) + _LINE_BYTES for key in keys)
+    return sum(_quoted_bytes(key) + _quoted_bytes(name_of(key)) + _LINE_BYTES for key in keys)
+
+
+def _quoted_bytes(word: str) -> int:
+    plain = word.isascii() and word.isprintable() and '"' not in word and "\\" not in word
+    return len(word) + 2 if plain else len(json.dumps(word))
 
 
 _LINE_BYTES = len(':"fp16",') + len(':"1234567890 member breached",')

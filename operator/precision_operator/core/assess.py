@@ -56,9 +56,10 @@ def _pod_reading(
     if signal is Signal.FAILURES and pod.crashing:
         # The metrics of a pod are gone *because* it crashes: that is a failure, not silence.
         return Breach(1.0, criterion.severity)
-    for query in ("ack", "steps", signal.value):
-        if query in evaluation.errors:
-            return Unknown(evaluation.errors[query].partition(":")[0])
+    if evaluation.errors:
+        for query in ("ack", "steps", signal.value):
+            if query in evaluation.errors:
+                return Unknown(evaluation.errors[query].partition(":")[0])
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
         return Unknown("NoSamples")
@@ -80,8 +81,10 @@ def _pod_reading(
     return reading
 
 
-def _worst(criterion: Criterion, readings: Iterable[Reading]) -> Reading:
+def _worst(criterion: Criterion, readings: Sequence[Reading]) -> Reading:
     """The worst of a workload's pods: a breach beats Unknown beats Ok; among equals the worse value."""
+    if len(readings) == 1:
+        return readings[0]
     sign = -1.0 if criterion.lower_is_worse else 1.0
 
     def key(reading: Reading) -> tuple[int, float]:

@@ -105,7 +105,7 @@ class Facts:
         )
 
     def observed(self, workload: WorkloadView) -> Mode | None:
-        """What a workload trains in, by its processes' word, else by what its pods were started in; None: not known.
+        """What its processes report that they train in, else what its pods were started in; None: not known.
 
         Of several modes the least safe; one in which nothing runs is in the fallback.
         """
@@ -229,7 +229,7 @@ class Facts:
         over = incident.last_ack_at or incident.decided_at
         return self.evaluation is not None and self.evaluation.at - over >= self.spec.evaluation.window_seconds
 
-    @property
+    @cached_property
     def unknown(self) -> tuple[tuple[str, str], ...]:
         """(workload, why) for each judged member without believable data."""
         return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])

@@ -50,7 +50,10 @@ def pod_acknowledged(pod: PodView, signals: PodSignals | None, accepted: frozens
 
 def live_pods(workload: WorkloadView) -> tuple[PodView, ...]:
     """The pods that are not on their way out."""
-    return tuple(pod for pod in workload.pods if not pod.terminating)
+    for pod in workload.pods:
+        if pod.terminating:
+            return tuple(pod for pod in workload.pods if not pod.terminating)
+    return workload.pods  # of most workloads, at most times
 
 
 def running_pods(workload: WorkloadView, signals: Mapping[str, PodSignals]) -> tuple[PodView, ...]:

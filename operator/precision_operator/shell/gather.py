@@ -101,6 +101,8 @@ class Gatherer:
             before = {view.key: view for view in self._inventory.selected(key.namespace, state.selector)}
             matching = (frozenset(before), frozenset(found))
             found = {**before, **found}
+        if self._inventory.policy_keys_in(key.namespace) <= {key}:
+            return tuple(found[name] for name in sorted(found)), matching, ()
         owners = {view.key: self._owner(key, view.uid) for view in found.values()}
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
         contested = tuple((found[name].name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
