@@ -1,4 +1,4 @@
-"""What people are told of without a rollback: P3 breaches that have stood for their time (mission row O3)."""
+"""What people are alerted of without a rollback: P3 breaches that have stood for their time."""
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
@@ -17,7 +17,7 @@ MILD = {Signal.DIVERGENCE: "LossDiverging"}
 
 
 def alerts(facts: Facts) -> tuple[Failing, ...]:
-    """P3 breaches that have stood for long enough to be told, the longest first."""
+    """P3 breaches that have stood for long enough, the longest first."""
     at = facts.evaluation.at if facts.evaluation is not None else facts.now
     found = [
         f

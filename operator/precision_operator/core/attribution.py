@@ -1,4 +1,4 @@
-"""Where the breached workloads run: one node or pool worse than all others is hardware, not precision (row O2)."""
+"""Where the breached workloads run: one node or pool worse than all others is hardware, not precision."""
 
 from collections.abc import Callable, Collection
 

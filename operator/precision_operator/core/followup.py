@@ -22,7 +22,7 @@ class Followed:
     escalate: bool
     """Those who have not acknowledged are restarted."""
     force: bool
-    """Where restarted, also those of whom nothing is heard."""
+    """Where restarted, also the unobservable ones."""
     waiting: Closed | None
     """Whose acknowledgement is missing; None: all are in the fallback."""
     notices: tuple[Notify, ...] = ()

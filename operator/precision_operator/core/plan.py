@@ -136,7 +136,7 @@ class Planner:
             return []
         since = self.changed.get(desired.workload.key, 0)
         return [
-            RequestPod(desired.workload, pod, desired.mode, self.generation, desired.rewind, desired.tuning)
+            RequestPod(desired.workload, pod, _asked(desired, pod), self.generation, desired.rewind, desired.tuning)
             for pod in live_pods(desired.workload)
             if pod.hot and (not right(pod, desired.accepted, since=since) or _untuned(desired, pod))
         ]
@@ -197,6 +197,12 @@ class Planner:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.generation, checkpoint=True)]
         signals = self.evaluation.pods.get(pod.name) if self.evaluation is not None else None
         return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
+
+
+def _asked(desired: Desired, pod: PodView) -> Mode:
+    """The mode of a request: what is as safe already is asked to stay as it is."""
+    mode = pod.effective_mode
+    return mode if mode is not None and mode in desired.accepted else desired.mode
 
 
 def _untuned(desired: Desired, pod: PodView) -> bool:

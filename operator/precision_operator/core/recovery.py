@@ -24,9 +24,9 @@ def looked_after(facts: Facts, state: State) -> Incident | None:
     return incident
 
 
-def _news(told: Checks | None, found: Checks) -> bool:
+def _news(known: Checks | None, found: Checks) -> bool:
     """Whether the counts are worth a write: a line failed, or all are done. The PrecisionIncident has each as it comes."""
-    return found.pending == 0 or found.failed != (told.failed if told is not None else 0)
+    return found.pending == 0 or found.failed != (known.failed if known is not None else 0)
 
 
 def recovered(facts: Facts, state: State, incident: Incident) -> bool:

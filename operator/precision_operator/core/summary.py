@@ -58,8 +58,10 @@ def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
 
 
 def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
-    """How many workloads are where the policy wants them, by their own word while moving, by what they were asked while
-    guarded; and the names of those whose own word is missing."""
+    """How many workloads are where the policy wants them, and the names of those that do not report it.
+
+    While they move those count that report it, while they are guarded those that were asked.
+    """
     state = outcome.state
     rollback = state.phase in _ROLLED_BACK
     if state.phase is Phase.PENDING or state.precision is None:

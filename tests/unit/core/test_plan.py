@@ -83,6 +83,11 @@ def test_a_pod_in_the_right_mode_is_asked_again_where_its_workload_changed_since
     assert bool(asked(plan(into(workload(pods=(IN_FP32,))), changed=changed))) is again
 
 
+def test_what_is_safer_than_the_fallback_is_asked_again_for_what_it_is_in() -> None:
+    found = plan(into(workload(pods=(IN_FP32,)), Mode.BF16, rollback=True), changed=8)
+    assert [a.mode for a in found.actions if isinstance(a, RequestPod)] == [Mode.FP32]
+
+
 def test_a_restart_takes_away_the_pods_in_the_wrong_mode_and_no_others() -> None:
     pods = (old("a"), old("b", started_mode=Mode.FP32), old("c", terminating=True), old("d", started_mode=None))
     found = plan(restarted(literal(pods=pods)))

@@ -1,4 +1,4 @@
-"""A rollback by canary, while it is one: the first go down, are compared with the rest, and a verdict ends it."""
+"""A rollback by canary: the first go to the fallback and are compared with the rest, until a verdict ends it."""
 
 import math
 from collections.abc import Iterable

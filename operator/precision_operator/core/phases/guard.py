@@ -41,7 +41,7 @@ def guard(facts: Facts) -> Outcome:
 
 
 def _retried(facts: Facts) -> tuple[State, Closed | None]:
-    """Held workloads join again at a person's word, as a fleet does: acknowledged, and after the back-off."""
+    """Held workloads join again when a person retries, as a fleet does: acknowledged, and after the back-off."""
     state, asked = facts.state, facts.asked(RETRY)
     if not (state.held or state.mitigations):
         return state, None

@@ -214,7 +214,7 @@ def _record_lost(facts: Facts) -> Trigger:
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:
-    """Another attempt, at a person's word. Everything stays in its mode until the first step."""
+    """Another attempt, because a person retries. Everything stays in its mode until the first step."""
     text = f"{asked.by or 'a person'} asked for another attempt"
     again = replace(
         state,
