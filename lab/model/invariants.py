@@ -50,6 +50,8 @@ def edges_from(before: State, policy: Policy) -> set[Phase]:
 MOVING = (Phase.PROGRESSING, Phase.PAUSED)
 GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
+_NO_BREACH = ("Aborted", "NoData", "StateLost")
+"""Reasons of rollbacks that no metric calls for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ class Checker:
         """S2: a rollback for a breach has one that is seen now: missing data is no breach, nor are a stranger's metrics."""
         begun = after.phase is Phase.ROLLING_BACK is not before.phase or len(after.held) > len(before.held)
         incident = after.incident
-        if not begun or incident is None or incident == before.incident or incident.reason in ("Aborted", "NoData"):
+        if not begun or incident is None or incident == before.incident or incident.reason in _NO_BREACH:
             return
         seen = set(fleet.bad) | fleet.poisoned if not fleet.metrics_away else set()
         if not set(incident.workloads) & ((seen - fleet.unobservable) | fleet.crashing):

@@ -14,13 +14,13 @@ from tests.support.histories import History, converged, events, heal, new_world,
 
 
 @settings(max_examples=80)
-@given(st.lists(events, max_size=60))
+@given(st.lists(events, min_size=20, max_size=80))
 def test_invariants_hold_whatever_happens(history: History) -> None:
     play(new_world(), history)
 
 
 @settings(max_examples=25)
-@given(st.lists(events, max_size=40))
+@given(st.lists(events, min_size=10, max_size=60))
 def test_converges_once_the_faults_stop(history: History) -> None:
     world = new_world()
     play(world, history)

@@ -26,7 +26,7 @@ BAD = {
     Signal.SPEED: 0.1,
 }
 events = st.one_of(
-    st.tuples(st.just("pass"), st.sampled_from([1.0, 15.0, 31.0])),
+    *[st.tuples(st.just("pass"), st.sampled_from([1.0, 15.0, 31.0]))] * 8,
     st.tuples(st.just("crash"), st.integers(0, 12)),
     st.tuples(st.just("stale"), st.integers(0, 2)),
     st.tuples(st.just("breach"), st.sampled_from(NAMES), st.sampled_from(list(BAD))),

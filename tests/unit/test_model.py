@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from lab.model.trace import read_trace, replay, write_trace
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, State
+from precision_operator.core.actions import DeleteAssignment, DeletePod
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
@@ -40,11 +41,12 @@ def after(*trace: Event, name: str = "signals") -> Fleet:
     return fleet
 
 
-def careless(policy: Policy, status: State, observation: Observation, now: float) -> Decision:
-    """Opens the gate by itself as soon as everything is down."""
-    decision = decide(policy, status, observation, now)
-    if status.phase is Phase.HELD:
-        return replace(decision, status=replace(decision.status, gate_closed=False))
+def careless(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Assigns everything the target again as soon as all of it is in the fallback."""
+    decision = decide(policy, state, observation, now)
+    if state.phase is Phase.HELD:
+        modes = {workload.key: policy.spec.target for workload in observation.workloads}
+        return replace(decision, state=replace(decision.state, modes=modes, generation=state.generation + 1))
     return decision
 
 
@@ -84,7 +86,7 @@ def test_a_crash_loses_every_subset_of_the_writes() -> None:
 
 
 def test_every_order_of_the_canary_is_tried() -> None:
-    assert len(policy_uids(frozenset({"uid-a", "uid-b", "uid-c"}))) == 6
+    assert len(policy_uids(frozenset({"apps/Deployment/a", "apps/Deployment/b", "apps/Deployment/c"}))) == 6
 
 
 def test_exploring_twice_finds_the_same_states() -> None:
@@ -98,18 +100,58 @@ def test_a_planted_fault_is_found_with_a_trace_that_leads_back_to_it(
 ) -> None:
     monkeypatch.setattr(events, "decide", careless)
     findings = explore("signals", 2, 1).result.findings
-    (opened,) = [finding for finding in findings if "without a person's word" in finding.violation.text][:1]
-    name, trace = read_trace(write_trace(opened, tmp_path))
-    assert (name, trace) == (opened.scenario, opened.trace)
+    (raised,) = [finding for finding in findings if "without a retry" in finding.violation.text][:1]
+    name, trace = read_trace(write_trace(raised, tmp_path))
+    assert (name, trace) == (raised.scenario, raised.trace)
     lines, violations = replay(name, trace)
-    assert opened.violation in violations
-    assert "gate=closed" in "".join(lines)
+    assert raised.violation in violations
+    assert "RollingBack(" in "".join(lines)
 
 
-def passive(policy: Policy, status: State, observation: Observation, now: float) -> Decision:
+def silent(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Never raises the generation."""
+    decision = decide(policy, state, observation, now)
+    return replace(decision, state=replace(decision.state, generation=state.generation))
+
+
+def eager(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Takes a pod away that is as it should be."""
+    decision = decide(policy, state, observation, now)
+    workload = observation.workloads[0]
+    return replace(decision, actions=(DeletePod(workload, workload.pods[0], decision.state.generation),))
+
+
+def forgetful(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+    """Lets the assignment go with its policy, whatever it holds."""
+    decision = decide(policy, state, observation, now)
+    return replace(decision, actions=(DeleteAssignment(),)) if policy.deleted else decision
+
+
+@pytest.mark.parametrize(
+    ("fault", "root", "event", "invariant"),
+    [
+        (silent, "fresh", "pass", "S8"),
+        (eager, "healthy", "pass", "S5"),
+        (forgetful, "held alone", "delete-policy", "S7"),
+    ],
+)
+def test_a_planted_fault_of_delivery_breaks_its_invariant(
+    fault: Callable[..., Decision], root: str, event: str, invariant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = scenario("fleet")
+    fleet = after(*played.roots[root], name="fleet")
+    monkeypatch.setattr(events, "decide", fault)
+    checker = Checker()
+    for kind in (event, "pass"):
+        fleet = apply(fleet, Event(kind), checker, played.edits)
+    assert invariant in {violation.invariant for violation in checker.found}
+
+
+def passive(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
     """Forgets every window, and leaves the fleet where it stands."""
-    decision = decide(policy, replace(status, mitigations=()), observation, now)
-    return replace(decision, status=replace(decision.status, mitigations=()), actions=())
+    decision = decide(policy, replace(state, mitigations=()), observation, now)
+    kept = replace(decision.state, mitigations=(), modes=state.modes, generation=state.generation)
+    return replace(decision, state=kept, actions=())
 
 
 def test_a_member_rests_beside_its_target_only_where_a_window_says_that_bf16_helped(
@@ -121,7 +163,7 @@ def test_a_member_rests_beside_its_target_only_where_a_window_says_that_bf16_hel
     assert not rested.found
     monkeypatch.setattr(events, "decide", passive)
     converge(helped, forgotten := Checker(), set())
-    assert "at rest in Healthy with a member that is not in the target" in {v.text for v in forgotten.found}
+    assert "at rest in Healthy with a member that is not assigned the target" in {v.text for v in forgotten.found}
 
 
 def test_a_breach_of_a_member_that_bf16_helped_must_be_answered_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +172,7 @@ def test_a_breach_of_a_member_that_bf16_helped_must_be_answered_too(monkeypatch:
         helped.drop(name)
     answer(helped, answered := Checker(), set())
     assert not answered.found
-    monkeypatch.setattr(events, "decide", lambda p, s, o, now: Decision(s, (), now + 10.0))
+    monkeypatch.setattr(events, "decide", lambda p, s, o, now: replace(decide(p, s, o, now), state=s, actions=()))
     answer(helped, ignored := Checker(), set())
     assert [v.invariant for v in ignored.found] == ["L2"]
 
@@ -176,7 +218,7 @@ def spins() -> Iterator[str]:
     yield "never"
 
 
-def test_a_mutant_meets_in_a_process_of_its_own_who_calls_it_and_nobody_else() -> None:
+def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else() -> None:
     (lost,) = [
         place for place in places("precision_operator.core.cohorts", COHORTS) if place.what == "max becomes min"
     ][:1]

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lab.model.policies import policy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
@@ -20,7 +21,6 @@ from precision_operator.shell.gather import plan_of
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.queries import BUILT_IN
-from tests.property.policies import policy
 from tests.support.views import key, pod, workload
 from tests.unit.signals.bodies import (
     Stream,
