@@ -15,7 +15,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
-from precision_operator.errors import Forbidden
+from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.fake import Key
 from precision_operator.kube.port import INCIDENTS, JsonObject
 from precision_operator.report.codec import camel
@@ -37,6 +37,7 @@ from precision_operator.report.replay import first_difference
 from precision_operator.settings import IncidentSettings
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import TRIES
+from precision_operator.shell.reporter import GONE_FAILURES
 from tests.support.reported import promoted, rolled_back
 from tests.support.rollbacks import QUICK
 
@@ -380,6 +381,25 @@ async def test_a_rollback_goes_on_while_incidents_cannot_be_written() -> None:
     await stage.passes(20, 60.0)
     assert {"Detected", "Decided", "InFallback"} <= {m.what for m in stage.report.timeline}
     assert first_difference(unpack(stage.report.recordings.tape).recordings) is None
+
+
+async def test_an_incident_that_went_with_its_namespace_is_given_up() -> None:
+    stage = await promoted()
+    refused: list[str] = []
+
+    def refuse(verb: str, key: Key) -> None:
+        refused.append(verb)
+        raise NotFound('namespaces "ns" not found', status=404)
+
+    stage.kube.before_write = refuse
+    stage.breach()
+    await stage.passes(3)
+    assert refused, "a policy that is there is reported of for as long as it takes"
+    stage.reporter.gone(KEY)
+    for _ in range(20):
+        stage.world.now += 400.0
+        await stage.reporter.turn()
+    assert len(refused) <= 3 + GONE_FAILURES
 
 
 async def test_an_object_changed_by_somebody_else_is_read_again() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from precision_operator.api.verification import Checks
-from precision_operator.errors import Conflict, OperatorError
+from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.checklist import counted
@@ -38,6 +38,8 @@ KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
 RETRY_SECONDS = (2.0, 300.0)
+GONE_FAILURES = 5
+"""After so many answers that there is no place for it, the incident of a policy that is gone is given up: about a minute."""
 
 
 class Reporter:
@@ -142,6 +144,8 @@ class Reporter:
             self._metrics.report_error(error.reason)
             _LOG.warning("incident of %s/%s: %s", key.namespace, key.name, error, extra={"reason": error.reason})
             self._again(track)
+            if track.gone and isinstance(error, NotFound) and track.failures >= GONE_FAILURES:
+                self._tracks.pop(key, None)  # its namespace was deleted with it
         except Exception:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
             self._metrics.report_error("InternalError")
             _LOG.exception("incident of %s/%s", key.namespace, key.name, extra={"reason": "InternalError"})
