@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lab.cluster import ControlPlane
+from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
 from precision_operator.api.canary import Verdict
 from precision_operator.api.wire import parse_time
@@ -60,7 +62,8 @@ def fleets(
 ) -> Iterator[dict[str, Scene]]:
     """Fleets in FP16, hot trainers of them mildly in breach."""
     directory = tmp_path_factory.mktemp("canary")
-    with side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT)) as scenes:
+    fleets = side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT))
+    with listing_nodes(control_plane), fleets as scenes:
         place = {workload: "disabled" if workload in LABELLED else "enabled" for workload in HOT}
         nodes = bind(scenes["nodes"], place, label="fp16")
         for name, scene in scenes.items():
@@ -73,6 +76,22 @@ def fleets(
                 scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
         yield scenes
         control_plane.kubectl("delete", "node", *nodes)
+
+
+@contextmanager
+def listing_nodes(control_plane: ControlPlane) -> Iterator[None]:
+    """The operator may list nodes, as the chart allows it where it is asked to."""
+    rbac, group = {"apiVersion": "rbac.authorization.k8s.io/v1"}, "rbac.authorization.k8s.io"
+    metadata = {"name": "test-nodes"}
+    _, _, namespace, name = OPERATOR.split(":")
+    role = {**rbac, "kind": "ClusterRole", "metadata": metadata}
+    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+    binding = {**rbac, "kind": "ClusterRoleBinding", "metadata": metadata}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": metadata["name"]}
+    control_plane.kubectl.apply({**role, "rules": [rule]}, {**binding, "roleRef": reference, "subjects": [subject]})
+    yield
+    control_plane.kubectl("delete", "clusterrole,clusterrolebinding", metadata["name"])
 
 
 def break_together(scene: Scene, names: list[str]) -> None:

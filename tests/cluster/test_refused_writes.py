@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
 from precision_operator.contract import MODE
 from tests.support.cluster_fleet import Json
 from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Scene, assert_all_in_fallback, break_two, promoted
 
-OPERATOR = "system:serviceaccount:precision-system:precision-operator"
 REGISTRATION = {"apiVersion": "admissionregistration.k8s.io/v1"}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.manifests import OPERATOR
 from lab.demo.evidence import Write, manager_writes, operator_writes
 from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
@@ -21,7 +22,6 @@ from tests.support.cluster_fleet import Json, deployment, policy
 from tests.support.cluster_scene import NO_SPEED, PATIENCE_SECONDS, Scene, assert_all_in_fallback, staged
 from tests.support.shadow_trainers import ShadowTrainers
 
-OPERATOR = "system:serviceaccount:precision-system:precision-operator"
 RESTARTED = [f"literal-{index}" for index in range(20)]
 WIDE = "wide"
 """A hot workload that is scaled to three pods, of which one never finds a node."""
