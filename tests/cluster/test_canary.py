@@ -90,8 +90,10 @@ def listing_nodes(control_plane: ControlPlane) -> Iterator[None]:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     reference = {"apiGroup": group, "kind": "ClusterRole", "name": metadata["name"]}
     control_plane.kubectl.apply({**role, "rules": [rule]}, {**binding, "roleRef": reference, "subjects": [subject]})
-    yield
-    control_plane.kubectl("delete", "clusterrole,clusterrolebinding", metadata["name"])
+    try:
+        yield
+    finally:
+        control_plane.kubectl("delete", "clusterrole,clusterrolebinding", metadata["name"])
 
 
 def break_together(scene: Scene, names: list[str]) -> None:
