@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 
-from lab.model.canonical import local_keys
 from lab.model.cluster import Room
-from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet, policy_uids
+from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet
 from lab.model.invariants import Checker
 from lab.model.policies import written
 from precision_operator.api.modes import Mode
@@ -22,7 +20,7 @@ from precision_operator.core.model import Observation
 _REPEATS = 6
 """So many passes may follow one another at once, each after an edge."""
 
-_BAD = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
+BREACHES = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
 """One breach of each severity."""
 
 _MILD = {Signal.OVERFLOW: 0.25}
@@ -99,7 +97,7 @@ def _environment(fleet: Fleet, event: Event) -> None:
     match event.kind:
         case "breach":
             signal = Signal(event.choice)
-            fleet.bad[name] = {signal: _BAD[signal]}
+            fleet.bad[name] = {signal: BREACHES[signal]}
         case "mild":
             fleet.bad[name] = dict(_MILD)
         case "poison":
@@ -245,84 +243,3 @@ def _remember(fleet: Fleet, before: State) -> None:
 def writes(decision: Decision) -> list[Action]:
     """What the decision does to objects."""
     return [action for action in decision.actions if not isinstance(action, Notify)]
-
-
-def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> Iterator[Event]:
-    """Every event of these kinds that makes a difference here; one of each set of interchangeable workloads."""
-    if fleet.gone:
-        if "recreate-policy" in kinds:
-            yield Event("recreate-policy")
-        return
-    yield from _passes_enabled(fleet, kinds)
-    yield from (Event(kind) for kind, possible in _possible(fleet).items() if possible and kind in kinds)
-    if "edit" in kinds and not fleet.policy.deleted:
-        yield from (Event("edit", choice=name) for name in edits)
-    for name in {key: name for name, key in local_keys(fleet).items()}.values():
-        yield from (event for event in _of_workload(fleet, name) if event.kind in kinds)
-    if "join" in kinds:
-        free = [name for name in ("a", "b", "c") if name not in fleet.workloads][:1]
-        yield from (Event("join", name, mode) for name in free for mode in (Mode.FP32, Mode.FP16))
-
-
-def _possible(fleet: Fleet) -> dict[str, bool]:
-    """What can happen to the whole."""
-    state = fleet.state
-    standing = not fleet.policy.deleted
-    moving = state.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
-    return {
-        "promote": standing and (state.phase is Phase.PAUSED or state.by_canary),
-        "retry": standing and (state.phase in (Phase.HELD, Phase.DEGRADED) or state.by_canary),
-        "abort": standing and (moving or state.by_canary),
-        "away": not fleet.metrics_away,
-        "back": fleet.metrics_away,
-        "lag": not fleet.lagging,
-        "catch-up": fleet.lagging,
-        "stranger": not fleet.strangers,
-        "delete-policy": standing,
-        "recreate-policy": fleet.assignment is not None,
-        "lose": standing and fleet.assignment is not None,
-        "release": fleet.policy.deleted and state.deletable,
-    }
-
-
-def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
-    decision = fleet.decide()
-    chosen = set(decision.state.members) - set(fleet.state.members)
-    yield Event("pass")
-    if chosen and len(chosen) < len(fleet.workloads) and not fleet.policy.deleted:
-        uids = policy_uids(frozenset(workload.key for workload in fleet.workloads.values()))
-        yield from (Event("pass", choice=uid) for uid in uids if uid != fleet.policy.uid)
-    yield from (Event(kind) for kind in ("late", "clock", "stale") if kind in kinds)
-    count = len(writes(decision))
-    if count and "zombie" in kinds:
-        yield Event("zombie")
-    if "crash" in kinds and decision.state != fleet.state:
-        for size in range(count + 1) if count <= 3 else (0, 1, count):
-            for lost in combinations(range(count), size):
-                yield Event("crash", choice=",".join(map(str, lost)))
-
-
-def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
-    workload = fleet.workloads[name]
-    faulty = name in fleet.bad or name in (
-        fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable
-    )
-    if name not in fleet.bad:
-        yield from (Event("breach", name, signal) for signal in _BAD)
-    if name not in fleet.room:
-        yield from (Event("room", name, room) for room in Room if room is not Room.FREE)
-    yield Event("scale", name, "0" if workload.replicas else "1")
-    possible = {
-        "mild": name not in fleet.bad,
-        "poison": name not in fleet.poisoned,
-        "unobservable": name not in fleet.unobservable,
-        "unresponsive": name not in fleet.unresponsive and workload.hot,
-        "unreachable": name not in fleet.unreachable,
-        "crash-loop": name not in fleet.crashing,
-        "heal": faulty or name in fleet.room,
-        "drop": True,
-        "undeclare": workload.hot or workload.literal,
-        "drain": bool(workload.pods),
-        "bypass": bool(workload.pods),
-    }
-    yield from (Event(kind, name) for kind, can in possible.items() if can)

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 
 from lab.model.canonical import fingerprint
+from lab.model.delivery import Violation
 from lab.model.drills import Drills
-from lab.model.events import Event, apply, enabled
+from lab.model.events import Event, apply
 from lab.model.fleet import Fleet
-from lab.model.invariants import Checker, Violation
+from lab.model.invariants import Checker
+from lab.model.possible import enabled
 from lab.model.scenarios import Scenario
 
 _FREE = frozenset({"pass", "heal", "back", "catch-up"})

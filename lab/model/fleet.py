@@ -15,7 +15,6 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import State
-from precision_operator.core.actions import Action, DeletePod
 from precision_operator.core.cohorts import rank
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import PodSignals
@@ -199,11 +198,6 @@ class Fleet(World):
     def crowded(self, name: str) -> bool:
         """Its pods are not where they should be for want of a node."""
         return self.room.get(name, Room.FREE) is not Room.FREE
-
-
-def restarts(action: Action) -> bool:
-    """Whether the write ends a running pod."""
-    return isinstance(action, DeletePod)
 
 
 @lru_cache

@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from lab.model.fleet import Fleet, restarts
+from lab.model.delivery import ROLLED_BACK, Writes
+from lab.model.fleet import Fleet
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_wire, parse_assignment
 from precision_operator.api.canary import Verdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
-from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
+from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.decide import Decision, edge_key
 from precision_operator.core.model import Observation
-from precision_operator.core.plan import RESTARTING_SECONDS, ROUNDS
 
 EDGES = {
     Phase.PENDING: {Phase.PROGRESSING, Phase.HELD, Phase.ROLLING_BACK},
@@ -49,33 +48,13 @@ def edges_from(before: State, policy: Policy) -> set[Phase]:
 
 MOVING = (Phase.PROGRESSING, Phase.PAUSED)
 GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
-ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 _NO_BREACH = ("Aborted", "NoData", "StateLost")
 """Reasons of rollbacks that no metric calls for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An invariant that did not hold, and where."""
-
-    invariant: str
-    text: str
-    phase: Phase
-    """The phase before."""
-
-    def __str__(self) -> str:
-        return f"{self.invariant} ({self.phase}): {self.text}"
-
-
 @dataclass
-class Checker:
+class Checker(Writes):
     """Collects the violations of one transition."""
-
-    found: list[Violation] = field(default_factory=list)
-
-    def report(self, invariant: str, text: str, before: State) -> None:
-        """Note a violation."""
-        self.found.append(Violation(invariant, text, before.phase))
 
     def decision(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """Check a decision before it is carried out."""
@@ -89,8 +68,8 @@ class Checker:
         self._conditions(after, before)
         self._assigned(fleet, decision)
         for action in decision.actions:
-            self._action(fleet, decision, action)
-        self._budget(fleet, observation, decision)
+            self.action(fleet, decision, action)
+        self.budget(fleet, observation, decision)
         self._remember(fleet, before, after)
 
     def _wire(self, after: State, before: State) -> None:
@@ -216,40 +195,6 @@ class Checker:
         if after.enforce and any(raised) and not decision.promotes:
             self.report("S2", "something less safe is assigned by a decision that does not say so", before)
 
-    def _action(self, fleet: Fleet, decision: Decision, action: Action) -> None:
-        """S1, S8, L4, S5: no write asks for less than is assigned, is outranked, or changes nothing."""
-        before, after = fleet.state, decision.state
-        if not isinstance(action, RequestPod | DeletePod):
-            return
-        assigned = after.assigned(action.workload.key) if after.enforce else None
-        if assigned is None:
-            self.report("S1", "a pod is written to whose workload is assigned nothing", before)
-            return
-        if action.generation > after.generation:
-            self.report("S8", "a write carries a generation that the state does not know", before)
-        if isinstance(action, DeletePod):
-            if action.pod.terminating:
-                self.report("L4", "a pod that is on its way out is deleted", before)
-            return
-        if action.generation <= action.pod.generation and action.pod.request is not None:
-            self.report("S8", "a request does not outrank the one that the trainer has", before)
-        if is_safer(assigned, action.mode) and not action.checkpoint:
-            self.report("S1", "a pod is asked for something less safe than its workload is assigned", before)
-        since = after.changed.get(action.workload.key, 0)
-        same = action.pod.effective_mode is action.mode and action.pod.generation >= since
-        if same and not action.checkpoint and not _first_tuning(after, action):
-            self.report("L4", "a pod is asked for what it was asked for already", before)
-
-    def _budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
-        """S5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
-        before, after = fleet.state, decision.state
-        urgent = after.incident is not None and after.incident.strategy is Strategy.EMERGENCY
-        if after.phase is Phase.ROLLING_BACK or (urgent and after.phase is Phase.DEGRADED):
-            return
-        active = sum(fleet.now - restart.since < RESTARTING_SECONDS for restart in after.restarts.values())
-        if active > max(observation.restart_slots, len(before.restarts)):
-            self.report("S5", "more restarts than the cluster's budget", before)
-
     def _remember(self, fleet: Fleet, before: State, after: State) -> None:
         """What a rollback takes out of reduced precision is remembered: S7."""
         fallback, inside = fleet.policy.spec.fallback, frozenset(after.canary)
@@ -260,31 +205,6 @@ class Checker:
             reached = key in after.held_keys or (whole and (not after.by_canary or key in inside))
             if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fallback):
                 fleet.lowered |= {name}
-
-    def write(self, fleet: Fleet, action: Action) -> None:
-        """Check a write before it is carried out: a restart is the last resort, and has an end."""
-        if not isinstance(action, DeletePod):
-            return
-        workload = fleet.workloads.get(action.workload.name)
-        pod = next((p for p in workload.pods if p.uid == action.pod.uid), None) if workload is not None else None
-        if workload is None or pod is None or pod.terminating or not fleet.may_take_away:
-            return
-        if fleet.times_taken(workload.name, pod.name) >= ROUNDS:
-            self.report("S9", "what comes back in the wrong mode is taken away without end", fleet.state)
-        if _needless(fleet, action):
-            self.report("S5", "a pod is taken away that trains as it is assigned", fleet.state)
-
-    def late(self, fleet: Fleet, action: Action) -> None:
-        """Check a write of a leader that was replaced: what it would change must be what is still assigned."""
-        if not isinstance(action, RequestPod) or action.checkpoint:
-            return
-        workload = fleet.workloads.get(action.workload.name)
-        stands = workload is not None and any(
-            pod.uid == action.pod.uid and pod.request == action.pod.request for pod in workload.pods
-        )
-        assigned = fleet.state.assigned(action.workload.key)
-        if stands and assigned is not None and is_safer(assigned, action.mode):
-            self.report("S1", "a late write asks for something less safe than is assigned", fleet.state)
 
     def acted(self, fleet: Fleet, before: State) -> None:
         """S5: no more of the fleet is assigned the target than the step's weight."""
@@ -312,53 +232,6 @@ class Checker:
             if not all(at_least_as_safe(mode, fallback) for mode in modes) and name not in fleet.crashing:
                 self.report("S1", "Held while a process still trains below the fallback", before)
 
-    def pods(self, before: Fleet, after: Fleet, *, bypassed: bool) -> None:
-        """S1: what a rollback holds starts in the fallback, however its pods come to be; but for a hole in admission."""
-        if bypassed or not (before.echoed and after.echoed):
-            return
-        known = {pod.uid for workload in before.workloads.values() for pod in workload.pods}
-        fallback = before.policy.spec.fallback
-        for name in before.lowered & after.lowered & set(after.workloads):
-            workload = after.workloads[name]
-            new = [pod for pod in workload.pods if pod.uid not in known and (workload.hot or workload.literal)]
-            if any(pod.effective_mode is not None and is_safer(fallback, pod.effective_mode) for pod in new):
-                self.report("S1", "a pod of a workload that is held starts in reduced precision", before.state)
-
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
     return state.selector, state.fallback, state.modes, state.enforce
-
-
-def _first_tuning(state: State, action: RequestPod) -> bool:
-    """It carries an open window's rung, which this pod has not been asked for."""
-    windows = [m for m in state.mitigations if m.key == action.workload.key and m.open]
-    asked = action.pod.request.generation if action.pod.request is not None else 0
-    standing = state.phase not in ROLLED_BACK
-    return action.tuning is not None and standing and any(asked < m.generation for m in windows)
-
-
-def _needless(fleet: Fleet, action: DeletePod) -> bool:
-    """Whether the pod's process does already what its restart is for."""
-    workload, pod, state = action.workload, action.pod, fleet.state
-    if pod.name not in fleet.modes or not restarts(action):
-        return False
-    if {workload.name, pod.name} & fleet.unresponsive:
-        return False
-    incident = state.incident
-    unseen = fleet.metrics_away or workload.name in fleet.unobservable
-    if unseen and incident is not None and fleet.now > incident.deadline_at:
-        return False  # past the deadline, who cannot be seen to have taken it is restarted
-    mode, generation = fleet.modes[pod.name]
-    assigned = state.assigned(workload.key)
-    if assigned is None:
-        return True
-    asked = pod.request.generation if workload.hot and pod.request is not None else 0
-    return (
-        at_least_as_safe(mode, assigned) and generation >= asked
-        if _rolls_back(state, workload.key)
-        else mode is assigned
-    )
-
-
-def _rolls_back(state: State, key: str) -> bool:
-    return state.phase in ROLLED_BACK or key in state.held_keys

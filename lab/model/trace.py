@@ -7,11 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lab.errors import LabError
+from lab.model.delivery import Violation
 from lab.model.drills import Drills
 from lab.model.events import Event, apply
 from lab.model.explore import Finding
 from lab.model.fleet import Fleet
-from lab.model.invariants import Checker, Violation
+from lab.model.invariants import Checker
 from lab.model.scenarios import scenario, scenarios
 from precision_operator.core.model import PodView
 

@@ -12,14 +12,16 @@ import pytest
 from lab.errors import LabError
 from lab.model import events
 from lab.model.canonical import fingerprint
+from lab.model.delivery import Violation
 from lab.model.drills import answer, converge
-from lab.model.events import Event, apply, enabled, writes
+from lab.model.events import Event, apply, writes
 from lab.model.explore import Explorer, Finding
 from lab.model.fleet import Fleet, policy_uids
-from lab.model.invariants import Checker, Violation
+from lab.model.invariants import Checker
 from lab.model.judges import CORE, Judge
 from lab.model.mutants import places
 from lab.model.mutate import forked, meet
+from lab.model.possible import enabled
 from lab.model.scenarios import scenario
 from lab.model.trace import read_trace, replay, write_trace
 from precision_operator.api.modes import Mode

@@ -1,0 +1,94 @@
+"""Which events make a difference in a state: what the explorer goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from lab.model.canonical import local_keys
+from lab.model.cluster import Room
+from lab.model.events import BREACHES, Edit, Event, writes
+from lab.model.fleet import Fleet, policy_uids
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase
+
+
+def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> Iterator[Event]:
+    """Every event of these kinds that makes a difference here; one of each set of interchangeable workloads."""
+    if fleet.gone:
+        if "recreate-policy" in kinds:
+            yield Event("recreate-policy")
+        return
+    yield from _passes_enabled(fleet, kinds)
+    yield from (Event(kind) for kind, possible in _possible(fleet).items() if possible and kind in kinds)
+    if "edit" in kinds and not fleet.policy.deleted:
+        yield from (Event("edit", choice=name) for name in edits)
+    for name in {key: name for name, key in local_keys(fleet).items()}.values():
+        yield from (event for event in _of_workload(fleet, name) if event.kind in kinds)
+    if "join" in kinds:
+        free = [name for name in ("a", "b", "c") if name not in fleet.workloads][:1]
+        yield from (Event("join", name, mode) for name in free for mode in (Mode.FP32, Mode.FP16))
+
+
+def _possible(fleet: Fleet) -> dict[str, bool]:
+    """What can happen to the whole."""
+    state = fleet.state
+    standing = not fleet.policy.deleted
+    moving = state.phase in (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
+    return {
+        "promote": standing and (state.phase is Phase.PAUSED or state.by_canary),
+        "retry": standing and (state.phase in (Phase.HELD, Phase.DEGRADED) or state.by_canary),
+        "abort": standing and (moving or state.by_canary),
+        "away": not fleet.metrics_away,
+        "back": fleet.metrics_away,
+        "lag": not fleet.lagging,
+        "catch-up": fleet.lagging,
+        "stranger": not fleet.strangers,
+        "delete-policy": standing,
+        "recreate-policy": fleet.assignment is not None,
+        "lose": standing and fleet.assignment is not None,
+        "release": fleet.policy.deleted and state.deletable,
+    }
+
+
+def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
+    decision = fleet.decide()
+    chosen = set(decision.state.members) - set(fleet.state.members)
+    yield Event("pass")
+    if chosen and len(chosen) < len(fleet.workloads) and not fleet.policy.deleted:
+        uids = policy_uids(frozenset(workload.key for workload in fleet.workloads.values()))
+        yield from (Event("pass", choice=uid) for uid in uids if uid != fleet.policy.uid)
+    yield from (Event(kind) for kind in ("late", "clock", "stale") if kind in kinds)
+    count = len(writes(decision))
+    if count and "zombie" in kinds:
+        yield Event("zombie")
+    if "crash" in kinds and decision.state != fleet.state:
+        for size in range(count + 1) if count <= 3 else (0, 1, count):
+            for lost in combinations(range(count), size):
+                yield Event("crash", choice=",".join(map(str, lost)))
+
+
+def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
+    workload = fleet.workloads[name]
+    faulty = name in fleet.bad or name in (
+        fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable
+    )
+    if name not in fleet.bad:
+        yield from (Event("breach", name, signal) for signal in BREACHES)
+    if name not in fleet.room:
+        yield from (Event("room", name, room) for room in Room if room is not Room.FREE)
+    yield Event("scale", name, "0" if workload.replicas else "1")
+    possible = {
+        "mild": name not in fleet.bad,
+        "poison": name not in fleet.poisoned,
+        "unobservable": name not in fleet.unobservable,
+        "unresponsive": name not in fleet.unresponsive and workload.hot,
+        "unreachable": name not in fleet.unreachable,
+        "crash-loop": name not in fleet.crashing,
+        "heal": faulty or name in fleet.room,
+        "drop": True,
+        "undeclare": workload.hot or workload.literal,
+        "drain": bool(workload.pods),
+        "bypass": bool(workload.pods),
+    }
+    yield from (Event(kind, name) for kind, can in possible.items() if can)
