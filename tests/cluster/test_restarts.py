@@ -47,7 +47,9 @@ def scene(kubectl: Kubectl, operator_kubeconfig: Path, namespace: str, tmp_path:
 @contextmanager
 def reapplied(scene: Scene, names: list[str]) -> Iterator[None]:
     """These Deployments are applied again once a second, as a GitOps tool does."""
-    bodies = map(rolling, names)
+    bodies = [rolling(name, hot=name == WIDE) for name in names]
+    for body in bodies:
+        del body["spec"]["replicas"]  # an autoscaler's, or a person's
     items = [{**body, "metadata": {**body["metadata"], "namespace": scene.namespace}} for body in bodies]
     manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
     over = threading.Event()
@@ -80,7 +82,7 @@ def test_twenty_with_the_default_strategy_are_rolled_back_in_time_without_a_roll
     scene: Scene, control_plane: ControlPlane
 ) -> None:
     templates, revisions = scene.templates(), scene.revisions()
-    with reapplied(scene, RESTARTED[:4]):
+    with reapplied(scene, [WIDE, *RESTARTED[:3]]):
         scene.operators.start("one")
         rollback = {"ackTimeout": "3s"}
         scene.apply(policy(strategy={"steps": [{"setWeight": 100}]}, criteria=NO_SPEED, rollback=rollback))
