@@ -45,7 +45,7 @@ from precision_operator.signals.prometheus import PrometheusSource
 _LOG = logging.getLogger(__name__)
 
 WATCH_SILENCE_SECONDS = 180.0
-"""Streams bring a bookmark a minute: three missed, and the process is deaf."""
+"""Streams bring a bookmark a minute: after three missed ones the process is not up to date."""
 
 QUEUE_SILENCE_SECONDS = 60.0
 """A key that waits longer than this is not being served."""

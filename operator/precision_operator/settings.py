@@ -112,7 +112,7 @@ class Settings:
     incidents: IncidentSettings = field(default_factory=IncidentSettings)
     """What is kept of rollbacks."""
     notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
-    """Who is told of rollbacks, by a name of the admin's choice."""
+    """Who is notified of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
     """How many workloads may be restarting at once, in the whole cluster. Emergencies do not wait for their turn."""
     require_fence: bool = True

@@ -35,6 +35,8 @@ class Server(FakeKube):
         self.grace: list[int] = []
         """Of each dry run of a deletion."""
         self.graces: dict[str, int] = {}
+        """Of each deletion, by name."""
+        self.graces: dict[str, int] = {}
         """By pod: of its deletion."""
         if servers:
             endpoints: list[JsonValue] = [
@@ -65,7 +67,9 @@ class Server(FakeKube):
         await super().delete(
             resource, namespace, name, uid=uid, resource_version=resource_version, dry_run=dry_run, grace=grace
         )
-        if dry_run:
+        if not dry_run:
+            self.graces[name] = grace
+        else:
             self.grace.append(grace)
             self._fence()
         self.graces[name] = grace

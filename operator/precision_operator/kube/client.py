@@ -12,16 +12,9 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 
 from precision_operator import __version__
-from precision_operator.errors import (
-    Conflict,
-    Forbidden,
-    KubeError,
-    NotFound,
-    PreconditionFailed,
-    TooManyRequests,
-    Unavailable,
-)
+from precision_operator.errors import KubeError, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
+from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import LOG_BYTES, LOG_LINES, PODS, JsonObject, JsonValue, Operation, Resource
 
 JSON = "application/json"
@@ -32,12 +25,6 @@ METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 
 READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
-
-RETRY_AFTER_LIMIT_SECONDS = 60.0
-"""A proxy that says "in an hour" must not stop a rollback for an hour."""
-
-MESSAGE_LIMIT = 500
-"""Characters that are kept of an answer's message: some quote the whole object."""
 
 CONNECT_SECONDS = 2.0
 """How long a dry run waits for a connection: an API server that is gone does not refuse one, it says nothing."""
@@ -130,7 +117,7 @@ class KubeClient:
         """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
         body: list[JsonValue] = [operation.to_json() for operation in operations]
         path = _path(resource, namespace, name)
-        await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=_unread)
+        await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=unread_object)
 
     async def delete(
         self,
@@ -153,7 +140,9 @@ class KubeClient:
         if dry_run:
             options["dryRun"] = ["All"]  # in a query alone it is ignored: the server reads the body's options then
         verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
-        await self._call(verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=_unread)
+        await self._call(
+            verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=unread_object
+        )
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -180,7 +169,7 @@ class KubeClient:
             raise Unavailable(f"PATCH {base}{path}: no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"PATCH {base}{path}: {type(error).__name__}: {error}") from error
-        parsed = _parse(raw)
+        parsed = parsed_object(raw)
         if 200 <= status < 300 and parsed is not None:
             return parsed
         raise error_of(f"PATCH {base}{path}", status, parsed, retry_after=answer.headers.get("Retry-After"))
@@ -200,7 +189,7 @@ class KubeClient:
         error = (
             None
             if status == 200
-            else error_of(f"GET {path}", status, _parse(raw), retry_after=headers.get("Retry-After"))
+            else error_of(f"GET {path}", status, parsed_object(raw), retry_after=headers.get("Retry-After"))
         )
         self._on_request("get", "pods/log", error.reason if error else "Success")
         if error is not None:
@@ -222,7 +211,7 @@ class KubeClient:
         """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
-            answer = await self._request(method, path, body, headers, read or _parse)
+            answer = await self._request(method, path, body, headers, read or parsed_object)
         except KubeError as error:
             self._on_request(verb, resource.plural, error.reason)
             raise
@@ -239,7 +228,7 @@ class KubeClient:
     ) -> JsonObject:
         status, raw, headers = await self._send(method, path, body, accepted)
         succeeded = 200 <= status < 300
-        answer = read(raw) if succeeded else _parse(raw)
+        answer = read(raw) if succeeded else parsed_object(raw)
         if succeeded and answer is not None:
             return answer
         raise error_of(f"{method} {path}", status, answer, retry_after=headers.get("Retry-After"))
@@ -276,55 +265,3 @@ def _path(resource: Resource, namespace: str, name: str = "") -> str:
     if name:
         parts.append(quote(name, safe=""))
     return "/".join(parts)
-
-
-def _parse(raw: bytes) -> JsonObject | None:
-    """The answer as an object; None where it is not one (a proxy's page, a cut stream)."""
-    try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return answer if isinstance(answer, dict) else None
-
-
-def _unread(raw: bytes) -> JsonObject | None:
-    """An answer of which only that it is an object is asked; None where it is a proxy's page."""
-    return {} if raw.lstrip()[:1] == b"{" else None
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Retry-After in seconds, bounded; 1 where it is absent or a date."""
-    try:
-        return min(max(0.0, float(retry_after or "1")), RETRY_AFTER_LIMIT_SECONDS)
-    except ValueError:
-        return 1.0
-
-
-def _names_fields(status: JsonObject) -> bool:
-    """Whether a 422 says which fields are invalid.
-
-    For a JSON patch that could not be applied, the server (1.36) says nothing at all: the same words and empty details
-    for a failed ``test`` and for a path that is not there. Both mean that the object is not what was decided on.
-    """
-    details = status.get("details")
-    return isinstance(details, dict) and bool(details.get("causes"))
-
-
-def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
-    """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
-    body = answer or {}
-    said = str(body.get("message", ""))[:MESSAGE_LIMIT]
-    message = f"{what}: {status} {body.get('reason', '')}: {said}".rstrip(" :")
-    if status == 404:
-        return NotFound(message, status=status)
-    if status == 409:
-        return Conflict(message, status=status)
-    if status == 422 and not _names_fields(body):
-        return PreconditionFailed(message, status=status)
-    if status == 429:
-        return TooManyRequests(message, retry_after_seconds=_seconds(retry_after))
-    if status == 403:
-        return Forbidden(message, status=status)
-    if status >= 500 or status < 400:
-        return Unavailable(message, status=status)
-    return KubeError(message, status=status)

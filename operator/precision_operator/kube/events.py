@@ -1,4 +1,4 @@
-"""Events on a policy, for ``kubectl describe``: the same thing said again raises a count instead of making an object."""
+"""Events on a policy, for ``kubectl describe``: the same Event again raises a count instead of making an object."""
 
 import logging
 from collections import OrderedDict
@@ -27,7 +27,7 @@ class PolicyRef:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Recorded:
     name: str
     count: int
 
@@ -51,7 +51,7 @@ class EventRecorder:
         self._identity = identity
         self._now = now
         self._capacity = capacity
-        self._said: OrderedDict[tuple[PolicyRef, str, str], _Said] = OrderedDict()
+        self._recorded: OrderedDict[tuple[PolicyRef, str, str], _Recorded] = OrderedDict()
 
     async def emit(self, ref: PolicyRef, reason: str, message: str, warning: bool = False) -> None:
         """Say it. A failure is logged: an Event is worth no reconcile."""
@@ -64,22 +64,22 @@ class EventRecorder:
 
     async def _emit(self, key: tuple[PolicyRef, str, str], *, warning: bool) -> None:
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = self._said.get(key)
-        if said is not None:
-            self._said.move_to_end(key)
+        known = self._recorded.get(key)
+        if known is not None:
+            self._recorded.move_to_end(key)
             try:
-                said.count += 1
+                known.count += 1
                 await self._api.merge_patch(
-                    EVENTS, key[0].namespace, said.name, {"count": said.count, "lastTimestamp": stamp}
+                    EVENTS, key[0].namespace, known.name, {"count": known.count, "lastTimestamp": stamp}
                 )
                 return
             except NotFound:  # the API server keeps Events for an hour
-                del self._said[key]
+                del self._recorded[key]
         name = self._name(key)
         await self._api.create(EVENTS, key[0].namespace, self._body(key, name, stamp, warning=warning))
-        self._said[key] = _Said(name, 1)
-        while len(self._said) > self._capacity:
-            self._said.popitem(last=False)
+        self._recorded[key] = _Recorded(name, 1)
+        while len(self._recorded) > self._capacity:
+            self._recorded.popitem(last=False)
 
     def _name(self, key: tuple[PolicyRef, str, str]) -> str:
         """A name that no other process, and no other time, gives."""

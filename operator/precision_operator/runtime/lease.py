@@ -228,7 +228,7 @@ class LeaseElector:
         return pause
 
     def _announce(self) -> None:
-        """Tell of a change of leadership, once each."""
+        """Call back on a change of leadership, once each."""
         if self.is_leader and not self.leading.is_set():
             self.leading.set()
             _LOG.info("leading", extra={"reason": "Leading", "identity": self.identity, "epoch": self._epoch})

@@ -13,7 +13,7 @@ from types import TracebackType
 from precision_operator.runtime.clock import Clock, SystemClock
 
 _EMERGENCY_SECONDS = 10.0
-"""How many seconds' worth of writes an emergency may borrow where nothing else is said."""
+"""How many seconds' worth of writes an emergency may borrow where nothing else is set."""
 _ROUNDING = 1e-9
 
 

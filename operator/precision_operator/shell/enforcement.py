@@ -82,24 +82,27 @@ class Enforcement:
         """The policy and its assignment are gone."""
         self._known.pop(key, None)
 
-    async def current(self, key: PolicyKey, *, generation: int) -> Admission:
-        """The answer as of now: asked again where the last one is too old."""
+    async def current(self, key: PolicyKey, *, generation: int, patient: bool = False) -> Admission:
+        """The answer as of now: asked again where the last one is too old.
+
+        ``patient``: a generation that was never waited for is waited for.
+        """
         known = self._known.get(key)
         if known is not None:
             limit = FRESH_SECONDS if known.admission.enforced else RETRY_SECONDS
             if self._clock.monotonic() - known.at < limit:
                 return known.admission
-        return (await self.ask(key, generation=generation)).admission
+        return (await self.ask(key, generation=generation, patient=patient)).admission
 
-    async def ask(self, key: PolicyKey, *, generation: int) -> Echo:
+    async def ask(self, key: PolicyKey, *, generation: int, patient: bool = True) -> Echo:
         """Ask every API server now, and compare what is installed with what we ship."""
         known = self._known.get(key)
-        awaited = known is None or known.awaited < generation
+        awaited = patient and (known is None or known.awaited < generation)
         echo = await self._echoes.ask(key, generation=generation, awaited=awaited)
         if echo.confirmed:
             differs = await self._installed.differs()
             echo = Echo(differs, echo.policy) if differs is not None else echo
-        self._note(key, echo, generation)
+        self._note(key, echo, generation, awaited=awaited)
         return echo
 
     async def confirm(self, key: PolicyKey, state: State, *, deleted: bool) -> bool:
@@ -110,7 +113,7 @@ class Enforcement:
         if not deleted:
             await self.ask(key, generation=state.generation)
         elif not self.confirmed(key, state.generation):
-            self._note(key, await self._echoes.without_policy(), state.generation, lasting=True)
+            self._note(key, await self._echoes.without_policy(), state.generation, awaited=True, lasting=True)
         if self.settled(key, state.generation) or not self.confirmed(key, state.generation):
             return False
         return await self._list_pods(key, state)
@@ -129,12 +132,13 @@ class Enforcement:
         """An empty selector selects nothing here, and everything there."""
         return await self._api.list(PODS, key.namespace, label_selector=selector.query) if not selector.empty else ()
 
-    def _note(self, key: PolicyKey, echo: Echo, generation: int, *, lasting: bool = False) -> None:
+    def _note(self, key: PolicyKey, echo: Echo, generation: int, *, awaited: bool, lasting: bool = False) -> None:
         before = self._known.get(key)
         known = _Known(echo.admission, self._clock.monotonic(), generation if echo.confirmed else 0, lasting)
         if before is not None:
-            known.listed, known.slipped = before.listed, before.slipped
-        known.awaited = max(generation, before.awaited if before is not None else 0)
+            known.listed, known.slipped, known.awaited = before.listed, before.slipped, before.awaited
+        if awaited:
+            known.awaited = max(generation, known.awaited)
         self._known[key] = known
         if before is None or before.admission.reason != echo.admission.reason:
             level = logging.INFO if echo.confirmed else logging.WARNING

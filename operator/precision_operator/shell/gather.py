@@ -1,5 +1,6 @@
 """Gather: everything that one decision may know, from the caches and from one reading of the metrics."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -68,12 +69,13 @@ class Gatherer:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
         plan = plan_of(policy)
         problem = self._evaluator.problem(plan)
-        evaluation = None
-        if problem is None and not policy.spec.suspend:
-            # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
-            evaluation = await self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK)
-        canary_nodes = await self._canary_nodes(policy.spec)
-        admission = await self._admission(key, policy, state)
+        reads = problem is None and not policy.spec.suspend
+        # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
+        evaluation, canary_nodes, admission = await asyncio.gather(
+            self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK) if reads else _nothing(),
+            self._canary_nodes(policy.spec),
+            self._admission(key, policy, state),
+        )
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
@@ -109,9 +111,11 @@ class Gatherer:
         return workloads, matching, contested
 
     async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
-        if policy.deleted or not state.policy_uid:
-            return self._enforcement.admission(key)  # nothing is promoted, or there is no assignment yet to ask for
-        return await self._enforcement.current(key, generation=state.generation)
+        # Nothing is promoted, or there is no assignment yet to ask for; and what is rolled back must not wait for answers.
+        if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
+            return self._enforcement.admission(key)
+        begins = state.phase is Phase.PENDING
+        return await self._enforcement.current(key, generation=state.generation, patient=begins)
 
     async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
         rules = spec.rollback.canary
@@ -146,6 +150,10 @@ class Gatherer:
         self._actor.forget(key)
         self._enforcement.forget(key)
         self._restarts.forget(key)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> frozenset[str]:

@@ -69,6 +69,8 @@ class Namespace:
         """Uid of a workload → uids of its ReplicaSets."""
         self._pods: dict[str, dict[str, PodRecord]] = {}
         """By the uid of what controls them, then by their own; pods may be seen before it."""
+        self._named: dict[str, set[str]] = {}
+        """Name of a workload, or of a pod → uids of those."""
 
     @property
     def empty(self) -> bool:
@@ -120,14 +122,18 @@ class Namespace:
         known = self.workloads.get(record.view.uid)
         if known is not None and known.record == record:
             return NOBODY
-        before = self.concerned(known) if known is not None else NOBODY
+        before = self.drop_workload(record.view.uid)
         self.workloads[record.view.uid] = found = _Workload(record)
+        self._named.setdefault(record.view.name, set()).add(record.view.uid)
         return before | self.concerned(found)
 
     def drop_workload(self, uid: str) -> Names:
         """It went."""
         known = self.workloads.pop(uid, None)
-        return self.concerned(known) if known is not None else NOBODY
+        if known is None:
+            return NOBODY
+        self._unname(known.record.view.name, uid)
+        return self.concerned(known)
 
     def put_replicaset(self, uid: str, owner: str) -> Names:
         """A link between pods and their workload came or changed; without an owner it is none."""
@@ -161,6 +167,7 @@ class Namespace:
             return left
         pods[uid] = record
         self.controllers[uid] = intern(controller)
+        self._named.setdefault(record.view.name, set()).add(uid)
         return left | self._pods_changed(controller)
 
     def drop_pod(self, uid: str) -> Names:
@@ -169,10 +176,15 @@ class Namespace:
         if controller is None:
             return NOBODY
         pods = self._pods[controller]
-        del pods[uid]
+        self._unname(pods.pop(uid).view.name, uid)
         if not pods:
             del self._pods[controller]
         return self._pods_changed(controller)
+
+    def _unname(self, name: str, uid: str) -> None:
+        self._named[name].discard(uid)
+        if not self._named[name]:
+            del self._named[name]
 
     def _pods_changed(self, controller: str) -> Names:
         workload = self._controlling(controller)
@@ -215,16 +227,14 @@ class Namespace:
 
     def named(self, workload: str) -> Names:
         """The policies that select a workload of this name."""
-        found = [self.concerned(w) for w in self.workloads.values() if w.record.view.name == workload]
-        return NOBODY.union(*found)
+        found = (self.workloads.get(uid) for uid in self._named.get(workload, ()))
+        return NOBODY.union(*(self.concerned(one) for one in found if one is not None))
 
     def concerned_by_pod(self, pod: str) -> Names:
         """The policies that select the workload of the pod with this name."""
-        for controller, pods in self._pods.items():
-            if any(record.view.name == pod for record in pods.values()):
-                workload = self._controlling(controller)
-                return self.rivals(workload.record.view.uid) if workload is not None else NOBODY
-        return NOBODY
+        controllers = (self.controllers.get(uid) for uid in self._named.get(pod, ()))
+        found = (self._controlling(controller) for controller in controllers if controller is not None)
+        return NOBODY.union(*(self.rivals(one.record.view.uid) for one in found if one is not None))
 
     def selected(self, selector: Selector) -> tuple[WorkloadView, ...]:
         """The workloads whose *template* labels the selector matches, by key, each with its pods."""

@@ -189,8 +189,8 @@ class Reconciler:
         incident = decision.state.incident
         if incident is None:
             return
-        told = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
-        reasons = {notice.reason: notice.message for notice in told}
+        raised = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
+        reasons = {notice.reason: notice.message for notice in raised}
         if _late(decision.state) and not _late(before):
             reasons[_LATE] = next(c.message for c in decision.summary.conditions if c.type == "Progressing")
         for reason, message in reasons.items():

@@ -1,7 +1,7 @@
 """The half of kopf that we use: it logs in, watches, reconnects. It writes nothing and decides nothing.
 
 kopf runs in a thread and a loop of its own: on its way out it cancels every task of its loop that is younger than
-itself, and it takes over the process' signals. What it hears is handed to our loop in order.
+itself, and it takes over the process' signals. Its events are handed to our loop in order.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ _WATCHED: dict[Kind, Resource] = {
 
 
 class WatchLost(OperatorError):
-    """kopf, or one of its watches, ended unasked: the process must end, for it is deaf."""
+    """kopf, or one of its watches, ended unasked: the process must end, because it would miss what happens."""
 
     reason = "WatchLost"
 
 
 class Watches(kopf.OperatorRegistry):
-    """kopf's registry, and what its streams tell. Lives in kopf's thread."""
+    """kopf's registry, and the events of its streams. Lives in kopf's thread."""
 
     def __init__(self, handover: Handover) -> None:
         super().__init__()
@@ -193,10 +193,10 @@ class _KopfThread(threading.Thread):
         """The thread's body."""
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # noqa: BLE001 - a thread's last word; told by `ended` and `failure`
+        except BaseException as error:  # noqa: BLE001 - the thread's end; see `ended` and `failure`
             self.failure = error
         finally:
-            self._tell(self.ended.set)
+            self._call(self.ended.set)
 
     async def _main(self) -> None:
         inner, stop, ready = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
@@ -234,9 +234,9 @@ class _KopfThread(threading.Thread):
     async def _announce(self, ready: asyncio.Event) -> None:
         await ready.wait()
         if self._ready_flag is not None:
-            self._tell(self._ready_flag.set)
+            self._call(self._ready_flag.set)
 
-    def _tell(self, what: Callable[[], object]) -> None:
+    def _call(self, what: Callable[[], object]) -> None:
         try:
             self._outer.call_soon_threadsafe(what)
         except RuntimeError:

@@ -42,7 +42,7 @@ class StreamListener(Protocol):
         ...
 
     def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
-        """A list is complete; its objects have been told as events."""
+        """A list is complete; its objects have been sent as events."""
         ...
 
     def failed(self, plural: str, error: Exception) -> None:
@@ -92,7 +92,7 @@ async def _tapped(
                     yield item
             return
         except (watching.WatchingError, errors.APIServerError) as error:
-            # The server is in trouble, or lost its place: list again. The stream's age tells the watchdog.
+            # The server is in trouble, or lost its place: list again. The watchdog sees the stream's age.
             log.warning("watch broken, listing again", extra={"resource": resource.plural, "error": str(error)})
             await asyncio.sleep(settings.watching.reconnect_backoff)
         except Exception as error:

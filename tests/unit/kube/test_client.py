@@ -9,7 +9,8 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from precision_operator.errors import Forbidden, TooManyRequests, Unavailable
-from precision_operator.kube.client import KubeClient, error_of
+from precision_operator.kube.answers import error_of
+from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import PODS
 from tests.unit.signals.bodies import http, serve
 
@@ -45,7 +46,7 @@ def test_retry_after_is_obeyed_within_reason(header: str | None, seconds: float)
 
 def test_who_denied_a_request_stands_in_the_error_however_long_the_names_are() -> None:
     name = "p" * 253
-    said = f'pods "{name}" is forbidden: ValidatingAdmissionPolicy \'precision-fence\' denied request: ' + "x" * 10_000
+    said = f"pods \"{name}\" is forbidden: ValidatingAdmissionPolicy 'precision-fence' denied request: " + "x" * 10_000
     error = error_of(f"PATCH https://10.0.0.1/api/v1/namespaces/n/pods/{name}", 403, {"message": said})
     assert isinstance(error, Forbidden)
     assert "'precision-fence'" in str(error)

@@ -293,6 +293,12 @@ async def test_a_server_that_asks_for_less_pauses_this_namespace_and_no_other() 
     assert len(acted.failures) + len([n for n in names if "precision.genesis.ai/request" in annotations(rig, n)]) == 300
 
 
+async def test_a_pod_goes_with_its_own_grace_and_never_with_none() -> None:
+    rig = Rig("a", "b")
+    await rig.act(deletion("a"), DeletePod(workload(), pod("b", graceless=True), 7))
+    assert rig.kube.graces == {"a": -1, "b": 1}
+
+
 async def test_a_pod_that_is_gone_is_no_failure() -> None:
     rig = Rig("there")
     acted = await rig.act(request("there"), request("gone"), deletion("gone too"))

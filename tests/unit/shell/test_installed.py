@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +139,18 @@ async def test_a_guard_of_people_that_an_admin_leaves_out_is_no_difference() -> 
 
 
 def test_nothing_is_promoted_without_what_assigns_and_what_proves_it() -> None:
+    needed = {ours.name.partition(".")[0] for ours in shipped() if ours.needed}
+    assert needed == {"precision-assign", "precision-echo"}
+
+
+async def test_a_guard_of_people_may_be_left_out_but_not_be_another_one() -> None:
+    kube = FakeKube()
+    install_all(kube)
+    guard = replace(SHIPPED[1], name="guard", needed=False)
+    ours = (*SHIPPED, guard)
+    assert await InstalledPolicies(kube, ManualClock(), namespace="n", ours=ours).differs() is None
+    install(kube, guard.kind, guard.name, {**guard.spec, "validationActions": ["Warn"]})
+    assert await InstalledPolicies(kube, ManualClock(), namespace="n", ours=ours).differs() is not None
     needed = {ours.name.partition(".")[0] for ours in shipped() if ours.needed}
     assert needed == {"precision-assign", "precision-echo"}
 

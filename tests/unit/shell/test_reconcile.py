@@ -284,6 +284,26 @@ async def test_a_new_leader_goes_on_where_the_last_one_died() -> None:
     assert second.state.transition_id == rig.state.transition_id
 
 
+async def test_a_new_leader_in_mid_rollback_asks_running_pods_before_it_asks_admission() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.before_write = _dies_at_the_third_pod()
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    rig.kube.asked.clear()
+    rig.kube.installed = False
+    questions: list[int] = []
+
+    def count(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            questions.append(len(rig.kube.asked))
+
+    rig.kube.before_write = count
+    second = Rig(rig, "two")
+    await second.go()
+    assert set(questions) == {0}
+    assert set(second.modes.values()) == {Mode.FP32}
+
+
 def _dies_at_the_third_pod() -> Callable[[str, tuple[str, str, str]], None]:
     left = [2]
 
