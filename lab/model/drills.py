@@ -121,7 +121,7 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
         assigned = state.assigned(fleet.workloads[name].key) if state.enforce else None
         if assigned is None:
             continue
-        rolled = state.phase is Phase.HELD or name in held
+        rolled = state.phase is Phase.HELD or name in held or fleet.workloads[name].key not in state.modes
         modes = {mode for mode, _ in fleet.processes(name)}
         if any(mode is not assigned and not (rolled and at_least_as_safe(mode, assigned)) for mode in modes):
             checker.report("L1", f"at rest in {state.phase} with a process that is not in its assigned mode", state)
