@@ -47,7 +47,7 @@ class Person:
     def shell(self, line: str, *, code: int = 0) -> str:
         """Run a line; what it printed, errors included."""
         done = subprocess.run(
-            ["sh", "-c", line], env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+            ["sh", "-c", line], env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180
         )
         assert done.returncode == code, done.stdout
         return done.stdout
@@ -234,11 +234,11 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
     where = ("-n", scene.namespace)
     scene.operators.start("one")
     scene.apply(policy(strategy={"steps": [{"setWeight": 25}, {"pause": {}}, {"setWeight": 100}]}))
-    explained = "approve it: `kubectl precision promote fleet"
-    wait_for(lambda: explained in alice.precision("explain", *where), what="the approval to be asked for", seconds=120)
+    scene.wait_phase("Paused")
+    assert "approve it: `kubectl precision promote fleet" in alice.precision("explain", *where)
 
     def approved() -> bool:
-        """On a slow machine samples grow too old and the step goes back to being judged: an answer to that is void."""
+        """On a slow machine samples grow too old, and the step is judged again: a command to the old one is ignored."""
         if scene.status().get("phase") == "Paused":
             alice.shell(f"kubectl precision promote -n {scene.namespace} || true")
         return scene.status().get("phase") == "Healthy"
@@ -279,7 +279,9 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
     assert scene.status()["transitionId"] >= status["transitionId"]
 
     scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace)
-    wait_for(lambda: "PolicyDeleted" in alice.precision("explain", *where), what="the deletion to be seen", seconds=60)
+    left = ("get", "precisionassignment", "fleet", "-n", scene.namespace)
+    wait_for(lambda: scene.kubectl.json(*left).get("deletable"), what="the deletion to be seen", seconds=60)
+    assert "PolicyDeleted" in alice.precision("explain", *where)
     assert "was deleted, so nobody reads its commands" in alice.precision("retry", *where, code=1)
     (line,) = re.findall(r"`(kubectl [^`]*delete precisionassignment fleet)`", alice.precision("explain", *where))
     alice.shell(line)
