@@ -127,7 +127,7 @@ def test_a_deleted_policy_leaves_behind_what_a_rollback_holds_and_nothing_else(
         state = world.state
         assert (state.fallback, state.modes) == (None, dict.fromkeys(keys(*sorted(holds)), Mode.FP32))
         assert (state.deletable, state.enforce, state.reason) == (True, True, "PolicyDeleted")
-        assert f"kubectl precision release {world.policy.name}" in state.message
+        assert f"kubectl delete precisionassignment {world.policy.name}" in state.message
 
 
 @pytest.mark.parametrize(("history", "holds"), PHASES.items(), ids=name)
