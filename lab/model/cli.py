@@ -111,24 +111,24 @@ def explore_all(names: Iterable[str], *, depth: int, faults: int, seconds: float
         multiprocessing.Pool(min(2, len(order)), maxtasksperchild=1) as pool,
         Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console) as bar,
     ):
-        told = manager.dict()
+        reached_by = manager.dict()
         tasks = {name: bar.add_task(name, total=None) for name in order}
-        pending = [pool.apply_async(_explore_one, (name, depth, faults, seconds, told)) for name in order]
+        pending = [pool.apply_async(_explore_one, (name, depth, faults, seconds, reached_by)) for name in order]
         while not all(entry.ready() for entry in pending):
             pending[-1].wait(0.5)
-            for name, reached in dict(told).items():
+            for name, reached in dict(reached_by).items():
                 bar.update(tasks[name], description=f"{name}: {reached}")
         return [entry.get() for entry in pending]
 
 
-def _explore_one(name: str, depth: int, faults: int, seconds: float, told: dict[str, str]) -> Result:
+def _explore_one(name: str, depth: int, faults: int, seconds: float, reached_by: dict[str, str]) -> Result:
     last = time.monotonic()
 
     def tell(result: Result) -> None:
         nonlocal last
         if time.monotonic() - last > 1.0:
             last = time.monotonic()
-            told[name] = (
+            reached_by[name] = (
                 f"{result.states} states, depth {result.depth} of {depth} with {result.faults} of {faults} faults"
             )
 

@@ -167,8 +167,8 @@ def _counted(fleet: Fleet, checker: Checker) -> None:
 def _stuck(fleet: Fleet) -> bool:
     """A workload came back in the wrong mode as often as is tried, and the status says so."""
     rounds = any(restart.rounds >= ROUNDS for restart in fleet.state.restarts.values())
-    told = any(c.type == "Stuck" and c.status == "True" for c in fleet.summary.conditions)
-    return rounds and told
+    shown = any(c.type == "Stuck" and c.status == "True" for c in fleet.summary.conditions)
+    return rounds and shown
 
 
 def _running(fleet: Fleet) -> set[str]:

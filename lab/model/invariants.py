@@ -186,7 +186,7 @@ class Checker(Writes):
         """S8: what admission must do otherwise has a new generation. S2: something less safe is marked as a promotion."""
         before, after = fleet.state, decision.state
         if _read_by_admission(before) != _read_by_admission(after) and after.generation <= before.generation:
-            self.report("S8", "admission is told something else under the same generation", before)
+            self.report("S8", "admission must do something else under the same generation", before)
         raised = (
             key
             for key, mode in after.modes.items()

@@ -120,7 +120,7 @@ def _explored(scenario: Scenario) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A judge on the core as it is; can be told from one process to another."""
+    """A judge on the core as it is; can be passed from one process to another."""
 
     noticed: str
     seconds: float

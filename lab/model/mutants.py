@@ -1,7 +1,7 @@
 """The mutation operators: one small wrong thing in one place of a module.
 
-Not those of a library: cosmic-ray and mutmut know operators and constants, but this code decides by what ``replace`` is
-told, by the conditions of comprehensions and by early returns. Those are mutated here too; texts and types are not.
+Not those of a library: cosmic-ray and mutmut know operators and constants, but this code decides by the keywords of
+``replace``, by the conditions of comprehensions and by early returns. Those are mutated here too; texts and types are not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COUNTED: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd,
 }
 _CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
-_TOLD = ("replace", "Outcome")
+_DEFAULTED = ("replace", "Outcome")
 """Calls whose keywords have defaults: leaving one out still runs."""
 
 _TEXTS = frozenset({"message", "reason", "notices", "waiting"})
@@ -140,9 +140,9 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
         case ast.Call(func=ast.Name(id=called), keywords=keywords):
             if called in _CALLED and not keywords:
                 yield f"{called} becomes {_CALLED[called]}", partial(setattr, node.func, "id", _CALLED[called])
-            for index, keyword in enumerate(keywords if called in _TOLD else []):
+            for index, keyword in enumerate(keywords if called in _DEFAULTED else []):
                 if keyword.arg not in _TEXTS:
-                    yield f"{keyword.arg} not told", partial(keywords.__delitem__, index)
+                    yield f"{keyword.arg} left out", partial(keywords.__delitem__, index)
         case ast.If(orelse=[]):
             yield "branch never taken", partial(setattr, node, "test", ast.Constant(False))
         case ast.AugAssign():

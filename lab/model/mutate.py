@@ -171,7 +171,7 @@ def _live(life: Callable[[], object], write: int) -> NoReturn:
         os.dup2(quiet, stream)
     try:
         answer = pickle.dumps(life())
-        with os.fdopen(write, "wb") as told:
-            told.write(answer)
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(answer)
     finally:
         os._exit(0)

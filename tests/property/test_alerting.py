@@ -1,4 +1,4 @@
-"""Breaches that are told and hold promotions, and for which nothing is ever rolled back (P3)."""
+"""Breaches that alert and hold promotions, and are never rolled back (P3)."""
 
 import pytest
 
@@ -36,7 +36,7 @@ MILD = [
 
 
 @pytest.mark.parametrize(("signal", "value", "seconds", "reason"), MILD)
-def test_a_mild_breach_is_told_after_its_time_once_and_rolls_nothing_back(
+def test_a_mild_breach_alerts_after_its_time_once_and_rolls_nothing_back(
     signal: Signal, value: float, seconds: float, reason: str
 ) -> None:
     world = fleet()
@@ -44,14 +44,14 @@ def test_a_mild_breach_is_told_after_its_time_once_and_rolls_nothing_back(
     assert world.state.phase is Phase.HEALTHY
     breach(world, {signal: value})
     world.step()
-    began, told = world.now - 15.0, []
+    began, notices = world.now - 15.0, []
     while world.now < began + seconds + 600.0:
         decision = world.step()
-        told += [a for a in decision.actions if isinstance(a, Notify)]
+        notices += [a for a in decision.actions if isinstance(a, Notify)]
         assert (alert(world).status == "True") is (world.now - 15.0 - began >= seconds)
     assert world.state.phase is Phase.HEALTHY
-    assert [notice.reason for notice in told] == [reason]
-    assert "hot-0, hot-1, hot-2, hot-3" in told[0].message
+    assert [notice.reason for notice in notices] == [reason]
+    assert "hot-0, hot-1, hot-2, hot-3" in notices[0].message
     breach(world, {})
     world.step()
     assert alert(world).status == "False"

@@ -78,7 +78,7 @@ def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "broken", "blind"),
+    ("nodes", "broken", "unobservable"),
     [
         (spread(6, lambda index: "only"), ("w0", "w1"), ()),
         (spread(6, lambda index: ""), ("w0", "w1"), ()),
@@ -88,11 +88,11 @@ def test_what_then_breaches_elsewhere_is_the_fleets_after_all() -> None:
     ids=["there is one node", "nodes are not known", "one elsewhere is in breach", "elsewhere nothing is known"],
 )
 def test_without_others_that_are_fine_elsewhere_it_is_the_fleets(
-    nodes: dict[str, str], broken: tuple[str, ...], blind: tuple[str, ...]
+    nodes: dict[str, str], broken: tuple[str, ...], unobservable: tuple[str, ...]
 ) -> None:
     world = healthy(nodes)
     breach(world, *broken)
-    world.unobservable = set(blind)
+    world.unobservable = set(unobservable)
     world.step()
     assert world.state.phase is Phase.ROLLING_BACK
     assert world.state.incident is not None

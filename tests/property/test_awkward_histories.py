@@ -76,7 +76,7 @@ def test_one_crashing_fp32_workload_does_not_excuse_a_crashing_fleet() -> None:
     assert world.state.phase in ROLLED_BACK
 
 
-def test_a_single_held_workload_that_is_deaf_is_restarted_too() -> None:
+def test_a_single_held_workload_that_is_unresponsive_is_restarted_too() -> None:
     world = promoted()
     world.unresponsive = {"hot-2"}
     world.bad["hot-2"] = OVERFLOWS

@@ -34,8 +34,8 @@ def pinned(world: World, values: Callable[[World], dict[Signal, float]]) -> None
         assert seen.evaluation is not None
         mine = {p.name for w in seen.workloads if w.name in canary_of(world) for p in w.pods}
         pods = {
-            name: replace(said, values={**said.values, **values(world)}) if name in mine else said
-            for name, said in seen.evaluation.pods.items()
+            name: replace(found, values={**found.values, **values(world)}) if name in mine else found
+            for name, found in seen.evaluation.pods.items()
         }
         return replace(seen, evaluation=replace(seen.evaluation, pods=pods))
 

@@ -34,7 +34,7 @@ def tried(world: World, name: str = "hot-0") -> list[str]:
     return [what for who, what in world.log if who == name and what in tuple(Rung)]
 
 
-def said(world: World, *, passes: int) -> list[str]:
+def reasons(world: World, *, passes: int) -> list[str]:
     """The reasons of the Events of so many passes."""
     return [a.reason for _ in range(passes) for a in world.step().actions if isinstance(a, Notify)]
 
@@ -42,7 +42,7 @@ def said(world: World, *, passes: int) -> list[str]:
 def test_halving_the_loss_scale_that_helps_ends_the_window_without_a_rollback() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
     assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "Mitigating")
-    assert "Mitigated" in said(world, passes=10)
+    assert "Mitigated" in reasons(world, passes=10)
     assert (window(world).result, window(world).rung) == (Result.MITIGATED, Rung.HALVE_SCALE)
     assert world.state.phase is Phase.HEALTHY
     assert world.state.incident is None

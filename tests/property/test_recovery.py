@@ -40,12 +40,12 @@ def rolled_back(*, broken: int = 4, **spec: object) -> World:
 
 def test_a_fleet_has_recovered_when_its_runs_end_well_over_a_window_that_does_not_reach_back() -> None:
     world = rolled_back()
-    down = incident(world).last_ack_at
-    assert down is not None
+    acknowledged = incident(world).last_ack_at
+    assert acknowledged is not None
     world.run(40)
     at = incident(world).recovered_at
     assert at is not None
-    assert 120.0 <= at - down < 120.0 + 60.0
+    assert 120.0 <= at - acknowledged < 120.0 + 60.0
 
 
 @pytest.mark.parametrize(

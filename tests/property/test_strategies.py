@@ -32,8 +32,8 @@ def test_a_gradual_rollback_moves_in_batches_each_after_the_last_acknowledged() 
     left = [len(world.really_in(Mode.FP16))]
     while world.state.phase is not Phase.HELD:
         before = world.writes
-        told = [a for a in world.decide().actions if isinstance(a, RequestPod | DeletePod)]
-        assert len(told) <= 2
+        writes = [a for a in world.decide().actions if isinstance(a, RequestPod | DeletePod)]
+        assert len(writes) <= 2
         world.step()
         left.append(len(world.really_in(Mode.FP16)))
         assert left[-2] - left[-1] <= 2

@@ -44,8 +44,8 @@ def attempts() -> Line:
     line.world.all_are(OVERFLOWS)
     line.until(in_phase(Phase.HELD))
     line.happens("ada: retry, root cause, fix")
-    for said in (RETRY, Prerequisite.ROOT_CAUSE.annotation, Prerequisite.FIX.annotation):
-        line.world.commands(said, "", "ada")
+    for command in (RETRY, Prerequisite.ROOT_CAUSE.annotation, Prerequisite.FIX.annotation):
+        line.world.commands(command, "", "ada")
     line.passes(6, 10 * MINUTE)
     return line
 
