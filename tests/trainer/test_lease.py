@@ -16,7 +16,7 @@ from precision_trainer.errors import CheckpointError
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.state.format import TrainingState
 from precision_trainer.state.lease import Lease
-from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of
+from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
 from precision_trainer.state.lease_judge import Judge, Reason, holder_name
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
@@ -169,6 +169,22 @@ def test_a_link_whose_first_answer_was_lost_counts_as_made(tmp_path: Path, monke
     monkeypatch.setattr(os, "link", twice)
     assert claim(tmp_path, 1, _record()) is not None
     assert claim(tmp_path, 1, _record()) is None
+
+
+def test_the_holder_counts_as_alive_from_the_moment_its_lease_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, lives = os.link, []
+
+    def look(source: Path, target: Path) -> None:
+        link(source, target)
+        lives.append(process_lives(tmp_path, 1))
+
+    monkeypatch.setattr(os, "link", look)
+    own = _taken(tmp_path)
+    assert lives == [True]
+    own.close()
+    assert not process_lives(tmp_path, 1)
 
 
 # --- who may take it, and when ------------------------------------------------------------------------------------------
