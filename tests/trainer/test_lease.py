@@ -360,6 +360,10 @@ def test_without_its_lease_a_process_changes_no_checkpoint(
     ):
         with pytest.raises(CheckpointError, match=f"{UID_B} has taken the lease"):
             change()
+    begun_by_the_other = tmp_path / ".tmp-step-000000000030"
+    begun_by_the_other.mkdir()
+    store.begin()
+    assert begun_by_the_other.exists()
     assert (store.steps(), store.healthy_steps()) == ([20, 10], [])
     assert not other.superseded()
     (line,) = _events(capsys, "checkpoint_lease_lost")
