@@ -85,7 +85,7 @@ class Process:
         lines = (line.split() for line in self.metrics().splitlines() if line.startswith(f"{name} "))
         return next((float(line[1]) for line in lines), 0.0)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 150.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, self.text

@@ -16,7 +16,7 @@ from precision_trainer.errors import CheckpointError
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.state.format import TrainingState
 from precision_trainer.state.lease import Lease
-from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of
+from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
 from precision_trainer.state.lease_judge import Judge, Reason, holder_name
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
@@ -171,6 +171,22 @@ def test_a_link_whose_first_answer_was_lost_counts_as_made(tmp_path: Path, monke
     assert claim(tmp_path, 1, _record()) is None
 
 
+def test_the_holder_counts_as_alive_from_the_moment_its_lease_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, lives = os.link, []
+
+    def look(source: Path, target: Path) -> None:
+        link(source, target)
+        lives.append(process_lives(tmp_path, 1))
+
+    monkeypatch.setattr(os, "link", look)
+    own = _taken(tmp_path)
+    assert lives == [True]
+    own.close()
+    assert not process_lives(tmp_path, 1)
+
+
 # --- who may take it, and when ------------------------------------------------------------------------------------------
 
 
@@ -193,9 +209,9 @@ def test_the_clock_of_the_holders_node_does_not_matter(tmp_path: Path, years: in
     own, clock = _taken(tmp_path), Clock()
     away = path_of(tmp_path, 1).stat().st_mtime + years * 3e7
     judge = Judge(tmp_path, UID_A, SECONDS, clock=clock)
-    for beat in range(5):
+    for _ in range(5):
         own.beat()
-        os.utime(path_of(tmp_path, 1), (away, away - beat))  # backwards, even
+        os.utime(path_of(tmp_path, 1), (away, away))  # it stands still, even
         clock.now += 0.9 * SECONDS
         assert judge(newest(tmp_path)) is None
     clock.now += SECONDS
@@ -344,6 +360,10 @@ def test_without_its_lease_a_process_changes_no_checkpoint(
     ):
         with pytest.raises(CheckpointError, match=f"{UID_B} has taken the lease"):
             change()
+    begun_by_the_other = tmp_path / ".tmp-step-000000000030"
+    begun_by_the_other.mkdir()
+    store.begin()
+    assert begun_by_the_other.exists()
     assert (store.steps(), store.healthy_steps()) == ([20, 10], [])
     assert not other.superseded()
     (line,) = _events(capsys, "checkpoint_lease_lost")

@@ -53,7 +53,7 @@ class Background:
     def poll(self, wait_seconds: float | None = 0.0) -> Outcome | None:
         """The job's outcome, once; None if there is none yet after ``wait_seconds`` (None: as long as it takes).
 
-        An error that is not a CheckpointError is a bug, and is raised here.
+        An error that is neither a CheckpointError nor the volume's is a bug, and is raised here.
         """
         if self._job is None:
             return None
@@ -75,6 +75,8 @@ def _run(name: str, step: int, job: Job, submitted: float) -> Outcome:
         steps = job()
     except CheckpointError as error:
         failed = error
+    except OSError as error:
+        failed = CheckpointError(f"{name} of step {step}: the volume refuses ({error}); check that it is mounted")
     return Outcome(name, step, steps, failed, time.time(), time.monotonic() - submitted)
 
 

@@ -74,13 +74,14 @@ class CheckpointStore:
         """
         self._left = self._contents()
         refused = self._lease.refused if self._lease is not None else None
-        if refused is None:
-            self.clean()
-        elif not self._left:
+        if refused is not None and not self._left:
             raise CheckpointError(
                 f"{self._root} cannot be written ({refused}); check that the volume is mounted, writable for this user, and "
                 "not full"
             )
+        with contextlib.suppress(CheckpointError):
+            self._permit()
+            self.clean()
 
     def _contents(self) -> dict[int, int]:
         """The steps there, and the time of each one's manifest: no two checkpoints have both in common."""
@@ -95,8 +96,8 @@ class CheckpointStore:
             self._lease.check()
 
     def _remember(self) -> None:
-        left = self._contents()
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError, OSError):
+            left = self._contents()
             # In this order: while the lease is held, nothing of another process can be among them.
             self._permit()
             self._left = left

@@ -112,15 +112,12 @@ def process_lives(root: Path, number: int) -> bool:
 class OwnFile:
     """The lease file that this process made. One thread at a time."""
 
-    def __init__(self, path: Path, record: Record) -> None:
-        """Open ``path``, which :func:`claim` has just made. Kept open, so that its inode is not used again."""
+    def __init__(self, path: Path, record: Record, descriptor: int) -> None:
+        """Of ``path``, which :func:`claim` has just made. ``descriptor`` stays open: its inode is not used again."""
         self.path = path
         self._record = record
-        self._descriptor = os.open(path, os.O_RDONLY | _OPEN)
-        with contextlib.suppress(OSError):
-            # Shared: an NFS client locks exclusively only what is open for writing.
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        status = os.fstat(self._descriptor)
+        self._descriptor = descriptor
+        status = os.fstat(descriptor)
         self._identity = status.st_dev, status.st_ino
 
     @property
@@ -183,15 +180,15 @@ def claim(root: Path, number: int, record: Record) -> OwnFile | None:
     path = path_of(root, number)
     temporary = root / f"{_TEMPORARY}{record.process}.tmp"
     try:
-        _create(temporary, record)
-        if not _link(temporary, path, record):
-            return None
+        descriptor = _place(temporary, path, record)
     except FileNotFoundError:
         return None  # who was faster has tidied up
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-    own = OwnFile(path, record)
+    if descriptor is None:
+        return None
+    own = OwnFile(path, record, descriptor)
     # Numbers below the one in force are free again once their files were removed: one of those is no lease. The
     # directory was changed just now, so that an NFS client lists it anew.
     if any(other > number for other in _numbers(root)):
@@ -212,21 +209,38 @@ def _create(path: Path, record: Record) -> None:
         os.close(descriptor)
 
 
-def _link(temporary: Path, path: Path, record: Record) -> bool:
+def _open_locked(path: Path) -> int:
+    """For :func:`process_lives`; closed, and so unlocked, by the kernel when this process ends in whatever way."""
+    descriptor = os.open(path, os.O_RDONLY | _OPEN)
+    with contextlib.suppress(OSError):
+        # Shared: an NFS client locks exclusively only what is open for writing.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _place(temporary: Path, path: Path, record: Record) -> int | None:
+    """Make ``path``; returns it open and locked, or None if it is there already."""
+    _create(temporary, record)
+    descriptor = _open_locked(temporary)  # before others can see it
     try:
         os.link(temporary, path)
     except FileExistsError:
         # Over NFS the first answer may be lost, and the client's second try finds its own link.
-        return _holds(path, record)
+        if _holds(path, record):
+            return descriptor
+        os.close(descriptor)
+        return None
     except OSError as error:
+        os.close(descriptor)
         if error.errno not in _NO_LINKS:
             raise
         # No links on this volume. A reader may see the file before its content: it waits then.
         try:
             _create(path, record)
         except FileExistsError:
-            return False
-    return True
+            return None
+        return _open_locked(path)
+    return descriptor
 
 
 def _holds(path: Path, record: Record) -> bool:
