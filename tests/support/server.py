@@ -27,7 +27,7 @@ class Server(FakeKube):
         self.known: dict[str, int] = {}
         """By API server ("" is the configured address): the generation that it knows, where it is behind."""
         self.echo: str | None = None
-        """In place of the answer: a replayed one."""
+        """In place of the answer: another one, in which ``{nonce}`` stands for the one that was asked with."""
         self.failing: dict[str, KubeError] = {}
         """By API server: what it answers to a question instead. By ``list``: to a list of pods."""
         self.asked: list[str] = []
@@ -90,7 +90,8 @@ class Server(FakeKube):
         if self.installed and assignment is not None:
             nonce = answer["metadata"]["annotations"][NONCE]
             generation = self.known.get(server, assignment["generation"])
-            answer["metadata"]["annotations"][ECHO] = self.echo or f"{nonce}/{name}/{generation}"
+            echo = (self.echo or f"{{nonce}}/{name}/{generation}").replace("{nonce}", nonce)
+            answer["metadata"]["annotations"][ECHO] = echo
         return answer  # type: ignore[no-any-return]
 
     def _fence(self) -> None:

@@ -114,7 +114,18 @@ async def test_admission_that_knows_no_assignments_is_told_from_one_that_is_behi
 
 
 @pytest.mark.parametrize(
-    "answer", ["0123456789abcdef/p/7", "/p/7", "p/7", "x", "/" * 100_000, "0123456789abcdef/p/٧", "{nonce}/q/7"]
+    "answer",
+    [
+        "0123456789abcdef/p/7",
+        "/p/7",
+        "p/7",
+        "x",
+        "/" * 100_000,
+        "{nonce}/q/7",
+        "{nonce}/p/٧",
+        "{nonce}/p/",
+        "{nonce}/p/-7",
+    ],
 )
 async def test_a_replayed_or_forged_answer_is_none(answer: str) -> None:
     kube = server("10.0.0.1")

@@ -137,6 +137,13 @@ async def test_a_policy_that_is_gone_is_not_looked_at_again() -> None:
     assert len(rig.reconciler.at) == 2
 
 
+async def test_a_pass_that_was_planned_for_a_policy_is_not_made_once_it_is_gone() -> None:
+    rig = Rig(Pass(INTERVAL_SECONDS), None)
+    await rig.go(1)
+    await rig.go(10 * INTERVAL_SECONDS)  # its deletion is an event
+    assert len(rig.reconciler.at) == 2
+
+
 async def test_a_policy_that_comes_back_while_it_is_found_gone_is_looked_at_again() -> None:
     class Back(Scripted):
         async def reconcile(self, key: PolicyKey) -> Pass | None:
