@@ -139,8 +139,10 @@ async def test_a_policy_that_is_gone_is_not_looked_at_again() -> None:
 
 async def test_a_pass_that_was_planned_for_a_policy_is_not_made_once_it_is_gone() -> None:
     rig = Rig(Pass(INTERVAL_SECONDS), None)
-    await rig.go(1)
-    await rig.go(10 * INTERVAL_SECONDS)  # its deletion is an event
+    task = asyncio.ensure_future(rig.go(10 * INTERVAL_SECONDS))
+    await settle()
+    rig.queue.add(KEY)  # its deletion is an event
+    await task
     assert len(rig.reconciler.at) == 2
 
 
