@@ -61,6 +61,16 @@ def operator_writes(audit_log: Path, user: str) -> list[Write]:
     return sorted(writes, key=lambda w: w.completed_at)
 
 
+def rollbacks(writes: Iterable[Write], *, since: float) -> int:
+    """How many incidents the operator committed: a workload that breaches first is rolled back by itself first."""
+    found = set()
+    for write in writes:
+        if write.resource == "precisionassignments" and write.succeeded and write.completed_at >= since:
+            state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
+            found |= {state["incident"]["id"]} if "incident" in state else set()
+    return len(found)
+
+
 def manager_writes(audit_log: Path, manager: str) -> int:
     """How many writes a field manager made by server-side apply."""
     wanted = f"fieldManager={manager}"

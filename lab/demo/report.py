@@ -12,6 +12,7 @@ from lab.demo.evidence import (
     flips,
     manager_writes,
     operator_writes,
+    rollbacks,
     trainer_events,
 )
 from lab.demo.fleet import FLEET, LITERAL
@@ -88,6 +89,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "full_node_restart": {key: restart[key] for key in ("pods", "breach_to_last_ack_seconds")},
         "reapplier_writes": reapplied,
         "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": new_pods},
+        "rollbacks": None if writes is None else rollbacks(writes, since=facts.fault_at),
         "api_writes": _count(writes, facts.fault_at, facts.finished_at),
         "prometheus_queries": facts.prometheus_queries,
     }

@@ -151,11 +151,9 @@ class Story:
         facts.breach.start()
         queries_before = self._queries()
         facts.fault_at = time.time()
-        for pod in self._stage.pods():
-            if workload_of(pod["metadata"]["name"]) in FAULTY:
-                self._stage.kubectl(
-                    "annotate", "pod", pod["metadata"]["name"], "-n", NAMESPACE, f"{FAULT}=overflow=0.8"
-                )
+        names = (pod["metadata"]["name"] for pod in self._stage.pods())
+        faulty = [name for name in names if workload_of(name) in FAULTY]
+        self._stage.kubectl("annotate", "pod", *faulty, "-n", NAMESPACE, f"{FAULT}=overflow=0.8")
         try:
             self._follow_policy(until="Held", seconds=300)
         finally:

@@ -146,7 +146,7 @@ def _outranked(action: Action, generation: int) -> bool:
 def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> State:
     """Times, counts of transitions and conditions around what the phase decided."""
     state, policy = outcome.state, facts.policy
-    if facts.evaluation is not None and facts.failing != before.failing and state.failing == before.failing:
+    if facts.evaluation is not None and state.failing == before.failing and _is_news(facts, state):
         state = replace(state, failing=facts.failing)
     no_data = facts.evaluation is not None and bool(facts.unknown or facts.evaluation.errors)
     edge = edge_key(state) != edge_key(before)
@@ -170,6 +170,14 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> Stat
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state
+
+
+def _is_news(facts: Facts, state: State) -> bool:
+    """Whether the breaches that stand are worth a write. In a rollback those that end are not: they are to end."""
+    known = facts.state.failing
+    if state.phase is Phase.ROLLING_BACK and known:
+        return not frozenset(facts.failing) <= frozenset(known)
+    return facts.failing != known
 
 
 def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:

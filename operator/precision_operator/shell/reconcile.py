@@ -4,11 +4,12 @@ import logging
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
+from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, deleted_policy, parse_policy
 from precision_operator.api.state import Phase, State
-from precision_operator.api.summary import Summary, lost_transition
+from precision_operator.api.summary import Summary, lost_transition, parse_summary
 from precision_operator.api.wire import mapping
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
@@ -34,6 +35,12 @@ _ESCALATIONS = frozenset({"RollbackExpedited", "RollbackEscalated"})
 """Reasons of Events that say that a rollback needs more than was planned."""
 _LATE = "DeadlineExceeded"
 """The same, which the Progressing condition says."""
+
+
+_COUNTS = ("moved", "breached", "unknown", "unacknowledged")
+
+COUNTS_SECONDS = 10.0
+"""How often a status is written in a rollback of which only the counts have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ class Reconciler:
         self._api = api
         self._reporter = reporter
         self._investigator = investigator
+        self._shown: dict[PolicyKey, float] = {}
+        """Until when counts alone are not shown again, by the monotonic clock."""
         self._gatherer = gatherer
         self._actor = actor
         self._enforcement = enforcement
@@ -142,6 +151,8 @@ class Reconciler:
         state = decision.state
         self._metrics.policy_state(key.namespace, key.name, phase=state.phase, precision=state.precision or "")
         self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
+        if state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
+            return []
         try:
             await write_summary(self._api, key, body, decision.summary)
         except NotFound:
@@ -150,6 +161,19 @@ class Reconciler:
             _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
             return [error]
         return []
+
+    def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
+        """In a rollback, counts alone are written once in a while: its writes are needed for pods."""
+        shown = parse_summary(body.get("status"))
+        now = self._clock.monotonic()
+        counted = {name: getattr(shown, name) for name in _COUNTS}
+        # Messages count too: they name those that are waited for.
+        quiet = replace(summary, **counted, conditions=_without_messages(summary))
+        if quiet == replace(shown, conditions=_without_messages(shown)) and now < self._shown.get(key, 0.0):
+            return False
+        self._shown = {known: until for known, until in self._shown.items() if until > now}
+        self._shown[key] = now + COUNTS_SECONDS
+        return True
 
     def _report(self, policy: Policy, before: State, after: State) -> None:
         if after.phase is not before.phase:
@@ -233,6 +257,10 @@ def _emergency(state: State) -> bool:
 def _late(state: State) -> bool:
     """Something is still waited for past the rollback's deadline."""
     return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
+
+
+def _without_messages(summary: Summary) -> tuple[Condition, ...]:
+    return tuple(replace(condition, message="") for condition in summary.conditions)
 
 
 def _counts(summary: Summary) -> dict[str, int]:

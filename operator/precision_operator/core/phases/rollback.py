@@ -175,7 +175,10 @@ def rolling_back(facts: Facts) -> Outcome:
             f"all of the fleet trains in {facts.spec.fallback}; annotate retry={state.transition_id + 1} to start again"
         )
         done = replace(state, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
-        return Outcome(done, everything(facts), notices=(Notify("RolledBack", text),))
+        # What the next transition waits for, at once: it would be another write.
+        next_one = replace(done, transition_id=state.transition_id + 1)
+        waiting = reenabled(replace(facts, state=next_one))
+        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify("RolledBack", text),))
     if followed.waiting.reason == "DeadlineExceeded":
         state = replace(state, reason="DeadlineExceeded")
     desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
