@@ -66,6 +66,8 @@ class Trainers:
         self._clock = clock
         self.bad: dict[str, dict[str, float]] = {}
         """Pod → signal → what it measures instead of something good."""
+        self.silent: set[str] = set()
+        """Pods whose acknowledgement is not scraped."""
         self.asked: list[float] = []
         """When acknowledgements were asked for, by the monotonic clock."""
 
@@ -74,7 +76,7 @@ class Trainers:
         which = next(name for start, name in _WHICH.items() if query.startswith(start))
         if which == "ack":
             self.asked.append(self._clock.monotonic())
-            return [self._acknowledgement(pod) for pod in self._pods()]
+            return [self._acknowledgement(pod) for pod in self._pods() if pod.name not in self.silent]
         return [Sample({"pod": pod.name}, self.bad.get(pod.name, {}).get(which, FINE[which])) for pod in self._pods()]
 
     def _pods(self) -> list[PodView]:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lab.demo.evidence import decided_at, flips, operator_writes, trainer_events
+from lab.demo.evidence import decided_at, flips, operator_writes, rollbacks, trainer_events
 
 USER = "system:serviceaccount:precision-system:precision-operator"
 
@@ -55,6 +55,20 @@ def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_p
     at = decided_at(writes, since=0.0)
     assert at == writes[2].completed_at
     assert decided_at(writes, since=at + 1) is None
+
+
+def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None:
+    def with_incident(second: int, incident: str) -> str:
+        event = json.loads(committed(second, "RollingBack"))
+        event["requestObject"]["state"]["incident"] = {"id": incident}
+        return json.dumps(event)
+
+    log = tmp_path / "audit.log"
+    log.write_text(
+        "\n".join([with_incident(1, "old"), with_incident(3, "a"), with_incident(4, "a"), with_incident(5, "b")])
+    )
+    writes = operator_writes(log, USER)
+    assert rollbacks(writes, since=writes[1].completed_at) == 2
 
 
 def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> None:
