@@ -100,7 +100,8 @@ class Writes:
 
     def pods(self, before: Fleet, after: Fleet, *, bypassed: bool) -> None:
         """S1: what a rollback holds starts in the fallback, however its pods come to be; but for a hole in admission."""
-        if bypassed or not (before.echoed and after.echoed):
+        unassigned = before.assignment is None or after.assignment is None
+        if bypassed or unassigned or not (before.echoed and after.echoed):
             return
         known = {pod.uid for workload in before.workloads.values() for pod in workload.pods}
         fallback = before.policy.spec.fallback

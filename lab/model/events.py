@@ -70,6 +70,8 @@ def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
             fleet.begin_again(written(fleet.written, uid=f"{fleet.policy.uid}'"))
         case "lose":
             fleet.lose_assignment()
+            if fleet.state == State():
+                fleet.lowered = frozenset()  # the status named none yet: nothing is left that could be noticed
         case "release":
             fleet.release()
         case _:
@@ -235,7 +237,8 @@ def _remember(fleet: Fleet, before: State) -> None:
     if state.enforce and (not before.enforce or before.fallback is None):
         target = fleet.policy.spec.target
         fleet.left_over |= fleet.assigned(target) & fleet.really_in(target)  # found in it
-    if before.phase is Phase.PENDING or before.step_index != state.step_index:
+    again = before.policy_uid not in ("", fleet.policy.uid)
+    if again or before.phase is Phase.PENDING or before.step_index != state.step_index:
         fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
         fleet.unstaged = False
 

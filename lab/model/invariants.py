@@ -115,7 +115,7 @@ class Checker(Writes):
             self.report("S2", "promoted while it is not certain that admission enforces", before)
         if not promoted:
             return
-        members = fleet.names_of(before.members)
+        members = fleet.names_of(before.members) & fleet.selected()
         if fleet.metrics_away or members & (fleet.unobservable | fleet.crashing):
             self.report("S2", "promoted without data of every member", before)
         if {n for n in members if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
@@ -212,6 +212,8 @@ class Checker(Writes):
         if state.phase not in MOVING or fleet.policy.deleted:
             return
         inside = fleet.assigned(spec.target) - fleet.left_over
+        if all(before.enforce and before.assigned(fleet.workloads[name].key) is spec.target for name in inside):
+            return  # nobody joined
         stage = spec.stages[min(state.step_index, len(spec.stages) - 1)]
         if len(inside) > cohort_size(stage.weight, max(fleet.stage_total, len(fleet.workloads))):
             self.report("S5", "more of the fleet is assigned the target than the step's weight", before)
