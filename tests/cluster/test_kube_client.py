@@ -28,8 +28,8 @@ from precision_operator.errors import (
 from precision_operator.kube.access import Access, credentials
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder, PolicyRef
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import DEPLOYMENTS, EVENTS, LEASES, PODS, JsonObject, JsonValue, KubeApi, Operation
+from tests.support.fake_kube import FakeKube
 
 A = "precision.genesis.ai~1generation"
 

@@ -24,9 +24,9 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.cli import main, session
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from tests.support import trainers
+from tests.support.fake_kube import FakeKube
 
 Json = dict[str, Any]
 PREFIX = "precision.genesis.ai/"

@@ -11,7 +11,6 @@ from lab.model.world import World
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.errors import SourceUnavailable
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.channels import NotDelivered
@@ -21,6 +20,7 @@ from precision_operator.settings import IncidentSettings, NotificationChannel
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reporter import Reporter
 from precision_operator.signals.port import Series
+from tests.support.fake_kube import FakeKube
 
 
 class WorldClock:

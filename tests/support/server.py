@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_operator.errors import Forbidden, KubeError
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import ASSIGNMENTS, ENDPOINT_SLICES, PODS, POLICIES, JsonObject, JsonValue, Resource
 from precision_operator.shell.installed import Shipped
+from tests.support.fake_kube import FakeKube
 
 ECHO = "precision.genesis.ai/echo"
 NONCE = "precision.genesis.ai/echo-nonce"

@@ -16,7 +16,6 @@ from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
 from precision_operator.errors import Forbidden, NotFound
-from precision_operator.kube.fake import Key
 from precision_operator.kube.port import INCIDENTS, JsonObject
 from precision_operator.report.codec import camel
 from precision_operator.report.document import from_body, name_of, to_body
@@ -38,6 +37,7 @@ from precision_operator.settings import IncidentSettings
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import TRIES
 from precision_operator.shell.reporter import GONE_FAILURES
+from tests.support.fake_kube import Key
 from tests.support.reported import promoted, rolled_back
 from tests.support.rollbacks import QUICK
 

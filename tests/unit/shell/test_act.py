@@ -19,7 +19,6 @@ from precision_operator.core.actions import Action, DeletePod, Notify, RequestPo
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, KubeError, PreconditionFailed, TooManyRequests, Unavailable
 from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.fake import Key
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.shell.act import OVERDUE_SECONDS, REFUSED_LIMIT, Acted, Actor
@@ -29,6 +28,7 @@ from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
 from precision_operator.shell.fence import Fence
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import Inventory, PolicyKey
+from tests.support.fake_kube import Key
 from tests.support.server import SHIPPED, Server, install_all
 from tests.support.views import pod, workload
 from tests.unit.runtime.manual_clock import ManualClock, finished

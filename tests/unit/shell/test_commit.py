@@ -15,10 +15,10 @@ from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.errors import Conflict
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, Resource
 from precision_operator.shell.commit import commit, difference, remove, write_summary
 from precision_operator.shell.inventory import PolicyKey
+from tests.support.fake_kube import FakeKube
 from tests.support.views import key, keys
 
 KEY = PolicyKey("ns", "fleet")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from precision_operator.errors import Forbidden
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import JsonObject, Resource
 from precision_operator.shell.installed import (
     FRESH_SECONDS,
@@ -20,6 +19,7 @@ from precision_operator.shell.installed import (
     difference,
     shipped,
 )
+from tests.support.fake_kube import FakeKube
 from tests.support.server import INSTALLED, SHIPPED, install, install_all
 from tests.unit.runtime.manual_clock import ManualClock
 

@@ -10,7 +10,6 @@ from precision_operator.api.mitigation import Rung
 from precision_operator.api.state import Phase
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.fake import FakeKube, Key
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.report.document import from_body
 from precision_operator.report.incident import IncidentPhase, Pass, Report, open_report
@@ -20,6 +19,7 @@ from precision_operator.settings import IncidentSettings
 from precision_operator.shell.investigator import REASON, Investigator
 from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import Sample
+from tests.support.fake_kube import FakeKube, Key
 from tests.support.fleets import promoted
 from tests.support.mitigations import MILD, QUICK, SLOW
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from precision_operator.errors import Forbidden
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import NODES, JsonObject, Resource
 from precision_operator.shell.nodes import FRESH_SECONDS, LabelledNodes
+from tests.support.fake_kube import FakeKube
 from tests.unit.runtime.manual_clock import ManualClock
 
 LABEL = "fp16=disabled"

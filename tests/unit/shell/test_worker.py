@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
-from precision_operator.kube.fake import FakeKube
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import WorkQueue
@@ -16,6 +15,7 @@ from precision_operator.settings import LeaseSettings
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.worker import Worker
+from tests.support.fake_kube import FakeKube
 from tests.unit.runtime.manual_clock import ManualClock, settle
 
 KEY = PolicyKey("ns", "fleet")

@@ -15,11 +15,11 @@ from precision_operator.contract import ADMITTED, ENABLE, MODE, REQUEST
 from precision_operator.core.actions import RequestPod, Tuning
 from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.errors import PreconditionFailed
-from precision_operator.kube.fake import FakeKube
 from precision_operator.kube.port import PODS, Operation
 from precision_operator.workloads.reading import REQUEST_CHARACTERS, read_pod
 from precision_operator.workloads.requests import request_pod
 from tests.support import objects as b
+from tests.support.fake_kube import FakeKube
 
 OWN = "/metadata/annotations/precision.genesis.ai~1"
 WORKLOAD = WorkloadView("default", "apps/Deployment/train", "d-1")
