@@ -144,6 +144,20 @@ def forked(
 ) -> Iterator[tuple[_Key, _Answer | None]]:
     """What each comes to in a process of its own, as they come; None where it was ended from outside."""
     running: dict[int, tuple[int, _Key, BinaryIO]] = {}
+    try:
+        yield from _answers(lives, running, processes)
+    finally:
+        for child, _, stream in running.values():  # nobody waits for these any more
+            stream.close()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _answers(
+    lives: Iterator[tuple[_Key, Callable[[], _Answer]]],
+    running: dict[int, tuple[int, _Key, BinaryIO]],
+    processes: int,
+) -> Iterator[tuple[_Key, _Answer | None]]:
     while True:
         for key, life in islice(lives, processes - len(running)):
             read, write = os.pipe()
