@@ -93,8 +93,9 @@ class Scene:
         await self.wait_phase("Healthy")
 
     async def set_interval(self, seconds: float) -> None:
-        """Have the policy's metrics read this often."""
-        await self.api.merge(self.policy_path, {"spec": {"evaluation": {"interval": f"{seconds:g}s"}}})
+        """Have the policy's metrics read this often, over a window of four times that."""
+        evaluation = {"interval": f"{seconds:g}s", "window": f"{4 * seconds:g}s"}
+        await self.api.merge(self.policy_path, {"spec": {"evaluation": evaluation}})
 
     async def size(self) -> int:
         """How many workloads the policy has."""

@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
-from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, deleted_policy, parse_policy
@@ -37,10 +36,8 @@ _LATE = "DeadlineExceeded"
 """The same, which the Progressing condition says."""
 
 
-_COUNTS = ("moved", "breached", "unknown", "unacknowledged")
-
-COUNTS_SECONDS = 10.0
-"""How often a status is written in a rollback of which only the counts have changed."""
+PROGRESS_SECONDS = 10.0
+"""How often the status of a rollback is written of which only how far it has come has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ class Reconciler:
         self._reporter = reporter
         self._investigator = investigator
         self._shown: dict[PolicyKey, float] = {}
-        """Until when counts alone are not shown again, by the monotonic clock."""
+        """Until when mere progress is not shown again, by the monotonic clock."""
         self._gatherer = gatherer
         self._actor = actor
         self._enforcement = enforcement
@@ -163,16 +160,12 @@ class Reconciler:
         return []
 
     def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
-        """In a rollback, counts alone are written once in a while: its writes are needed for pods."""
-        shown = parse_summary(body.get("status"))
+        """In a rollback, how far it has come is written once in a while: its writes are needed for pods."""
         now = self._clock.monotonic()
-        counted = {name: getattr(shown, name) for name in _COUNTS}
-        # Messages count too: they name those that are waited for.
-        quiet = replace(summary, **counted, conditions=_without_messages(summary))
-        if quiet == replace(shown, conditions=_without_messages(shown)) and now < self._shown.get(key, 0.0):
+        if _gist(summary) == _gist(parse_summary(body.get("status"))) and now < self._shown.get(key, 0.0):
             return False
         self._shown = {known: until for known, until in self._shown.items() if until > now}
-        self._shown[key] = now + COUNTS_SECONDS
+        self._shown[key] = now + PROGRESS_SECONDS
         return True
 
     def _report(self, policy: Policy, before: State, after: State) -> None:
@@ -259,8 +252,12 @@ def _late(state: State) -> bool:
     return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
 
 
-def _without_messages(summary: Summary) -> tuple[Condition, ...]:
-    return tuple(replace(condition, message="") for condition in summary.conditions)
+def _gist(summary: Summary) -> tuple[object, ...]:
+    """What of a summary is shown at once: not how many have acknowledged, nor for whom it waits."""
+    incident = summary.incident
+    urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
+    conditions = tuple((c.type, c.status) for c in summary.conditions)
+    return summary.phase, summary.reason, summary.transition_id, summary.generation, urgency, conditions
 
 
 def _counts(summary: Summary) -> dict[str, int]:
