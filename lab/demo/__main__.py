@@ -99,8 +99,8 @@ def _clean(stage: Stage) -> None:
     for namespace in (NAMESPACE, SYSTEM):
         stage.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=120s", timeout=150)
     if stage.audit_log is not None:  # our own cluster: tests may have applied these without Helm
-        for folder in ("manifests/admission", "crds"):
-            stage.kubectl("delete", "-f", paths.ROOT / folder, "--ignore-not-found")
+        for path in ("manifests/admission", "crds", "manifests/base/operator.yaml"):
+            stage.kubectl("delete", "-f", paths.ROOT / path, "--ignore-not-found")
     advertise(stage.kubectl, ACCELERATOR, None)
     stage.kubectl("delete", "pv", "trainer-literal", "--ignore-not-found", "--timeout=60s")
 

@@ -110,10 +110,22 @@ def assess(
             criterion,
             [
                 _pod_reading(criterion, pod, spec, evaluation, failing=criterion.signal in failing)
-                for pod in live_pods(workload)
+                for pod in _judged(workload, evaluation, failing=criterion.signal in failing)
             ],
         )
     return Verdict(workload, readings)
+
+
+def _judged(workload: WorkloadView, evaluation: Evaluation, *, failing: bool) -> tuple[PodView, ...]:
+    """The pods that must show good values: those in which something trains.
+
+    A pod that finds no node would hold a rollout for as long as it waits. But where none runs, or where a breach stands
+    (its pod may be the one that is being replaced), silence is Unknown.
+    """
+    live = live_pods(workload)
+    if failing:
+        return live
+    return tuple(pod for pod in live if not pod.pending or pod.crashing or pod.name in evaluation.pods) or live
 
 
 def update_failing(

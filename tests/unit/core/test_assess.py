@@ -129,6 +129,19 @@ def test_pods_on_their_way_out_are_not_asked_and_without_pods_nothing_is_known()
     assert readings(evaluation(p=FINE), view=replace(VIEW, pods=())).readings[Signal.OVERFLOW] == Unknown("NoPods")
 
 
+def test_a_pod_that_has_not_started_owes_no_evidence_beside_one_that_runs() -> None:
+    waiting = PodView("q", "uid-q", pending=True)
+    beside, alone = replace(VIEW, pods=(POD, waiting)), replace(VIEW, pods=(waiting,))
+    assert isinstance(readings(evaluation(p=FINE), view=beside).readings[Signal.OVERFLOW], Ok)
+    assert readings(evaluation(), view=alone).readings[Signal.OVERFLOW] == Unknown("NoSamples")
+
+
+def test_a_breach_does_not_end_because_its_pod_is_being_replaced() -> None:
+    view = replace(VIEW, pods=(POD, PodView("q", "uid-q", pending=True)))
+    said = assess(view, SPEC, evaluation(p=FINE), mode=Mode.FP16, failing=frozenset({Signal.OVERFLOW}))
+    assert said.readings[Signal.OVERFLOW] == Unknown("NoSamples")
+
+
 def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
     """Prometheus shows a pod for minutes after it has gone, with the breach that it ended in."""
     gone = valued(0.9)
