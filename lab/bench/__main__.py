@@ -27,6 +27,7 @@ from lab.bench.rollbacks import (
     BARE,
     FLEET,
     Bare,
+    Rollback,
     kill_leader,
     known,
     kubelets,
@@ -61,6 +62,26 @@ async def scene(plane: ControlPlane, api: Api, namespace: str) -> AsyncIterator[
             yield Scene(api, namespace, trainers, prometheus)
 
 
+async def _promote(stage: Scene, operators: Operators, *, pods: int) -> None:
+    with step("promote them all"):
+        await known(stage, pods=pods)
+        await operators.start()
+        await stage.api.create(stage.policies_path, [policy()])
+        await stage.wait_phase("Healthy", seconds=300)
+
+
+async def _rollbacks(
+    stage: Scene, operators: Operators, audit: Audit, bare: Bare | None, *, pods: int, rounds: int
+) -> list[Rollback]:
+    measured = []
+    for number in range(rounds):
+        with step(f"rollback {number + 1} of {rounds}"):
+            measured.append(await roll_back(stage, operators, audit, bare, pods=pods, phase=number / rounds))
+            say(str(measured[-1]))
+            await stage.retry()
+    return measured
+
+
 async def rollbacks(
     plane: ControlPlane, api: Api, *, n: int, rounds: int, kills: int, steady_seconds: float = STEADY_SECONDS
 ) -> Json:
@@ -73,17 +94,8 @@ async def rollbacks(
     async with scene(plane, api, FLEET) as stage:
         operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[FLEET])
         try:
-            with step("promote them all"):
-                await known(stage, pods=n)
-                await operators.start()
-                await api.create(stage.policies_path, [policy()])
-                await stage.wait_phase("Healthy", seconds=300)
-            measured = []
-            for number in range(rounds):
-                with step(f"rollback {number + 1} of {rounds}"):
-                    measured.append(await roll_back(stage, operators, audit, bare, pods=n, phase=number / rounds))
-                    say(str(measured[-1]))
-                    await stage.retry()
+            await _promote(stage, operators, pods=n)
+            measured = await _rollbacks(stage, operators, audit, bare, pods=n, rounds=rounds)
             takeovers = []
             for number in range(kills):
                 with step(f"leader killed {number + 1} of {kills}"):
@@ -109,19 +121,8 @@ async def with_pods(plane: ControlPlane, api: Api, *, n: int, replicas: int, rou
     async with scene(plane, api, PODS) as stage:
         operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[PODS])
         try:
-            with step("promote them all"):
-                await known(stage, pods=n * replicas)
-                await operators.start()
-                await api.create(stage.policies_path, [policy()])
-                await stage.wait_phase("Healthy", seconds=300)
-            measured = []
-            for number in range(rounds):
-                with step(f"rollback {number + 1} of {rounds}"):
-                    measured.append(
-                        await roll_back(stage, operators, audit, None, pods=n * replicas, phase=number / rounds)
-                    )
-                    say(str(measured[-1]))
-                    await stage.retry()
+            await _promote(stage, operators, pods=n * replicas)
+            measured = await _rollbacks(stage, operators, audit, None, pods=n * replicas, rounds=rounds)
         finally:
             operators.stop()
             await api.delete(f"/apis/apps/v1/namespaces/{PODS}/deployments")

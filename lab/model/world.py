@@ -232,14 +232,7 @@ class World(Cluster):
 
     def delete_policy(self) -> None:
         """What is known of the policy from now on is what its assignment kept."""
-        state, old = self.state, self.policy
-        self.policy = deleted_policy(
-            old.namespace,
-            old.name,
-            uid=state.policy_uid,
-            generation=state.observed_generation,
-            settings=state.settings,
-        )
+        self.policy = deleted_policy(self.policy.namespace, self.policy.name, self.state)
 
     def recreate_policy(self, policy: Policy) -> None:
         """A policy of that name is created: its status is empty, the assignment is what it was."""

@@ -16,6 +16,7 @@ from lab.waiting import wait_for
 from tests.support.cluster_fleet import deployment
 from tests.support.cluster_scene import HOT, PATIENCE_SECONDS, Scene, staged
 from tests.support.shadow_trainers import ShadowTrainers
+from tests.support.users import Client, person, unlimited_operator
 
 _HERE = Path(__file__).parent
 
@@ -51,6 +52,20 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl.wait_for_namespace(name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """The operator's account, with every right that RBAC can give: what is refused, a policy refuses."""
+    with unlimited_operator(control_plane, tmp_path_factory.mktemp("operator")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A person with every right."""
+    with person(control_plane, tmp_path_factory.mktemp("admin"), "root", groups=("system:masters",)) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -21,25 +21,11 @@ from tests.support.users import (
     policy,
     rule,
     said,
-    unlimited_operator,
 )
 
 ONLY_THE_OPERATOR = "only the operator writes precisionassignments"
 STILL_NEEDED = "the PrecisionPolicy of this assignment still lives, or its rollback is not finished"
 ASSIGNMENTS = rule("precision.genesis.ai", ["precisionassignments", "precisionpolicies"], ["*"])
-
-
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with unlimited_operator(control_plane, tmp_path_factory.mktemp("operator")) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    directory = tmp_path_factory.mktemp("admin")
-    with person(control_plane, directory, "root", groups=("system:masters",)) as client:
-        yield client
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from precision_operator.api.wire import mapping
 from precision_operator.app import App
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.port import ASSIGNMENTS, JsonObject, Operation, Resource
+from precision_operator.kube.port import ASSIGNMENTS, UNCONDITIONAL, Deletion, JsonObject, Operation, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import LeaseSettings, PrometheusEndpoint, Settings
 from tests.support.cluster_fleet import Json, deployment, policy
@@ -60,23 +60,11 @@ class MortalClient(KubeClient):
         if dies:
             raise Died
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        dry_run: bool = False,
-        grace: int = -1,
-    ) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """See KubeClient."""
-        dies = not dry_run and self._dies()
+        dies = not deletion.dry_run and self._dies()
         if not dies or self.after_the_write:
-            await super().delete(
-                resource, namespace, name, uid=uid, resource_version=resource_version, dry_run=dry_run, grace=grace
-            )
+            await super().delete(resource, namespace, name, deletion)
         if dies:
             raise Died
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lab.cluster import ControlPlane, Kubectl
+from lab.cluster import Kubectl
 from lab.waiting import wait_for
 from tests.support.users import (
     PREFIX,
@@ -18,28 +18,14 @@ from tests.support.users import (
     Json,
     assignment,
     custom,
-    person,
     pods,
     policy,
     said,
-    unlimited_operator,
 )
 
 ECHO = Path(__file__).parents[2] / "manifests" / "admission" / "echo.yaml"
 FENCED = "the operator may"
 DRY = "?dryRun=All"
-
-
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with unlimited_operator(control_plane, tmp_path_factory.mktemp("operator")) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with person(control_plane, tmp_path_factory.mktemp("admin"), "root", groups=("system:masters",)) as client:
-        yield client
 
 
 @pytest.fixture

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.cluster import ControlPlane, Kubectl
+from lab.cluster import Kubectl
 from tests.support.users import (
     PREFIX,
     Client,
     Json,
-    person,
     pods,
     said,
-    unlimited_operator,
 )
 
 FENCED = "the operator may"
@@ -25,18 +23,6 @@ DRY = "?dryRun=All"
 REQUEST, SWITCH, MODE = (
     f"/metadata/annotations/{PREFIX.replace('/', '~1')}{n}" for n in ("request", "enable-fp16", "mode")
 )
-
-
-@pytest.fixture(scope="module")
-def operator(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with unlimited_operator(control_plane, tmp_path_factory.mktemp("operator")) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with person(control_plane, tmp_path_factory.mktemp("admin"), "root", groups=("system:masters",)) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,17 @@ from precision_operator.errors import (
 from precision_operator.kube.access import Access, credentials
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder, PolicyRef
-from precision_operator.kube.port import DEPLOYMENTS, EVENTS, LEASES, PODS, JsonObject, JsonValue, KubeApi, Operation
+from precision_operator.kube.port import (
+    DEPLOYMENTS,
+    EVENTS,
+    LEASES,
+    PODS,
+    Deletion,
+    JsonObject,
+    JsonValue,
+    KubeApi,
+    Operation,
+)
 from tests.support.fake_kube import FakeKube
 
 A = "precision.genesis.ai~1generation"
@@ -198,17 +208,17 @@ async def test_a_deletion_takes_only_the_object_that_is_meant(api: KubeApi, spac
     first: Any = await api.create(LEASES, space, _lease())
     uid = first["metadata"]["uid"]
     with pytest.raises(Conflict):
-        await api.delete(LEASES, space, "l", uid=str(uuid.uuid4()))
-    await api.delete(LEASES, space, "l", uid=uid, dry_run=True)
+        await api.delete(LEASES, space, "l", Deletion(uid=str(uuid.uuid4())))
+    await api.delete(LEASES, space, "l", Deletion(uid=uid, dry_run=True))
     assert await api.get(LEASES, space, "l") == first
-    await api.delete(LEASES, space, "l", uid=uid)
-    for call in (api.get(LEASES, space, "l"), api.delete(LEASES, space, "l", uid=uid)):
+    await api.delete(LEASES, space, "l", Deletion(uid=uid))
+    for call in (api.get(LEASES, space, "l"), api.delete(LEASES, space, "l", Deletion(uid=uid))):
         with pytest.raises(NotFound):
             await call
     second: Any = await api.create(LEASES, space, _lease())
     assert second["metadata"]["uid"] != uid
     with pytest.raises(Conflict):
-        await api.delete(LEASES, space, "l", uid=uid)
+        await api.delete(LEASES, space, "l", Deletion(uid=uid))
     assert await api.get(LEASES, space, "l") == second
     await api.delete(LEASES, space, "l")
 
@@ -218,9 +228,9 @@ async def test_a_deletion_can_ask_for_the_version_that_was_read(api: KubeApi, sp
     version = first["metadata"]["resourceVersion"]
     await api.merge_patch(LEASES, space, "l", {"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(Conflict):
-        await api.delete(LEASES, space, "l", resource_version=version)
+        await api.delete(LEASES, space, "l", Deletion(resource_version=version))
     second: Any = await api.get(LEASES, space, "l")
-    await api.delete(LEASES, space, "l", resource_version=second["metadata"]["resourceVersion"])
+    await api.delete(LEASES, space, "l", Deletion(resource_version=second["metadata"]["resourceVersion"]))
 
 
 async def test_a_dry_run_answers_what_a_patch_would_make_and_writes_nothing(api: KubeApi, space: str) -> None:
@@ -287,7 +297,7 @@ async def test_a_grace_is_handed_on(real: KubeClient, namespace: str) -> None:
     spec: JsonObject = {"nodeName": "nowhere", "containers": [{"name": "c", "image": "none"}]}
     pod: JsonObject = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
     await real.create(PODS, namespace, pod)
-    await real.delete(PODS, namespace, "p", grace=7)
+    await real.delete(PODS, namespace, "p", Deletion(grace_seconds=7))
     found: Any = await real.get(PODS, namespace, "p")
     assert found["metadata"]["deletionGracePeriodSeconds"] == 7
 

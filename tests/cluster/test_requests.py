@@ -18,7 +18,7 @@ from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.port import PODS, JsonObject
+from precision_operator.kube.port import PODS, Deletion, JsonObject
 from precision_operator.workloads.reading import read_pod
 from precision_operator.workloads.requests import request_pod
 
@@ -106,7 +106,7 @@ async def test_the_operator_takes_away_only_the_pod_that_it_names_by_uid(
     with pytest.raises(Forbidden, match="only with its uid"):
         await operator.delete(PODS, namespace, "p")
     with pytest.raises(Conflict):
-        await operator.delete(PODS, namespace, "p", uid="another")
+        await operator.delete(PODS, namespace, "p", Deletion(uid="another"))
     assert (await look(operator, namespace))[0].uid == pod.uid
-    await operator.delete(PODS, namespace, "p", uid=pod.uid)
+    await operator.delete(PODS, namespace, "p", Deletion(uid=pod.uid))
     assert await admin.list(PODS, namespace) == []

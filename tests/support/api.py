@@ -1,61 +1,26 @@
-"""The API server over one kept-alive connection: a pod is tried in milliseconds."""
+"""A namespace in which pods are tried over one kept-alive connection: in milliseconds each."""
 
 from __future__ import annotations
 
-import base64
-import json
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import requests
 
 from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
 from tests.support.bodies import Json
+from tests.support.users import Client
 
 AS_OPERATOR = {"Impersonate-User": OPERATOR, "Impersonate-Group": "system:masters"}
 """The operator's name with an administrator's rights."""
 
 
-class Api:
-    """A client with the credentials of a kubeconfig."""
+class Api(Client):
+    """An administrator, who writes assignments in the operator's name: an admission policy lets nobody else."""
 
-    def __init__(self, kubeconfig: Path, directory: Path) -> None:
-        config = json.loads(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self.server = cluster["server"]
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._session.verify = self._file(directory / "ca.crt", cluster["certificate-authority-data"])
-        self._session.cert = (
-            self._file(directory / "user.crt", user["client-certificate-data"]),
-            self._file(directory / "user.key", user["client-key-data"]),
-        )
-
-    @staticmethod
-    def _file(path: Path, encoded: str) -> str:
-        path.touch(mode=0o600)
-        path.write_bytes(base64.b64decode(encoded))
-        return str(path)
-
-    def __call__(self, method: str, path: str, body: object = None, *, patch: str = "merge-patch") -> requests.Response:
-        kind = f"application/{patch}+json" if method == "PATCH" else "application/json"
-        # An admission policy lets nobody but the operator write assignments.
-        who = AS_OPERATOR if method != "GET" and "/precisionassignments" in path else {}
-        headers = {"Content-Type": kind, **who}
-        return self._session.request(method, self.server + path, data=json.dumps(body), headers=headers, timeout=30)
-
-    def made(self, method: str, path: str, body: object = None) -> Json:
-        """The object of an answer that must be a good one."""
-        answer = self(method, path, body)
-        assert answer.ok, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
-        made: Json = answer.json()
-        return made
-
-    def close(self) -> None:
-        """End the connection."""
-        self._session.close()
+    def _impersonated(self, method: str, path: str) -> dict[str, str]:
+        return AS_OPERATOR if method != "GET" and "/precisionassignments" in path else {}
 
 
 class Place:

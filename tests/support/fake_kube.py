@@ -8,7 +8,16 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.errors import Conflict, KubeError, NotFound, PreconditionFailed
-from precision_operator.kube.port import PODS, SELF_SUBJECT_REVIEWS, JsonObject, JsonValue, Operation, Resource
+from precision_operator.kube.port import (
+    PODS,
+    SELF_SUBJECT_REVIEWS,
+    UNCONDITIONAL,
+    Deletion,
+    JsonObject,
+    JsonValue,
+    Operation,
+    Resource,
+)
 
 Key = tuple[str, str, str]
 
@@ -104,29 +113,22 @@ class FakeKube:
             apply_operation(patched, operation)
         self.put(resource, patched)
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        dry_run: bool = False,
-        grace: int = -1,
-    ) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """See the port; the grace passes at once."""
         key = (resource.plural, namespace, name)
-        if not dry_run:
+        if not deletion.dry_run:
             self._write("delete", key)
         found = _object(self._find(key)["metadata"])
-        for what, wanted, there in (("UID", uid, "uid"), ("ResourceVersion", resource_version, "resourceVersion")):
+        for what, wanted, there in (
+            ("UID", deletion.uid, "uid"),
+            ("ResourceVersion", deletion.resource_version, "resourceVersion"),
+        ):
             if wanted and found[there] != wanted:
                 raise Conflict(
                     f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found[there]})",
                     status=409,
                 )
-        if not dry_run:
+        if not deletion.dry_run:
             del self.objects[key]
 
     async def dry_run(

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from precision_operator.errors import Forbidden, KubeError
-from precision_operator.kube.port import ASSIGNMENTS, ENDPOINT_SLICES, PODS, POLICIES, JsonObject, JsonValue, Resource
+from precision_operator.kube.port import (
+    ASSIGNMENTS,
+    ENDPOINT_SLICES,
+    PODS,
+    POLICIES,
+    UNCONDITIONAL,
+    Deletion,
+    JsonObject,
+    JsonValue,
+    Resource,
+)
 from precision_operator.shell.installed import Shipped
 from tests.support.fake_kube import FakeKube
 
@@ -32,12 +42,10 @@ class Server(FakeKube):
         """By API server: what it answers to a question instead. By ``list``: to a list of pods."""
         self.asked: list[str] = []
         """The API servers that were asked, in order."""
-        self.grace: list[int] = []
+        self.grace: list[int | None] = []
         """Of each dry run of a deletion."""
-        self.graces: dict[str, int] = {}
+        self.graces: dict[str, int | None] = {}
         """Of each deletion, by name."""
-        self.graces: dict[str, int] = {}
-        """By pod: of its deletion."""
         if servers:
             endpoints: list[JsonValue] = [
                 {"addresses": [address], "conditions": {"ready": True}} for address in servers
@@ -52,27 +60,13 @@ class Server(FakeKube):
             raise self.failing["list"]
         return found
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        dry_run: bool = False,
-        grace: int = -1,
-    ) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """See the port."""
-        await super().delete(
-            resource, namespace, name, uid=uid, resource_version=resource_version, dry_run=dry_run, grace=grace
-        )
-        if not dry_run:
-            self.graces[name] = grace
-        else:
-            self.grace.append(grace)
+        await super().delete(resource, namespace, name, deletion)
+        self.graces[name] = deletion.grace_seconds
+        if deletion.dry_run:
+            self.grace.append(deletion.grace_seconds)
             self._fence()
-        self.graces[name] = grace
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""

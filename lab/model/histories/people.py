@@ -122,21 +122,22 @@ def new_workloads() -> Line:
     return line
 
 
-def reapplied() -> Line:
-    """Somebody applies the templates again, in a promoted fleet and in one that is held"""
-    line = guarded(hot=2)
+def _replace_all_pods(line: Line) -> None:
     line.happens("all pods are replaced")
     for name in line.world.workloads:
         line.world.replace_pods(name)
     line.passes(3)
+
+
+def reapplied() -> Line:
+    """Somebody applies the templates again, in a promoted fleet and in one that is held"""
+    line = guarded(hot=2)
+    _replace_all_pods(line)
     line.happens("the fleet overflows")
     line.world.all_are(OVERFLOWS)
     line.until(in_phase(Phase.HELD))
     line.passes(2)
-    line.happens("all pods are replaced")
-    for name in line.world.workloads:
-        line.world.replace_pods(name)
-    line.passes(3)
+    _replace_all_pods(line)
     return line
 
 
@@ -150,10 +151,7 @@ def deleted() -> Line:
     line.happens("the policy is deleted")
     line.world.delete_policy()
     line.passes(20)
-    line.happens("all pods are replaced")
-    for name in line.world.workloads:
-        line.world.replace_pods(name)
-    line.passes(3)
+    _replace_all_pods(line)
     return line
 
 

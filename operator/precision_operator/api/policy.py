@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from precision_operator.api.spec import PolicySpec, parse_spec
+from precision_operator.api.state import State
 from precision_operator.api.wire import integer, mapping, text
 
 _FINISHING = (
@@ -54,8 +55,9 @@ def parse_policy(body: Mapping[str, object]) -> Policy:
     )
 
 
-def deleted_policy(namespace: str, name: str, *, uid: str, generation: int, settings: str) -> Policy:
+def deleted_policy(namespace: str, name: str, state: State) -> Policy:
     """What is known of a policy that is gone, from what its assignment kept."""
-    kept = json.loads(settings) if settings else {}
-    policy = Policy(namespace, name, uid, generation, "", parse_spec(kept), settings=settings)
+    kept = json.loads(state.settings) if state.settings else {}
+    spec = parse_spec(kept)
+    policy = Policy(namespace, name, state.policy_uid, state.observed_generation, "", spec, settings=state.settings)
     return replace(policy, deleted=True)

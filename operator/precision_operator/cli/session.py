@@ -14,6 +14,7 @@ from precision_operator.api.policy import Policy, deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
+from precision_operator.core.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 
@@ -107,29 +108,7 @@ def _target(body: JsonObject | None, record: JsonObject | None) -> Target:
         return Target(parse_policy(body), parse_summary(body.get("status")), state, body)
     left = record or {}
     namespace, name = _key(left)
-    generation = state.observed_generation
-    policy = deleted_policy(namespace, name, uid=state.policy_uid, generation=generation, settings=state.settings)
-    return Target(policy, _summary_of(state), state, left)
-
-
-def _summary_of(state: State) -> Summary:
-    """What is known without a policy that could show it."""
-    return Summary(
-        observed_generation=state.observed_generation,
-        phase=state.phase,
-        reason=state.reason,
-        message=state.message,
-        precision=state.precision,
-        fallback=state.fallback,
-        generation=state.generation,
-        transition_id=state.transition_id,
-        step_index=state.step_index,
-        phase_since=state.phase_since,
-        held=len(state.held),
-        attempts=state.attempts,
-        incident=state.incident,
-        conditions=state.conditions,
-    )
+    return Target(deleted_policy(namespace, name, state), recorded(state), state, left)
 
 
 def _choice(found: Sequence[Target]) -> str:

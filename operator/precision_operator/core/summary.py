@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.conditions import conditions
@@ -18,6 +18,26 @@ _WAITING_IS_SHOWN = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
 _ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
 
+def recorded(state: State) -> Summary:
+    """What the state alone tells, without a fleet to look at."""
+    return Summary(
+        observed_generation=state.observed_generation,
+        phase=state.phase,
+        reason=state.reason,
+        message=state.message,
+        precision=state.precision,
+        fallback=state.fallback,
+        generation=state.generation,
+        transition_id=state.transition_id,
+        step_index=state.step_index,
+        phase_since=state.phase_since,
+        held=len(state.held),
+        attempts=state.attempts,
+        incident=state.incident,
+        conditions=state.conditions,
+    )
+
+
 def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
     """The summary of what was decided. ``facts`` holds the state before, ``outcome`` the one after."""
     state, waiting = outcome.state, outcome.waiting
@@ -31,27 +51,17 @@ def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
     elif waiting is not None and state.phase in _WAITING_IS_SHOWN:
         reason, message = waiting.reason, waiting.message
     moved, unacknowledged = _moved(facts, outcome)
-    return Summary(
-        observed_generation=state.observed_generation,
-        phase=state.phase,
+    return replace(
+        recorded(state),
         reason=reason,
         message=bounded(message),
-        precision=state.precision,
-        fallback=state.fallback,
-        generation=state.generation,
-        transition_id=state.transition_id,
-        step_index=state.step_index,
         step=f"{index + 1}/{len(stages)} {stages[index].weight}%" if moving else "",
         weight=stages[index].weight if moving else 0,
-        phase_since=state.phase_since,
         total=len(facts.workloads),
         moved=moved,
         breached=len({f.key for f in facts.failing} | state.held_keys),
         unknown=len(facts.unknown),
-        held=len(state.held),
         unacknowledged=unacknowledged,
-        attempts=state.attempts,
-        incident=state.incident,
         conditions=conditions(facts, state, waiting, stuck=plan.stuck),
         assignment=facts.policy.name,
     )

@@ -15,7 +15,17 @@ from precision_operator import __version__
 from precision_operator.errors import KubeError, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
-from precision_operator.kube.port import LOG_BYTES, LOG_LINES, PODS, JsonObject, JsonValue, Operation, Resource
+from precision_operator.kube.port import (
+    LOG_BYTES,
+    LOG_LINES,
+    PODS,
+    UNCONDITIONAL,
+    Deletion,
+    JsonObject,
+    JsonValue,
+    Operation,
+    Resource,
+)
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -119,27 +129,17 @@ class KubeClient:
         path = _path(resource, namespace, name)
         await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=unread_object)
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        dry_run: bool = False,
-        grace: int = -1,
-    ) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """DELETE; raises NotFound where it is gone already, Conflict where it is not the object that is meant."""
         options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        preconditions: JsonObject = {"uid": uid, "resourceVersion": resource_version}
-        if uid or resource_version:
+        preconditions: JsonObject = {"uid": deletion.uid, "resourceVersion": deletion.resource_version}
+        if any(preconditions.values()):
             options["preconditions"] = {name: value for name, value in preconditions.items() if value}
-        if grace >= 0:
-            options["gracePeriodSeconds"] = grace
-        if dry_run:
+        if deletion.grace_seconds is not None:
+            options["gracePeriodSeconds"] = deletion.grace_seconds
+        if deletion.dry_run:
             options["dryRun"] = ["All"]  # in a query alone it is ignored: the server reads the body's options then
-        verb, query = ("dry-run", "?dryRun=All") if dry_run else ("delete", "")
+        verb, query = ("dry-run", "?dryRun=All") if deletion.dry_run else ("delete", "")
         await self._call(
             verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=unread_object
         )

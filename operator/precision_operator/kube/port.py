@@ -59,6 +59,23 @@ class Operation:
         return body
 
 
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Which object is meant, and how it goes."""
+
+    uid: str = ""
+    """Another that has its name by now is not meant; empty: any."""
+    resource_version: str = ""
+    """Nor is the object once it has changed since it was read; empty: any."""
+    dry_run: bool = False
+    """The server judges, and deletes nothing."""
+    grace_seconds: int | None = None
+    """Until it is killed; None: what the object says itself."""
+
+
+UNCONDITIONAL = Deletion()
+
+
 class KubeApi(Protocol):
     """What the shell, the adapters, the elector and the event recorder need of Kubernetes."""
 
@@ -88,25 +105,8 @@ class KubeApi(Protocol):
         """JSON patch; where a ``test`` does not hold or a path is missing, PreconditionFailed, and nothing is written."""
         ...
 
-    async def delete(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        *,
-        uid: str = "",
-        resource_version: str = "",
-        dry_run: bool = False,
-        grace: int = -1,
-    ) -> None:
-        """Delete it; NotFound where it is gone already.
-
-        Args:
-            uid: of the object that is meant: Conflict where another has its name by now.
-            resource_version: of the object as it was read: Conflict where it changed since.
-            dry_run: the server judges, and deletes nothing.
-            grace: seconds until it is killed; below 0: what the object says itself.
-        """
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = Deletion()) -> None:
+        """Delete it; NotFound where it is gone already, Conflict where it is not the object that is meant."""
         ...
 
     async def dry_run(

@@ -23,7 +23,7 @@ from precision_operator.errors import (
     TooManyRequests,
 )
 from precision_operator.kube.events import EventRecorder, PolicyRef
-from precision_operator.kube.port import PODS, KubeApi
+from precision_operator.kube.port import PODS, Deletion, KubeApi
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.shell.enforcement import Enforcement
@@ -185,7 +185,8 @@ class Actor:
     async def _send(self, action: PodWrite) -> None:
         namespace, pod = action.workload.namespace, action.pod
         if isinstance(action, DeletePod):
-            await self._api.delete(PODS, namespace, pod.name, uid=pod.uid, grace=1 if pod.graceless else -1)
+            grace_seconds = 1 if pod.graceless else None
+            await self._api.delete(PODS, namespace, pod.name, Deletion(uid=pod.uid, grace_seconds=grace_seconds))
             return
         operations = request_pod(action)
         if operations:

@@ -8,7 +8,7 @@ from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, KubeApi
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Deletion, JsonObject, JsonValue, KubeApi
 from precision_operator.shell.inventory import PolicyKey
 
 _OURS = ("apiVersion", "kind", "metadata")
@@ -71,7 +71,7 @@ async def remove(api: KubeApi, key: PolicyKey, body: JsonObject) -> None:
     metadata = mapping(body.get("metadata"))
     uid, version = text(metadata.get("uid")), text(metadata.get("resourceVersion"))
     with suppress(NotFound):
-        await api.delete(ASSIGNMENTS, key.namespace, key.name, uid=uid, resource_version=version)
+        await api.delete(ASSIGNMENTS, key.namespace, key.name, Deletion(uid=uid, resource_version=version))
 
 
 async def write_summary(api: KubeApi, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:

@@ -6,7 +6,7 @@ from itertools import islice
 
 from precision_operator.contract import PREFIX
 from precision_operator.errors import Forbidden, KubeError, NotFound, Unfenced
-from precision_operator.kube.port import PODS, JsonObject, KubeApi
+from precision_operator.kube.port import PODS, Deletion, JsonObject, KubeApi
 from precision_operator.runtime.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,10 @@ class Fence:
         patch: JsonObject = {"metadata": {"labels": {f"{PREFIX}/fence-test": "true"}}}
         forbidden: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
             ("change a pod's labels", lambda: self._api.dry_run(PODS, namespace, pod, patch)),
-            ("kill a pod without grace", lambda: self._api.delete(PODS, namespace, pod, dry_run=True, grace=0)),
+            (
+                "kill a pod without grace",
+                lambda: self._api.delete(PODS, namespace, pod, Deletion(dry_run=True, grace_seconds=0)),
+            ),
         )
         for what, attempt in forbidden:
             try:

@@ -91,11 +91,7 @@ class Namespace:
 
     def drop_policy(self, uid: str) -> Names:
         """It went."""
-        names = frozenset(name for name, policy in self.policies.items() if policy.uid == uid)
-        for name in names:
-            del self.policies[name]
-        self._selectors_changed()
-        return names
+        return self._drop(self.policies, uid)
 
     def put_assignment(self, name: str, record: AssignmentRecord) -> Names:
         """It came or changed; what else stands in it, the operator itself has written."""
@@ -107,9 +103,12 @@ class Namespace:
 
     def drop_assignment(self, uid: str) -> Names:
         """It went."""
-        names = frozenset(name for name, assignment in self.assignments.items() if assignment.uid == uid)
+        return self._drop(self.assignments, uid)
+
+    def _drop(self, records: dict[str, PolicyRecord] | dict[str, AssignmentRecord], uid: str) -> Names:
+        names = frozenset(name for name, record in records.items() if record.uid == uid)
         for name in names:
-            del self.assignments[name]
+            del records[name]
         self._selectors_changed()
         return names
 

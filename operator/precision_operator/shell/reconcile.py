@@ -226,14 +226,7 @@ def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) 
         )
     state = parse_assignment(record) if record is not None else State()
     if body is None:
-        policy = deleted_policy(
-            key.namespace,
-            key.name,
-            uid=state.policy_uid,
-            generation=state.observed_generation,
-            settings=state.settings,
-        )
-        return policy, state
+        return deleted_policy(key.namespace, key.name, state), state
     policy = parse_policy(body)
     transition = lost_transition(mapping(body.get("status"))) if record is None else None
     return policy, state if transition is None else lost(policy, transition_id=transition)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_operator.api.policy import deleted_policy, parse_policy
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary, summary_to_wire
 from precision_operator.api.wire import duration_seconds, format_time, parse_time
 from tests.support.wires import incidents, json_values, moments, names
@@ -71,7 +71,7 @@ def test_an_assignment_was_lost_where_the_status_names_one_and_only_there() -> N
 def test_no_spec_crashes_the_reader(raw: dict[str, object]) -> None:
     policy = parse_policy({"metadata": {"name": "p"}, "spec": raw})
     assert policy.spec.stages
-    left = deleted_policy("ns", "p", uid="u", generation=3, settings=policy.settings)
+    left = deleted_policy("ns", "p", State(policy_uid="u", observed_generation=3, settings=policy.settings))
     assert left.spec.rollback == policy.spec.rollback
 
 
@@ -89,7 +89,7 @@ def test_what_finishes_a_rollback_outlives_its_policy() -> None:
         "strategy": {"steps": [{"setWeight": 100}]},
     }
     policy = parse_policy({"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 3}, "spec": spec})
-    left = deleted_policy("ns", "p", uid="u", generation=3, settings=policy.settings)
+    left = deleted_policy("ns", "p", State(policy_uid="u", observed_generation=3, settings=policy.settings))
     assert left.deleted
     kept = ("selector", "target", "fallback", "delivery", "hold_on_delete", "prometheus_ref", "evaluation", "rollback")
     assert {name: getattr(left.spec, name) for name in kept} == {name: getattr(policy.spec, name) for name in kept}

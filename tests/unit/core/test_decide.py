@@ -12,8 +12,8 @@ from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary
 from precision_operator.core.actions import DeleteAssignment, DeletePod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
-from precision_operator.core.model import RefusedWrite, Request
-from tests.support.fleets import NAN, answer, change, condition, fleet, promoted, respec
+from precision_operator.core.model import RefusedWrite
+from tests.support.fleets import NAN, answer, condition, fleet, promoted, respec
 from tests.support.views import keys
 
 INTERVAL = 15.0
@@ -178,15 +178,6 @@ def test_a_request_outranks_what_a_pod_carries() -> None:
         assert action.pod.request is not None
         assert action.generation > action.pod.request.generation
     assert decision.state.generation > 0
-
-
-def test_a_pod_that_a_later_generation_took_elsewhere_is_asked_under_one_that_outranks_it() -> None:
-    world = promoted()
-    (pod,) = world.workloads["hot-2"].pods
-    change(world, "hot-2", pods=(replace(pod, request=Request(50, Mode.FP32)),))
-    world.modes[pod.name] = (Mode.FP32, 50)
-    world.step()
-    assert (world.modes[pod.name], world.state.generation) == ((Mode.FP16, 51), 51)
 
 
 def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignment_and_events() -> None:

