@@ -30,7 +30,7 @@ test: setup ## check, then the tests of chart, trainer, control plane and full c
 test-all: setup ## test, and the tests that take long (faults, benchmarks)
 	@$(PYTHON) -m lab.suite test-all
 
-bench-operator: setup ## The operator at scale against its budgets (about 20 minutes); build/bench/operator.json
+bench-operator: setup ## The operator at scale against its budgets (20 minutes, estimated); build/bench/operator.json
 	@$(PYTHON) -m lab.bench
 
 bench-trainer: setup ## Measure the trainer: build/bench/trainer.json, about 6 minutes on 2 quiet cores; written part by part

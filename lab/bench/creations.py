@@ -8,7 +8,7 @@ import time
 from lab.bench.api import Api, Json
 from lab.bench.fleet import LABELS, deployment, pod_of
 from lab.cluster import ControlPlane
-from lab.cluster.manifests import OPERATOR, apply_product
+from lab.cluster.manifests import AS_OPERATOR, apply_product
 from lab.progress import step
 
 PODS = 400
@@ -35,8 +35,7 @@ async def measure(plane: ControlPlane, api: Api) -> Json:
         "modes": {f"apps/Deployment/other-{i}": "fp16" for i in range(1000)},
         "enforce": True,
     }
-    operator = ("--as", OPERATOR, "--as-group", "system:masters")
-    plane.kubectl("create", "-f", "-", *operator, input=json.dumps(document))
+    plane.kubectl("create", "-f", "-", *AS_OPERATOR, input=json.dumps(document))
     with step(f"{PODS} governed pods"):
         governed = await _rate(api, GOVERNED)
     with step(f"{PODS} pods in a namespace without an assignment"):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lab.bench.api import Json
 from lab.bench.fleet import policy
 from lab.cluster import Kubectl
-from lab.cluster.manifests import OPERATOR
+from lab.cluster.manifests import AS_OPERATOR
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy, parse_policy
@@ -106,11 +106,10 @@ def _store(kubectl: Kubectl, state: State) -> int:
         "metadata": {"name": "large", "namespace": NAMESPACE},
         **assignment_to_wire(state),
     }
-    operator = ("--as", OPERATOR, "--as-group", "system:masters")
     kubectl("create", "namespace", NAMESPACE)
     kubectl.wait_for_namespace(NAMESPACE)
-    kubectl("create", "-f", "-", *operator, input=json.dumps(document))
+    kubectl("create", "-f", "-", *AS_OPERATOR, input=json.dumps(document))
     path = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{NAMESPACE}/precisionassignments/large"
     stored = len(kubectl("get", "--raw", path).stdout.encode())
-    kubectl("delete", "precisionassignment", "large", "-n", NAMESPACE, *operator)
+    kubectl("delete", "precisionassignment", "large", "-n", NAMESPACE, *AS_OPERATOR)
     return stored

@@ -96,7 +96,3 @@ class Scene:
         """Have the policy's metrics read this often, over a window of four times that."""
         evaluation = {"interval": f"{seconds:g}s", "window": f"{4 * seconds:g}s"}
         await self.api.merge(self.policy_path, {"spec": {"evaluation": evaluation}})
-
-    async def size(self) -> int:
-        """How many workloads the policy has."""
-        return int((await self.status())["total"])

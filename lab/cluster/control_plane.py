@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -109,11 +108,6 @@ class ControlPlane:
         self.stop_controllers()
         self.stop_apiserver()
         self._etcd.stop()
-
-    def destroy(self) -> None:
-        """Stop, and delete the folder."""
-        self.stop()
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def stop_controllers(self) -> None:
         """Stop what makes and places pods, so that deleted ones stay deleted; the API goes on."""

@@ -20,7 +20,7 @@ OPERATOR = "system:serviceaccount:precision-system:precision-operator"
 """The account that the plain admission policies name."""
 
 _PREFIX = "precision.genesis.ai"
-_AS_OPERATOR = ("--as", OPERATOR, "--as-group", "system:masters")
+AS_OPERATOR = ("--as", OPERATOR, "--as-group", "system:masters")
 """The operator's name with an administrator's rights: RBAC allows everything, admission sees the operator."""
 
 _META = {"name": "admission-probe", "namespace": "default"}
@@ -102,14 +102,14 @@ def until_admitted(kubectl: Kubectl) -> None:
         wait_for(admitted, what="the product's admission", seconds=90, found=lambda: "; ".join(missing))
     finally:
         for kind in ("precisionpolicy", "precisionassignment"):
-            who = _AS_OPERATOR if kind == "precisionassignment" else ()
+            who = AS_OPERATOR if kind == "precisionassignment" else ()
             kubectl("delete", kind, _META["name"], "-n", _META["namespace"], "--ignore-not-found", *who)
 
 
 def _stored(kubectl: Kubectl) -> list[str]:
     """Store the probe's policy and assignment; what the API server says against it."""
     wrong: list[str] = []
-    for body, who in ((_POLICY, ()), (_ASSIGNMENT, _AS_OPERATOR)):
+    for body, who in ((_POLICY, ()), (_ASSIGNMENT, AS_OPERATOR)):
         if kubectl("get", body["kind"], _META["name"], "-n", _META["namespace"], check=False).returncode == 0:
             continue
         done = kubectl("create", "-f", "-", *who, input=json.dumps(body), check=False)
@@ -124,7 +124,7 @@ def _missing(kubectl: Kubectl) -> list[str]:
     patch = ("patch", "precisionpolicy", _META["name"], "-n", _META["namespace"], "--dry-run=server", "--type=merge")
     pod = kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", input=json.dumps(_POD), check=False)
     policy = kubectl(*patch, "-o", "json", "-p", json.dumps(asked), check=False)
-    fenced = kubectl(*patch, *_AS_OPERATOR, "-p", '{"spec":{"suspend":false}}', check=False)
+    fenced = kubectl(*patch, *AS_OPERATOR, "-p", '{"spec":{"suspend":false}}', check=False)
     wanted = {
         "new pods are not given their mode": f"{_PREFIX}/admitted" in _annotations(pod.stdout),
         "the echo does not answer": _annotations(policy.stdout).get(f"{_PREFIX}/echo")

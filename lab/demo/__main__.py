@@ -93,7 +93,7 @@ def _helm(kubectl: Kubectl) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def _clean(stage: Stage) -> None:
-    """Take away what an earlier run, or this one, installed; in the order in which nothing hangs."""
+    """Take away what an earlier run, or this one, installed."""
     stage.kubectl("delete", "precisionpolicies", "--all", "-n", NAMESPACE, "--ignore-not-found", check=False)
     stage.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--ignore-not-found", "--wait")
     for namespace in (NAMESPACE, SYSTEM):

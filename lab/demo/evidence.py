@@ -14,11 +14,9 @@ WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollectio
 class Write:
     """One write that the API server received from the operator."""
 
-    received_at: float
     completed_at: float
     verb: str
     resource: str
-    subresource: str
     namespace: str
     name: str
     code: int
@@ -47,11 +45,9 @@ def operator_writes(audit_log: Path, user: str) -> list[Write]:
             continue
         writes.append(
             Write(
-                received_at=_seconds(event["requestReceivedTimestamp"]),
                 completed_at=_seconds(event["stageTimestamp"]),
                 verb=event["verb"],
                 resource=reference.get("resource", ""),
-                subresource=reference.get("subresource", ""),
                 namespace=reference.get("namespace", ""),
                 name=reference.get("name", ""),
                 code=event.get("responseStatus", {}).get("code", 0),

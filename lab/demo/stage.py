@@ -166,16 +166,22 @@ class LogFollower:
 
 
 def advertise(kubectl: Kubectl, resource: str, count: int | None) -> None:
-    """Give one node an extended resource; None takes it away."""
-    node = kubectl.json("get", "nodes")["items"][0]
+    """Give one node an extended resource, an untainted one if there is any; None takes it away from all."""
+    nodes = kubectl.json("get", "nodes")["items"]
     path = f"/status/capacity/{resource.replace('/', '~1')}"
-    if count is None and resource not in node["status"]["capacity"]:
-        return
-    operation: Json = (
-        {"op": "remove", "path": path} if count is None else {"op": "add", "path": path, "value": str(count)}
-    )
-    name = node["metadata"]["name"]
-    kubectl("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps([operation]))
+    if count is None:
+        chosen = [node for node in nodes if resource in node["status"]["capacity"]]
+        operation: Json = {"op": "remove", "path": path}
+    else:
+        chosen = [min(nodes, key=_tainted)]
+        operation = {"op": "add", "path": path, "value": str(count)}
+    for node in chosen:
+        name = node["metadata"]["name"]
+        kubectl("patch", "node", name, "--subresource=status", "--type=json", "-p", json.dumps([operation]))
+
+
+def _tainted(node: Json) -> bool:
+    return any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints", []))
 
 
 def templates(stage: Stage) -> dict[str, str]:

@@ -62,7 +62,6 @@ class Facts:
     offsets_after: dict[str, float] = field(default_factory=dict)
     rollout_before: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     rollout_after: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    status_after: Json = field(default_factory=dict)
     finished_at: float = 0.0
     modes_after: dict[str, str] = field(default_factory=dict)
     operator_replicas: int = -1
@@ -168,7 +167,6 @@ class Story:
         """No template was touched, and no hot pod replaced."""
         self.facts.finished_at = time.time()
         self.facts.rollout_after = rollout_state(self._stage)
-        self.facts.status_after = self._stage.policy_status()
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
 
     def gate(self) -> None:

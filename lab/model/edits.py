@@ -38,7 +38,6 @@ class Edited(World):
             old.name,
             old.uid,
             old.generation + 1,
-            old.resource_version,
             new.spec,
             old.annotations,
             new.settings,

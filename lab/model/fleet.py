@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import factorial
 
-from lab.model.cluster import LABELS, Room
+from lab.model.cluster import LABELS
 from lab.model.world import World
 from precision_operator.api.mitigation import Result, Rung
 from precision_operator.api.modes import Mode
@@ -194,10 +194,6 @@ class Fleet(World):
         """Selected workloads that something of ours reaches."""
         chosen = self.selected()
         return {n for n, w in self.workloads.items() if n in chosen and w.pods and (w.hot or w.literal)}
-
-    def crowded(self, name: str) -> bool:
-        """Its pods are not where they should be for want of a node."""
-        return self.room.get(name, Room.FREE) is not Room.FREE
 
 
 @lru_cache

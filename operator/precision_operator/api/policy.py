@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from precision_operator.api.spec import PolicySpec, parse_spec
 from precision_operator.api.state import State
@@ -29,7 +29,6 @@ class Policy:
     name: str
     uid: str
     generation: int
-    resource_version: str
     spec: PolicySpec
     annotations: Mapping[str, str] = field(default_factory=dict)
     settings: str = ""
@@ -48,7 +47,6 @@ def parse_policy(body: Mapping[str, object]) -> Policy:
         name=text(meta.get("name")),
         uid=text(meta.get("uid")),
         generation=integer(meta.get("generation"), 0),
-        resource_version=text(meta.get("resourceVersion")),
         spec=parse_spec(spec),
         annotations={k: v for k, v in mapping(meta.get("annotations")).items() if isinstance(v, str)},
         settings=json.dumps(kept, sort_keys=True, separators=(",", ":")),
@@ -59,5 +57,6 @@ def deleted_policy(namespace: str, name: str, state: State) -> Policy:
     """What is known of a policy that is gone, from what its assignment kept."""
     kept = json.loads(state.settings) if state.settings else {}
     spec = parse_spec(kept)
-    policy = Policy(namespace, name, state.policy_uid, state.observed_generation, "", spec, settings=state.settings)
-    return replace(policy, deleted=True)
+    return Policy(
+        namespace, name, state.policy_uid, state.observed_generation, spec, settings=state.settings, deleted=True
+    )

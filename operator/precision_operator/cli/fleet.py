@@ -149,7 +149,7 @@ def _cohort(target: Target, key: str) -> str:
 def _older_policy(target: Target, inventory: Inventory, view: WorkloadView) -> str | None:
     """The policy that a workload of two belongs to, where it is not this one; the operator's own rule."""
     here = PolicyKey(target.policy.namespace, target.policy.name)
-    owner = min(inventory.rivals(here.namespace, view.uid) | {here}, key=inventory.age)
+    owner = inventory.owner(here, view.uid)
     return None if owner == here else owner.name
 
 

@@ -164,7 +164,7 @@ REASONS: Mapping[str, Guidance] = {
     ),
     "AdmissionBehind": Guidance("an API server does not know the newest assignment yet; it is asked again"),
     "Unfenced": Guidance(
-        "the admission policy that limits the operator's own writes is missing, so that it deletes no pods",
+        "the admission policy that limits the operator's own writes is missing: it requests no mode and deletes no pod",
         _INSTALL_ADMISSION,
     ),
     "PodsInWrongMode": Guidance(

@@ -1,8 +1,7 @@
 """Which workloads are in a cohort.
 
 The order is a hash of the policy's uid and the workload's key: deterministic, so that a restart of the operator chooses the
-same; nested,
-so that 10 % is part of 25 %; and dealt out over node pools, so that a canary sees every kind of hardware it can.
+same; nested, so that 10 % is part of 25 %; and spread over nodes, so that a canary sees every kind of hardware it can.
 """
 
 import hashlib
@@ -51,8 +50,10 @@ def extend_cohort(
     """
     alive = {w.key for w in workloads}
     kept = [key for key in members if key in alive]
+    if len(kept) >= size:
+        return tuple(sorted(kept))
     inside = set(kept)
     joining = [w.key for w in canary_order(policy_uid, workloads) if w.key not in inside]
     joining.sort(key=lambda key: key not in first)
-    kept.extend(joining[: max(0, size - len(kept))])
+    kept.extend(joining[: size - len(kept)])
     return tuple(sorted(kept))

@@ -7,6 +7,7 @@ checker and in a replay.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Strategy
@@ -77,12 +78,13 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     if policy.deleted:
         outcome = without_policy(facts)
         if outcome is None:
-            return Decision(before, summarize(facts, Outcome(state), Plan((), {}, ())), (DeleteAssignment(),), now)
+            summary = summarize(facts, Outcome(state), conditions(facts, state, None))
+            return Decision(before, summary, (DeleteAssignment(),), now)
     else:
         outcome = Outcome(state) if policy.spec.suspend else _HANDLERS[state.phase](facts)
     outcome, plan = _write(facts, before, outcome)
-    after = _finished(facts, before, outcome, plan)
-    summary = summarize(replace(facts, state=before), replace(outcome, state=after), plan)
+    after, found = _finished(facts, before, outcome, plan)
+    summary = summarize(replace(facts, state=before), replace(outcome, state=after), found)
     notices = (*outcome.notices, *alert_events(before, after)) if after != before else ()
     events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
@@ -143,8 +145,8 @@ def _outranked(action: Action, generation: int) -> bool:
     return request is not None and request.generation >= generation
 
 
-def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> State:
-    """Times, counts of transitions and conditions around what the phase decided."""
+def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> tuple[State, tuple[Condition, ...]]:
+    """Times, counts of transitions and conditions around what the phase decided; and the conditions with their messages."""
     state, policy = outcome.state, facts.policy
     if facts.evaluation is not None and state.failing == before.failing and _is_news(facts, state):
         state = replace(state, failing=facts.failing)
@@ -169,7 +171,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> Stat
     state = replace(state, conditions=without_messages(found))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
-    return state
+    return state, found
 
 
 def _is_news(facts: Facts, state: State) -> bool:

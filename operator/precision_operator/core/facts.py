@@ -167,14 +167,21 @@ class Facts:
         inside = {*self.state.members, *self.state.held_keys}
         return sum(w.key in inside for w, _ in self.movable) + len(self.residual)
 
-    @property
+    @cached_property
+    def stuck_keys(self) -> frozenset[str]:
+        """The same as ``stuck``, to be asked for one workload at a time."""
+        return frozenset(self.stuck)
+
+    @cached_property
     def rescuable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
         """Stuck workloads whose running pods can still be asked: a template without the contract must not save them."""
         return tuple(
-            (w, Delivery.HOT) for w in self.workloads if w.key in self.stuck and any(pod.hot for pod in live_pods(w))
+            (w, Delivery.HOT)
+            for w in self.workloads
+            if w.key in self.stuck_keys and any(pod.hot for pod in live_pods(w))
         )
 
-    @property
+    @cached_property
     def next_generation(self) -> int:
         """Above everything that this policy, or one before it, has ever written."""
         return max(self.state.generation, highest_generation(self.workloads)) + 1
@@ -191,7 +198,7 @@ class Facts:
             w for w, _ in self.movable if w.key in kept or (w.key not in held if joining is None else w.key in joining)
         ]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
-        candidates += [w for w in self.workloads if w.key in self.stuck and w.key in kept]
+        candidates += [w for w in self.workloads if w.key in self.stuck_keys and w.key in kept]
         # What trains in the target already is a canary already.
         moved = {w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target}
         return extend_cohort(self.policy.uid, members, candidates, size=self.cohort_size(step_index), first=moved)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.spec import Delivery
@@ -34,6 +35,7 @@ def resolve_delivery(wanted: Delivery, workload: WorkloadView) -> Delivery | Non
             return Delivery.RESTART if workload.hot or workload.literal else None
 
 
+@cache
 def accepted_modes(mode: Mode, *, rollback: bool) -> frozenset[Mode]:
     """What counts as being in ``mode``: in a rollback anything as safe, in a rollout exactly it."""
     return frozenset(m for m in Mode if at_least_as_safe(m, mode)) if rollback else frozenset({mode})

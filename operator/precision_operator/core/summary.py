@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
+from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
-from precision_operator.core.conditions import conditions
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.plan import Plan
 from precision_operator.core.progress import accepted_modes
 
 UNACKNOWLEDGED_LIMIT = 20
@@ -38,8 +37,14 @@ def recorded(state: State) -> Summary:
     )
 
 
-def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
-    """The summary of what was decided. ``facts`` holds the state before, ``outcome`` the one after."""
+def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> Summary:
+    """The summary of what was decided.
+
+    Args:
+        facts: with the state before.
+        outcome: with the state after.
+        found: the conditions, with their messages.
+    """
     state, waiting = outcome.state, outcome.waiting
     stages = facts.stages
     index = min(state.step_index, len(stages) - 1)
@@ -62,7 +67,7 @@ def summarize(facts: Facts, outcome: Outcome, plan: Plan) -> Summary:
         breached=len({f.key for f in facts.failing} | state.held_keys),
         unknown=len(facts.unknown),
         unacknowledged=unacknowledged,
-        conditions=conditions(facts, state, waiting, stuck=plan.stuck),
+        conditions=found,
         assignment=facts.policy.name,
     )
 

@@ -10,13 +10,11 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.state import State
 from precision_operator.core.gates import names
 from precision_operator.core.triggers import REASONS
-from precision_operator.report.incident import IncidentPhase, Moment, Pass, Report, Stages, stamp
+from precision_operator.report.incident import WORKLOADS_LIMIT, IncidentPhase, Moment, Pass, Report, Stages, stamp
 
 Group = tuple[Signal, float]
 """The windows of one signal that opened in one pass, by that signal and time: one incident."""
 
-WORKLOADS = 100
-"""Named in a report."""
 MOMENTS = 10
 """Windows that a timeline lists."""
 
@@ -51,7 +49,7 @@ def closed_report(seen: Pass, windows: Sequence[Mitigation]) -> Report:
         fallback=spec.fallback,
         phase_before=seen.before.phase,
         since_before=stamp(seen.before.phase_since) if seen.before.phase_since is not None else "",
-        workloads=tuple(w.name for w in windows)[:WORKLOADS],
+        workloads=tuple(w.name for w in windows)[:WORKLOADS_LIMIT],
         phase=IncidentPhase.CLOSED,
         stages=Stages(detected_at=stamp(first.since), decided_at=stamp(first.since), deadline_at=stamp(first.until)),
         timeline=tuple(moments),

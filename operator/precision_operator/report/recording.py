@@ -64,7 +64,7 @@ def record(
     """A pass as it is kept: of the policy its spec and its commands, for ``decide`` reads nothing else of it."""
     commands = {key: value for key, value in policy.annotations.items() if key in COMMANDS}
     answer = describe(decision) if decision is not None else None
-    return Recording(replace(policy, annotations=commands, resource_version=""), state, observation, now, answer)
+    return Recording(replace(policy, annotations=commands), state, observation, now, answer)
 
 
 def describe(decision: Decision) -> Json:

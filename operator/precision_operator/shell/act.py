@@ -154,7 +154,7 @@ class Actor:
         if not waiting.announced:
             waiting.announced = True
             text = f"pods are taken away though admission is not confirmed ({admission.reason}): {admission.message}"
-            await self._emit(policy, Notify("AdmissionNotConfirmed", text, warning=True))
+            await self._emit(policy, Notify(NotConfirmed.reason, text, warning=True))
         return None
 
     async def _all(self, policy: Policy, writes: Sequence[PodWrite], *, emergency: bool) -> list[OperatorError]:

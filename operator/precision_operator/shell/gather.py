@@ -105,7 +105,7 @@ class Gatherer:
             found = {**before, **found}
         if self._inventory.policy_keys_in(key.namespace) <= {key}:
             return tuple(found[name] for name in sorted(found)), matching, ()
-        owners = {view.key: self._owner(key, view.uid) for view in found.values()}
+        owners = {view.key: self._inventory.owner(key, view.uid) for view in found.values()}
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
         contested = tuple((found[name].name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
         return workloads, matching, contested
@@ -121,10 +121,6 @@ class Gatherer:
         rules = spec.rollback.canary
         asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
         return await self._nodes.names(rules.node_label) if asked else ()
-
-    def _owner(self, key: PolicyKey, uid: str) -> PolicyKey:
-        """The oldest of the policies that select a workload; by uid among those of the same second."""
-        return min(self._inventory.rivals(key.namespace, uid) | {key}, key=self._inventory.age)
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
         known = self._readings.get(key)

@@ -141,6 +141,10 @@ class Inventory:
         """The policies that select a workload, by its uid, and those that are gone whose assignment still holds it."""
         return _keys(namespace, self._space(namespace).rivals(uid))
 
+    def owner(self, key: PolicyKey, uid: str) -> PolicyKey:
+        """The oldest of the policies that select a workload, ``key`` among them; by uid among those of the same second."""
+        return min(self.rivals(key.namespace, uid) | {key}, key=self.age)
+
     def named(self, namespace: str, name: str) -> Keys:
         """The policies that select a workload of this name."""
         return _keys(namespace, self._space(namespace).named(name))

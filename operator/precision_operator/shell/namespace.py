@@ -95,10 +95,12 @@ class Namespace:
 
     def put_assignment(self, name: str, record: AssignmentRecord) -> Names:
         """It came or changed; what else stands in it, the operator itself has written."""
-        if self.assignments.get(name) == record:
+        known = self.assignments.get(name)
+        if known == record:
             return NOBODY
         self.assignments[name] = record
-        self._selectors_changed()
+        if known is None or known.selector != record.selector:
+            self._selectors_changed()
         return frozenset([name])
 
     def drop_assignment(self, uid: str) -> Names:

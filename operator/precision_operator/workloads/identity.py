@@ -44,12 +44,6 @@ def workload_key(pod: Mapping[str, object]) -> str:
     )
 
 
-def split_key(key: str) -> tuple[str, str]:
-    """``apps/Deployment/vit`` → ``("apps/Deployment", "vit")``. No name contains a slash."""
-    kind, _, name = key.rpartition("/")
-    return kind, name
-
-
 def _controller(metadata: Mapping[str, object]) -> Mapping[str, object] | None:
     owners = map(mapping, sequence(metadata.get("ownerReferences")))
     return next((owner for owner in owners if owner.get("controller") is True), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from precision_operator.workloads.identity import split_key, workload_key
+from precision_operator.api.workload import kind_of, name_of
+from precision_operator.workloads.identity import workload_key
 from tests.support.bodies import owner, pod
 from tests.support.corpus import corpus
 from tests.support.identities import identities
@@ -53,11 +54,11 @@ def test_the_name_of_a_pod_is_never_parsed() -> None:
     ],
 )
 def test_a_key_is_split_before_its_name(key: str, parts: tuple[str, str]) -> None:
-    assert split_key(key) == parts
+    assert (kind_of(key), name_of(key)) == parts
 
 
 def test_every_rule_is_in_the_corpus() -> None:
-    kinds = {split_key(workload_key(body))[0] for body in corpus().values()}
+    kinds = {kind_of(workload_key(body)) for body in corpus().values()}
     assert kinds >= {
         "label",
         "jobset.x-k8s.io/JobSet",

@@ -81,7 +81,7 @@ def _waiting(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
     inside = frozenset(facts.state.members)
-    stranded = [w.name for w in facts.workloads if w.key in facts.stuck and w.key in inside]
+    stranded = [w.name for w in facts.workloads if w.key in facts.stuck_keys and w.key in inside]
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
         return Closed("Undeliverable", text)
