@@ -58,7 +58,7 @@ class Fleet:
         requests = [action for action in decision.actions if isinstance(action, RequestPod)]
         for action in requests[: round(share * len(requests))]:
             name = action.workload.name
-            self._pods[name] = replace(self._pods[name], request=Request(action.generation, action.mode))
+            self._pods[name] = replace(self._pods[name], request=Request(action.generation, action.mode, action.rewind))
 
 
 def mid_rollback(kubectl: Kubectl, *, count: int, name_length: int) -> Json:

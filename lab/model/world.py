@@ -168,7 +168,7 @@ class World(Cluster):
         pods = []
         for pod in workload.pods:
             if pod.uid == action.pod.uid and pod.request == action.pod.request:
-                pod = replace(pod, request=Request(action.generation, action.mode))
+                pod = replace(pod, request=Request(action.generation, action.mode, action.rewind))
                 self.writes += 1
                 flags = "".join(f" {flag}" for flag in ("rewind", "checkpoint") if getattr(action, flag))
                 self.log.append((workload.name, f"request {action.mode} {action.generation}{flags}"))

@@ -20,6 +20,8 @@ LOSS_SCALE_FACTOR = "lossScaleFactor"
 """Key of a request: the loss scale is multiplied by this once; [2^-16, 2^16]."""
 CHECKPOINT = "checkpoint"
 """Key of a request: save a checkpoint at the step boundary at which the request is applied."""
+REWIND = "rewind"
+"""Key of a request: go back to the newest healthy checkpoint."""
 GROWTH_INTERVAL = "growthInterval"
 """Key of a request: good steps until the loss scale grows, from then on; [1, 10^9]."""
 

@@ -25,6 +25,7 @@ _BAD_NEWS = {
     "MetricsAvailable": "False",
     "WritesAccepted": "False",
     "Stuck": "True",
+    "WeightsSuspect": "True",
     "Alerting": "True",
 }
 """Conditions that are explained, and when."""

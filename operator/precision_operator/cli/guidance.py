@@ -167,6 +167,13 @@ REASONS: Mapping[str, Guidance] = {
         "the admission policy that limits the operator's own writes is missing: it requests no mode and deletes no pod",
         _INSTALL_ADMISSION,
     ),
+    "NotRewound": Guidance(
+        "these workloads were rolled back for losses that were not finite or diverged, and none of them said that it went back",
+        (
+            "see in the trainers' logs and dashboards whether their losses are finite again",
+            "if they are not, start them from a checkpoint that was saved before the incident",
+        ),
+    ),
     "PodsInWrongMode": Guidance(
         "replaced pods came back in another mode than the assigned one, twice: they are not deleted again",
         (

@@ -4,12 +4,16 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.model import WorkloadView
+from precision_operator.core.progress import pod_acknowledged, running_pods
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -31,6 +35,7 @@ def conditions(
         _admission(facts, state),
         _writes(facts),
         _stuck(stuck),
+        _weights(facts, state),
         alerting(facts),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]
@@ -69,6 +74,30 @@ def _stuck(stuck: tuple[str, ...]) -> Condition:
         return _is("Stuck", False, "NothingStuck", "")
     text = f"pods of {names(list(stuck))} came back in another mode than the assigned one, twice: see AdmissionEnforced"
     return _is("Stuck", True, "PodsInWrongMode", text)
+
+
+def _weights(facts: Facts, state: State) -> Condition:
+    poisoned = frozenset(state.poisoned)
+    reachable = [(w, delivery) for w, delivery in (*facts.movable, *facts.rescuable) if w.key in poisoned]
+    suspect = [
+        workload.name
+        for workload, delivery in reachable
+        if not workload.hot
+        or delivery is Delivery.NEW_ONLY
+        or (state.phase is Phase.HELD and _unheard(facts, workload))
+    ]
+    if not suspect:
+        return _is("WeightsSuspect", False, "NothingSuspect", "")
+    text = (
+        f"{names(suspect)}: a loss was not finite or diverged, and no rewind was acknowledged, so what they resume from may "
+        "be poisoned; start them from an older checkpoint"
+    )
+    return _is("WeightsSuspect", True, "NotRewound", text)
+
+
+def _unheard(facts: Facts, workload: WorkloadView) -> bool:
+    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    return not all(pod_acknowledged(pod, seen.get(pod.name), frozenset(Mode)) for pod in running_pods(workload, seen))
 
 
 def _accepted(facts: Facts) -> Condition:

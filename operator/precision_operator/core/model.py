@@ -19,6 +19,8 @@ class Request:
 
     generation: int
     mode: Mode
+    rewind: bool = False
+    """It asks for the newest healthy checkpoint too."""
 
 
 @dataclass(frozen=True, slots=True)

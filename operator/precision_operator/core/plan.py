@@ -7,7 +7,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart
 from precision_operator.core.actions import Action, DeletePod, RequestPod, Tuning
-from precision_operator.core.model import Evaluation, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged, right
 
 CHECKPOINT_SECONDS = 30.0
@@ -112,7 +112,7 @@ class Planner:
         requests: list[Action] = []
         deletions: list[Action] = []
         for desired in wanted:
-            requests += self._requests(desired)
+            requests += self._requests(desired, restarting=desired.workload.key in known)
             pods = self._to_take_away(desired)
             if not pods:
                 continue
@@ -130,16 +130,29 @@ class Planner:
                 stuck.append(desired.workload.name)
         return Plan((*requests, *deletions), known, tuple(sorted(stuck)))
 
-    def _requests(self, desired: Desired) -> list[Action]:
+    def _requests(self, desired: Desired, *, restarting: bool) -> list[Action]:
         """What is asked of running pods; never waits for anything."""
-        if desired.delivery is not Delivery.HOT:
-            return []
         since = self.changed.get(desired.workload.key, 0)
         return [
             RequestPod(desired.workload, pod, _asked(desired, pod), self.generation, desired.rewind, desired.tuning)
             for pod in live_pods(desired.workload)
-            if pod.hot and (not right(pod, desired.accepted, since=since) or _untuned(desired, pod))
+            if pod.hot and self._owed(desired, pod, since=since, restarting=restarting)
         ]
+
+    @staticmethod
+    def _owed(desired: Desired, pod: PodView, *, since: int, restarting: bool) -> bool:
+        """Whether a pod that can read requests lacks one.
+
+        What came back from a restart has its mode, but its checkpoint may be poisoned. Who was restarted because it did not
+        answer is asked when it is back: the rollback does not wait for what it may ignore again.
+        """
+        in_place = right(pod, desired.accepted, since=since)
+        hot = desired.delivery is Delivery.HOT
+        if hot and (not in_place or _untuned(desired, pod)):
+            return True
+        asked = pod.request is not None and pod.request.rewind
+        may_ask = not restarting if hot else desired.delivery is Delivery.RESTART
+        return desired.rewind and in_place and may_ask and not asked
 
     def _to_take_away(self, desired: Desired) -> list[PodView]:
         """Pods that only a restart brings into the mode: those that cannot be asked, or did not answer."""
@@ -162,6 +175,7 @@ class Planner:
             if pod.effective_mode in desired.accepted
             and not pod.pending
             and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted)
+            and not _owes_only_a_rewind(pod, seen.get(pod.name), desired.accepted)
         ]
 
     def _round(
@@ -203,6 +217,12 @@ def _asked(desired: Desired, pod: PodView) -> Mode:
     """The mode of a request: what is as safe already is asked to stay as it is."""
     mode = pod.effective_mode
     return mode if mode is not None and mode in desired.accepted else desired.mode
+
+
+def _owes_only_a_rewind(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) -> bool:
+    """It trains in the mode: a restart would bring it back to the same checkpoint."""
+    asked = pod.request is not None and pod.request.rewind
+    return asked and signals is not None and signals.mode in accepted
 
 
 def _untuned(desired: Desired, pod: PodView) -> bool:

@@ -197,7 +197,7 @@ class Simulation:
     def _obey(self, decision: Decision) -> None:
         for action in decision.actions:
             if isinstance(action, RequestPod):
-                self._requests[action.workload.name] = Request(action.generation, action.mode)
+                self._requests[action.workload.name] = Request(action.generation, action.mode, action.rewind)
         self._state = decision.state
 
     def _note(self, before: State, after: State, now: float) -> None:

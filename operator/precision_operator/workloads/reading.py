@@ -9,7 +9,7 @@ from sys import intern
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import generation as believed
 from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text
-from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST, TRUE_SPELLINGS
+from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST, REWIND, TRUE_SPELLINGS
 from precision_operator.core.model import PodView, Request, WorkloadView
 from precision_operator.workloads.identity import workload_key
 
@@ -88,7 +88,9 @@ def parse_request(raw: str | None) -> Request | None:
         return None
     mode = parse_mode(text(body.get("mode")))
     generation = believed(body.get("generation"))
-    return Request(generation, mode) if mode is not None and generation is not None else None
+    if mode is None or generation is None:
+        return None
+    return Request(generation, mode, body.get(REWIND) is True)
 
 
 def strings(value: object) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ kubelet's and controllers' status writes would turn an emergency into a storm of
 import json
 
 from precision_operator.api.modes import Mode
-from precision_operator.contract import CHECKPOINT, ENABLE, GROWTH_INTERVAL, LOSS_SCALE_FACTOR, MODE, REQUEST
+from precision_operator.contract import CHECKPOINT, ENABLE, GROWTH_INTERVAL, LOSS_SCALE_FACTOR, MODE, REQUEST, REWIND
 from precision_operator.core.actions import RequestPod
 from precision_operator.errors import PreconditionFailed
 from precision_operator.kube.port import JsonObject, Operation
@@ -51,7 +51,7 @@ def _request(action: RequestPod) -> str:
     if action.checkpoint:
         request[CHECKPOINT] = True
     if action.rewind:
-        request["rewind"] = True
+        request[REWIND] = True
     tuning = action.tuning
     if tuning is not None and tuning.loss_scale_factor is not None:
         request[LOSS_SCALE_FACTOR] = tuning.loss_scale_factor

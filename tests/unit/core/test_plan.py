@@ -1,5 +1,6 @@
 """From what should be to the writes that are missing: which, in what order, how many at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -30,8 +31,8 @@ def into(view: WorkloadView, mode: Mode = Mode.FP32, delivery: Delivery = Delive
     return replace(Desired(view, mode, delivery, rollback=rollback), **values)  # type: ignore[arg-type]
 
 
-def restarted(view: WorkloadView, **values: object) -> Desired:
-    return into(view, delivery=Delivery.RESTART, **values)
+def restarted(view: WorkloadView, *, rewind: bool = False) -> Desired:
+    return into(view, delivery=Delivery.RESTART, rewind=rewind)
 
 
 def plan(
@@ -41,10 +42,10 @@ def plan(
     urgent: bool = False,
     changed: int = 0,
     seconds: float = 0.0,
-    **pods: PodSignals,
+    pods: Mapping[str, PodSignals] | None = None,
 ) -> Plan:
     of_change = {desired.workload.key: changed for desired in wanted}
-    planner = Planner(reported(**pods), GENERATION, of_change, NOW + seconds)
+    planner = Planner(reported(**(pods or {})), GENERATION, of_change, NOW + seconds)
     return planner.plan(wanted, restarts or {}, slots=slots, urgent=urgent)
 
 
@@ -169,7 +170,7 @@ def listening(**values: object) -> PodView:
 
 def first_asked(view: PodView, *, seconds: float = 0.0, restart: Restart | None = None, **pods: PodSignals) -> Plan:
     going_on = {key("w"): restart} if restart is not None else {}
-    return plan(restarted(workload(pods=(view,))), restarts=going_on, changed=GENERATION, seconds=seconds, **pods)
+    return plan(restarted(workload(pods=(view,))), restarts=going_on, changed=GENERATION, seconds=seconds, pods=pods)
 
 
 def test_a_pod_that_can_save_a_checkpoint_is_asked_for_one_in_the_mode_that_it_is_in_before_it_goes() -> None:
@@ -209,11 +210,35 @@ def test_no_checkpoint_is_asked_of_poisoned_weights() -> None:
     assert (asked(found), deleted(found)) == ([], ["p"])
 
 
+@pytest.mark.parametrize(
+    ("delivery", "carried", "restarting", "rewound"),
+    [
+        (Delivery.RESTART, Request(GENERATION, Mode.FP32), True, True),
+        (Delivery.RESTART, Request(GENERATION, Mode.FP32, rewind=True), True, False),
+        (Delivery.RESTART, Request(GENERATION, Mode.FP16), True, False),
+        (Delivery.HOT, Request(GENERATION, Mode.FP32), False, True),
+        (Delivery.HOT, Request(GENERATION, Mode.FP32), True, False),
+        (Delivery.NEW_ONLY, Request(GENERATION, Mode.FP32), False, False),
+    ],
+    ids=["came back", "was asked", "is to go", "new pod of a hot one", "did not answer, not back yet", "new pods only"],
+)
+def test_a_pod_in_its_mode_is_asked_once_to_rewind_poisoned_weights(
+    delivery: Delivery, carried: Request, restarting: bool, rewound: bool
+) -> None:
+    view = workload(pods=(pod(request=carried),))
+    found = plan(
+        into(view, delivery=delivery, rewind=True),
+        restarts={view.key: Restart(1, NOW, 0.0)} if restarting else {},
+        changed=GENERATION,
+    )
+    assert [action.rewind for action in found.actions if isinstance(action, RequestPod)] == [True] * rewound
+
+
 def escalated(
     *pods: PodView, force: bool = False, restarts: dict[str, Restart] | None = None, **seen: PodSignals
 ) -> Plan:
     view = workload(pods=pods, replicas=len(pods))
-    return plan(into(view, escalate=True, force=force), restarts=restarts, seconds=3600.0, **seen)
+    return plan(into(view, escalate=True, force=force), restarts=restarts, seconds=3600.0, pods=seen)
 
 
 SAYS_FP16 = PodSignals(Mode.FP16, 6, NOW)

@@ -28,7 +28,7 @@ GRADUAL = {
 
 def restart_only(count: int = 20, *, pods: int = 1, **spec: object) -> World:
     """A fleet of workloads that cannot read requests; it was found in FP16, and is guarded in it."""
-    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))  # type: ignore[arg-type]
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
     for index in range(count):
         world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
     world.run(3)
@@ -183,7 +183,7 @@ def test_pods_that_slipped_past_admission_are_taken_away_once_more_and_then_the_
 
 def hot_by_restart(**spec: object) -> World:
     """Trainers that read requests, of a policy that restarts them all the same."""
-    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "delivery": "Restart", **spec}))  # type: ignore[arg-type]
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "delivery": "Restart", **spec}))
     for index in range(3):
         world.add(f"hot-{index}", mode=Mode.FP16)
     world.run(3)
@@ -294,3 +294,29 @@ def test_the_decision_is_the_same_for_a_leader_that_begins_in_the_middle() -> No
     late = replace(seen, writer="next", epoch=2)
     one, other = (decide(world.policy, world.state, found, world.now) for found in (seen, late))
     assert one.actions == other.actions
+
+
+def test_a_restarted_workload_with_poisoned_weights_is_asked_to_rewind_when_it_is_back() -> None:
+    world = promoted(delivery="Restart")
+    emergency(world)
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    rewound = {name for name, what in world.log if what.endswith("rewind")}
+    assert rewound == {name for name, view in world.workloads.items() if view.hot}
+    world.run(3)
+    assert condition(world, "WeightsSuspect").status == "True"
+    assert "literal" in condition(world, "WeightsSuspect").message
+    assert "hot" not in condition(world, "WeightsSuspect").message
+    world.run(5)
+    assert {name: what.count("rewind") for name, what in world.log if "rewind" in what} == dict.fromkeys(rewound, 1)
+
+
+def test_a_trainer_that_ignores_the_rewind_does_not_hold_the_rollback_back_and_is_named() -> None:
+    world = emergency(promoted())
+    world.unresponsive = {"hot-1"}
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.run(3)
+    assert "hot-1" in condition(world, "WeightsSuspect").message
+    assert world.state.phase is Phase.HELD
+    world.unresponsive = set()
+    world.run(3)
+    assert "hot" not in condition(world, "WeightsSuspect").message
