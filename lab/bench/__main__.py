@@ -19,7 +19,6 @@ from pathlib import Path
 from lab import paths
 from lab.bench import creations, large, many
 from lab.bench.api import Api, Json
-from lab.bench.audit import Audit
 from lab.bench.fleet import policy
 from lab.bench.operators import SYSTEM, Operators
 from lab.bench.report import show, summary
@@ -39,6 +38,7 @@ from lab.bench.rollbacks import (
 from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
+from lab.cluster.audit import Audit
 from lab.cluster.manifests import apply_product
 from lab.errors import LabError
 from lab.progress import say, step

@@ -7,13 +7,13 @@ operator's share. The policies have the product's default interval.
 from __future__ import annotations
 
 from lab.bench.api import Api, Json, until
-from lab.bench.audit import Audit
 from lab.bench.fleet import deployment, pod_of, policy, replica_set
 from lab.bench.operators import Operators
 from lab.bench.rollbacks import rest
 from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
+from lab.cluster.audit import Audit
 from lab.progress import say, step
 from lab.prometheus import Prometheus
 from precision_operator.api.wire import parse_time

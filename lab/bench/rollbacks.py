@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lab.bench.api import Api, until
-from lab.bench.audit import Audit, last_requested, requested
 from lab.bench.fleet import INTERVAL_SECONDS, deployment, node
 from lab.bench.operators import Operators
 from lab.bench.scene import Scene
 from lab.cluster import ControlPlane
+from lab.cluster.audit import Audit, Write
 from lab.errors import LabError
 from lab.process import Daemon
 from lab.setup.kwok import kwok
@@ -128,7 +128,7 @@ async def roll_back(
     decided = parse_time(incident["decidedAt"])
     assert decided is not None
     bare_seconds = await bare.seconds() if bare is not None else {}
-    writes = audit.writes(mark, operators.users)
+    writes = audit.writes(operators.users, since=mark)
     return Rollback(
         phase=phase,
         breach_to_decided_seconds=decided - visible,
@@ -146,7 +146,7 @@ async def kill_leader(scene: Scene, operators: Operators, audit: Audit) -> float
     await scene.break_all()
     killed = operators.kill(leader)
     await scene.wait_held()
-    by_the_standby = [write for write in audit.writes(mark, operators.users) if write.at > killed]
+    by_the_standby = [write for write in audit.writes(operators.users, since=mark) if write.at > killed]
     return min(requested(by_the_standby).values()) - killed
 
 
@@ -163,5 +163,22 @@ async def rest(operators: Operators, audit: Audit, *, seconds: float, interval_s
         rss_mib=after.rss_mib,
         queries_per_interval=(after.queries - before.queries) / seconds * interval_seconds,
         metrics=len(leader.query_names()),
-        writes=len(audit.writes(mark, operators.users)),
+        writes=len(audit.writes(operators.users, since=mark)),
     )
+
+
+def requested(writes: Iterable[Write]) -> dict[str, float]:
+    """Pod → when it was first asked for its mode, or taken away."""
+    found: dict[str, float] = {}
+    for write in writes:
+        if write.resource == "pods" and write.verb in ("patch", "delete") and write.code == 200:
+            found.setdefault(write.name, write.at)
+    return found
+
+
+def last_requested(writes: Iterable[Write], *, pods: int) -> float:
+    """When the last of ``pods`` pods was asked for its mode; seconds since the epoch."""
+    found = requested(writes)
+    if len(found) != pods:
+        raise LabError(f"all of {pods} pods asked", f"{len(found)}", "run with --keep and read the operators' logs")
+    return max(found.values())

@@ -3,65 +3,17 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
-
-
-@dataclass(frozen=True)
-class Write:
-    """One write that the API server received from the operator."""
-
-    completed_at: float
-    verb: str
-    resource: str
-    namespace: str
-    name: str
-    code: int
-    body: Any
-
-    @property
-    def succeeded(self) -> bool:
-        """It was carried out."""
-        return 200 <= self.code < 300
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()
-
-
-def operator_writes(audit_log: Path, user: str) -> list[Write]:
-    """All writes of the operator's ServiceAccount, in the order in which they completed; Leases and dry runs apart."""
-    writes = []
-    for event in _lines(audit_log):
-        reference = event.get("objectRef", {})
-        if event.get("stage") != "ResponseComplete" or event.get("verb") not in WRITE_VERBS:
-            continue
-        if event.get("user", {}).get("username") != user or reference.get("resource") == "leases":
-            continue
-        if "dryRun=" in event.get("requestURI", ""):
-            continue
-        writes.append(
-            Write(
-                completed_at=_seconds(event["stageTimestamp"]),
-                verb=event["verb"],
-                resource=reference.get("resource", ""),
-                namespace=reference.get("namespace", ""),
-                name=reference.get("name", ""),
-                code=event.get("responseStatus", {}).get("code", 0),
-                body=event.get("requestObject"),
-            )
-        )
-    return sorted(writes, key=lambda w: w.completed_at)
+from lab.cluster.audit import Write
 
 
 def rollbacks(writes: Iterable[Write], *, since: float) -> int:
     """How many incidents the operator committed: a workload that breaches first is rolled back by itself first."""
     found = set()
     for write in writes:
-        if write.resource == "precisionassignments" and write.succeeded and write.completed_at >= since:
+        if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
             state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
             found |= {state["incident"]["id"]} if "incident" in state else set()
     return len(found)
@@ -81,10 +33,10 @@ def manager_writes(audit_log: Path, manager: str) -> int:
 def decided_at(writes: Iterable[Write], *, since: float) -> float | None:
     """When the assignment that says RollingBack was committed."""
     for write in writes:
-        if write.resource == "precisionassignments" and write.succeeded and write.completed_at >= since:
+        if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
             state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
             if state.get("phase") == "RollingBack":
-                return write.completed_at
+                return write.at
     return None
 
 

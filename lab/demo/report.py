@@ -4,14 +4,13 @@ from pathlib import Path
 
 import yaml
 
+from lab.cluster.audit import Audit, Write
 from lab.cluster.kubectl import Json
 from lab.demo.evidence import (
     TrainerEvent,
-    Write,
     decided_at,
     flips,
     manager_writes,
-    operator_writes,
     rollbacks,
     trainer_events,
 )
@@ -40,7 +39,7 @@ def interval_seconds() -> float:
 
 def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     """The whole report; what the cluster cannot give is null, not invented."""
-    writes = operator_writes(stage.audit_log, OPERATOR_USER) if stage.audit_log else None
+    writes = Audit(stage.audit_log).writes([OPERATOR_USER]) if stage.audit_log else None
     events = trainer_events(logs)
     poll = facts.breach
     visible = poll.visible_at if poll else None
@@ -140,12 +139,12 @@ def _rollouts(facts: Facts) -> int:
 def _last_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:
     if writes is None or decided is None:
         return None
-    urgent = [w for w in writes if w.succeeded and decided <= w.completed_at <= until and w.resource == "pods"]
-    return max((w.completed_at for w in urgent), default=None)
+    urgent = [w for w in writes if w.succeeded and decided <= w.at <= until and w.resource == "pods"]
+    return max((w.at for w in urgent), default=None)
 
 
 def _count(writes: list[Write] | None, since: float, until: float) -> int | None:
-    return None if writes is None else sum(1 for w in writes if since <= w.completed_at <= until)
+    return None if writes is None else sum(1 for w in writes if since <= w.at <= until)
 
 
 def _difference(later: float | None, earlier: float | None) -> float | None:

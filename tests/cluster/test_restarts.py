@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
+from lab.cluster.audit import Audit
 from lab.cluster.manifests import OPERATOR
-from lab.demo.evidence import Write, manager_writes, operator_writes
+from lab.demo.evidence import manager_writes
 from lab.waiting import wait_for
 from precision_operator.api.wire import parse_time
 from precision_operator.contract import REQUEST
@@ -73,11 +73,6 @@ def pods_of(scene: Scene, workload: str) -> list[Json]:
     return items
 
 
-def writes(control_plane: ControlPlane, scene: Scene, *, since: float) -> list[Write]:
-    found = operator_writes(control_plane.audit_log, OPERATOR)
-    return [write for write in found if write.namespace == scene.namespace and write.received_at >= since]
-
-
 def test_twenty_with_the_default_strategy_are_rolled_back_in_time_without_a_rollout(
     scene: Scene, control_plane: ControlPlane
 ) -> None:
@@ -100,13 +95,10 @@ def test_twenty_with_the_default_strategy_are_rolled_back_in_time_without_a_roll
     # No rollout: the templates and the ReplicaSets are what they were, whoever wrote them.
     assert (scene.templates(), scene.revisions()) == (templates, revisions)
     assert manager_writes(control_plane.audit_log, scene.namespace) >= 8
-    everything = writes(control_plane, scene, since=0.0)
-    resources = {write.resource for write in everything}
-    assert resources <= {"pods", "precisionassignments", "precisionpolicies", "precisionincidents", "events"}
-    assert {write.subresource for write in everything if write.resource == "precisionpolicies"} == {"status"}
-    deleted = Counter(
-        write.name for write in everything if write.verb == "delete" and write.succeeded and write.received_at >= begun
-    )
+    writes = [w for w in Audit(control_plane.audit_log).writes([OPERATOR]) if w.namespace == scene.namespace]
+    written = {write.resource for write in writes}
+    assert written <= {"pods", "precisionassignments", "precisionpolicies/status", "precisionincidents", "events"}
+    deleted = {write.name for write in writes if write.verb == "delete" and write.succeeded and write.at >= begun}
     assert len(deleted) == len(RESTARTED)
 
     # The pod that never started was asked, and neither waited for nor taken away.

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.audit import Audit, Write, last_requested, requested
+from lab.bench.rollbacks import last_requested, requested
+from lab.cluster.audit import Audit, Write
 from lab.errors import LabError
 
 
@@ -39,7 +40,7 @@ def test_reads_leases_dry_runs_and_strangers_are_no_writes_of_ours(tmp_path: Pat
     ]
     with log.open("a") as file:
         file.write("\n".join(lines) + "\n" + '{"half a line": ')
-    found = audit.writes(mark, ["ours"])
+    found = audit.writes(["ours"], since=mark)
     assert [(w.resource, w.name) for w in found] == [("deployments", "a"), ("precisionpolicies/status", "fleet")]
 
 

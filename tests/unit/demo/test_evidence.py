@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from lab.demo.evidence import decided_at, flips, operator_writes, rollbacks, trainer_events
+from lab.cluster.audit import Audit
+from lab.demo.evidence import decided_at, flips, rollbacks, trainer_events
 
 USER = "system:serviceaccount:precision-system:precision-operator"
 
@@ -32,28 +33,14 @@ def committed(second: int, phase: str, code: int = 200) -> str:
     )
 
 
-def test_counts_only_the_operators_finished_writes_leases_and_dry_runs_apart(tmp_path: Path) -> None:
-    log = tmp_path / "audit.log"
-    lines = [
-        audit(1),
-        audit(2, verb="get"),
-        audit(3, user={"username": "somebody"}),
-        audit(4, objectRef={"resource": "leases"}),
-        audit(4, requestURI="/api/v1/namespaces/training/pods/p?dryRun=All"),
-        audit(5, stage="RequestReceived"),
-        "not json",
-        audit(6, verb="create", objectRef={"resource": "events"}),
-    ]
-    log.write_text("\n".join(lines))
-    assert [(w.verb, w.resource) for w in operator_writes(log, USER)] == [("patch", "pods"), ("create", "events")]
-
-
 def test_decision_is_the_first_committed_assignment_that_says_rolling_back(tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
-    log.write_text("\n".join([committed(1, "Healthy"), committed(2, "RollingBack", 409), committed(3, "RollingBack")]))
-    writes = operator_writes(log, USER)
+    log.write_text(
+        "\n".join([committed(1, "Healthy"), committed(2, "RollingBack", 409), committed(3, "RollingBack"), ""])
+    )
+    writes = Audit(log).writes([USER])
     at = decided_at(writes, since=0.0)
-    assert at == writes[2].completed_at
+    assert at == writes[2].at
     assert decided_at(writes, since=at + 1) is None
 
 
@@ -65,10 +52,10 @@ def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None
 
     log = tmp_path / "audit.log"
     log.write_text(
-        "\n".join([with_incident(1, "old"), with_incident(3, "a"), with_incident(4, "a"), with_incident(5, "b")])
+        "\n".join([with_incident(1, "old"), with_incident(3, "a"), with_incident(4, "a"), with_incident(5, "b"), ""])
     )
-    writes = operator_writes(log, USER)
-    assert rollbacks(writes, since=writes[1].completed_at) == 2
+    writes = Audit(log).writes([USER])
+    assert rollbacks(writes, since=writes[1].at) == 2
 
 
 def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> None:
@@ -79,7 +66,3 @@ def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> N
     (tmp_path / "solo@solo-1-b.log").write_text("\n".join([line(0, 11.5, "fp16"), '{"torn', "Traceback"]))
     found = flips(trainer_events(tmp_path), to="fp32", since=10.0)
     assert {key: event.at for key, event in found.items()} == {("gang-1-a", 0): 11.0, ("gang-1-a", 1): 11.2}
-
-
-def test_missing_audit_log_is_no_writes(tmp_path: Path) -> None:
-    assert operator_writes(tmp_path / "absent", USER) == []

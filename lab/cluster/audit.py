@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from lab.errors import LabError
-
 _WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 
@@ -26,6 +24,13 @@ class Write:
     namespace: str
     name: str
     code: int
+    body: object = None
+    """What was sent, where the audit policy keeps it."""
+
+    @property
+    def succeeded(self) -> bool:
+        """It was carried out."""
+        return 200 <= self.code < 300
 
 
 class Audit:
@@ -38,8 +43,8 @@ class Audit:
         """The end of the log as it is now."""
         return self._log.stat().st_size
 
-    def writes(self, since: int, users: Iterable[str]) -> list[Write]:
-        """Writes of these users from a mark on, Leases and dry runs apart, in the order in which they were answered."""
+    def writes(self, users: Iterable[str], *, since: int = 0) -> list[Write]:
+        """Writes of these users after a mark, Leases and dry runs apart, in the order in which they were answered."""
         wanted = frozenset(users)
         found = []
         with self._log.open("rb") as log:
@@ -50,23 +55,6 @@ class Audit:
                     if write is not None:
                         found.append(write)
         return sorted(found, key=lambda write: write.at)
-
-
-def requested(writes: Iterable[Write]) -> dict[str, float]:
-    """Pod → when it was first asked for its mode, or taken away."""
-    found: dict[str, float] = {}
-    for write in writes:
-        if write.resource == "pods" and write.verb in ("patch", "delete") and write.code == 200:
-            found.setdefault(write.name, write.at)
-    return found
-
-
-def last_requested(writes: Iterable[Write], *, pods: int) -> float:
-    """When the last of ``pods`` pods was asked for its mode; seconds since the epoch."""
-    found = requested(writes)
-    if len(found) != pods:
-        raise LabError(f"all of {pods} pods asked", f"{len(found)}", "run with --keep and read the operators' logs")
-    return max(found.values())
 
 
 def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
@@ -87,4 +75,5 @@ def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
         namespace=where.get("namespace", ""),
         name=where.get("name", ""),
         code=answer.get("code", 0),
+        body=event.get("requestObject"),
     )
