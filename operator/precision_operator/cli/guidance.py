@@ -168,7 +168,7 @@ REASONS: Mapping[str, Guidance] = {
         _INSTALL_ADMISSION,
     ),
     "NotRewound": Guidance(
-        "these workloads were rolled back for losses that were not finite or diverged, and none of them said that it went back",
+        "they were rolled back for losses that were not finite or diverged, and did not go back to a healthy checkpoint",
         (
             "see in the trainers' logs and dashboards whether their losses are finite again",
             "if they are not, start them from a checkpoint that was saved before the incident",
