@@ -9,14 +9,15 @@ from typing import Any
 from lab.cluster.audit import Write
 
 
-def rollbacks(writes: Iterable[Write], *, since: float) -> int:
-    """How many incidents the operator committed: a workload that breaches first is rolled back by itself first."""
-    found = set()
+def rollbacks(writes: Iterable[Write], *, since: float) -> dict[str, float]:
+    """Incident → when the operator committed it: a workload that breaches first is rolled back by itself first."""
+    found: dict[str, float] = {}
     for write in writes:
         if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
             state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
-            found |= {state["incident"]["id"]} if "incident" in state else set()
-    return len(found)
+            if "incident" in state:
+                found.setdefault(state["incident"]["id"], write.at)
+    return found
 
 
 def manager_writes(audit_log: Path, manager: str) -> int:

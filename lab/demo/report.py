@@ -40,6 +40,7 @@ def interval_seconds() -> float:
 def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     """The whole report; what the cluster cannot give is null, not invented."""
     writes = Audit(stage.audit_log).writes([OPERATOR_USER]) if stage.audit_log else None
+    incidents = rollbacks(writes or [], since=facts.fault_at)
     events = trainer_events(logs)
     poll = facts.breach
     visible = poll.visible_at if poll else None
@@ -88,8 +89,8 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "full_node_restart": {key: restart[key] for key in ("pods", "breach_to_last_ack_seconds")},
         "reapplier_writes": reapplied,
         "gate": {"operator_replicas": facts.operator_replicas, "new_pod_modes": new_pods},
-        "rollbacks": None if writes is None else rollbacks(writes, since=facts.fault_at),
-        "api_writes": _count(writes, facts.fault_at, facts.finished_at),
+        "rollbacks": None if writes is None else len(incidents),
+        "api_writes": _count(writes, min(incidents.values(), default=facts.fault_at), facts.finished_at),
         "prometheus_queries": facts.prometheus_queries,
     }
 

@@ -70,6 +70,6 @@ def test_new_pods_start_in_the_fallback_with_the_operator_away(report: Report) -
 
 
 def test_rollback_costs_no_more_writes_than_its_budget(report: Report) -> None:
-    """Hot: one for each of 5 pods; restart: two for one pod; and 10 a rollback: who breaches first may go alone first."""
+    """Hot: one for each of 5 pods; restart: two for one pod; 10 a rollback, and who breaches first may go alone first."""
     assert 1 <= report["rollbacks"] <= 2
     assert report["api_writes"] <= 5 + 2 * 1 + 10 * report["rollbacks"]

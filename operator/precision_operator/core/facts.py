@@ -238,7 +238,9 @@ class Facts:
 
     @cached_property
     def unknown(self) -> tuple[tuple[str, str], ...]:
-        """(workload, why) for each judged member without believable data."""
+        """(workload, why) for each judged member without believable data. In mid-rollback none is missed."""
+        if self.state.phase is Phase.ROLLING_BACK:
+            return ()
         return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
 
 

@@ -12,8 +12,8 @@ from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary
 from precision_operator.core.actions import DeleteAssignment, DeletePod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
-from precision_operator.core.model import RefusedWrite
-from tests.support.fleets import NAN, answer, condition, fleet, promoted, respec
+from precision_operator.core.model import Observation, RefusedWrite
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, promoted, respec
 from tests.support.views import keys
 
 INTERVAL = 15.0
@@ -228,6 +228,24 @@ def test_writes_that_the_api_server_refuses_are_shown_and_change_no_decision() -
     world.observe = observe  # type: ignore[method-assign]
     world.step()
     assert shown(world, "WritesAccepted") == ("True", "WritesAccepted")
+
+
+def test_too_few_steps_in_mid_rollback_cost_no_write() -> None:
+    world = promoted()
+    world.bad, world.unresponsive = dict.fromkeys(world.workloads, OVERFLOWS), {"hot-1"}
+    world.run(3, 2.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+    before, observe = world.state, world.observe
+
+    def slow() -> Observation:
+        seen = observe()
+        assert seen.evaluation is not None
+        pods = {name: replace(signals, steps=0.0) for name, signals in seen.evaluation.pods.items()}
+        return replace(seen, evaluation=replace(seen.evaluation, pods=pods))
+
+    world.observe = slow  # type: ignore[method-assign]
+    world.step(2.0)
+    assert (world.state, world.summary.unknown) == (before, 0)
 
 
 def test_workloads_that_an_older_policy_selects_are_shown_with_its_name() -> None:

@@ -55,7 +55,7 @@ def test_rollbacks_are_the_incidents_that_were_committed(tmp_path: Path) -> None
         "\n".join([with_incident(1, "old"), with_incident(3, "a"), with_incident(4, "a"), with_incident(5, "b"), ""])
     )
     writes = Audit(log).writes([USER])
-    assert rollbacks(writes, since=writes[1].at) == 2
+    assert rollbacks(writes, since=writes[1].at) == {"a": writes[1].at, "b": writes[3].at}
 
 
 def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> None:
