@@ -1,6 +1,7 @@
 """Policies as the API server would store them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from precision_operator.api.policy import Policy, parse_policy
 
@@ -26,7 +27,7 @@ def written(spec: Mapping[str, object], *, uid: str) -> Policy:
     return policy(annotations={}, uid=uid, **spec)
 
 
-FAST = {
+FAST: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1},
     "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
     "strategy": {

@@ -36,7 +36,7 @@ def test_the_alerts_are_a_prometheusrule_where_asked_for(render: Render) -> None
 
 def test_everything_derived_is_up_to_date() -> None:
     """The chart's copies, manifests/base/operator.yaml and docs/reference equal what their sources give."""
-    command = [sys.executable, ROOT / "manifests" / "generate.py", "--check"]
+    command: list[str | Path] = [sys.executable, ROOT / "manifests" / "generate.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\nrun: python manifests/generate.py"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ spec:
 
 def history(begin: int) -> str:
     """A day of three FP16 trainers, as OpenMetrics; two overflow from hour 10 to 11, all are silent in hour 16."""
-    counters = {
+    counters: dict[str, Callable[[int, bool], float]] = {
         "genesis_training_steps": lambda at, bad: 10.0 * at,
         "genesis_training_samples": lambda at, bad: 80.0 * at,
         "genesis_fp16_training_steps": lambda at, bad: 10.0 * at,
@@ -68,8 +68,8 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus,
     begin = (int(time.time()) // 7200) * 7200 - (HOURS + 6) * 3600
     source = directory / "history.txt"
     source.write_text(history(begin))
-    command = [prometheus_program("promtool"), "tsdb", "create-blocks-from", "openmetrics", source, directory / "data"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    promtool: list[str | Path] = [prometheus_program("promtool"), "tsdb", "create-blocks-from", "openmetrics"]
+    subprocess.run([*promtool, source, directory / "data"], check=True, capture_output=True, timeout=120)
     with Prometheus(directory, {"scrape_configs": []}) as running:
         yield running, begin
 

@@ -173,7 +173,7 @@ def test_a_changed_command_in_somebody_elses_name_is_refused(given: People) -> N
 
 def test_a_stamp_without_its_command_is_refused(given: People) -> None:
     for name in ("promote-by", "ack-fix-by", "suspend-by"):
-        given.refused("bob", **{name: "bob"})
+        given.refused("bob", None, **{name: "bob"})
     given.annotate("bob", abort="4")
     given.refused("alice", abort_by="alice")
     given.refused("alice", abort=None, abort_by="alice")

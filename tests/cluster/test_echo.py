@@ -151,7 +151,8 @@ def test_no_odd_policy_is_a_fault(operator: Client, admin: Client, asking: Askin
     path = custom(place, "precisionpolicies", "fleet")
     for nonce in ("", "/", "ä “x” \n", "x" * 100_000):
         assert asking(nonce) == f"{nonce}/fleet/17"
-    for metadata in ({"annotations": None}, {"annotations": {}}, {"labels": {"a": "b"}}, {"finalizers": None}):
+    odd: list[Json] = [{"annotations": None}, {"annotations": {}}, {"labels": {"a": "b"}}, {"finalizers": None}]
+    for metadata in odd:
         admin.made("PATCH", path + DRY, {"metadata": metadata})
     admin.made("PATCH", path, {"metadata": {"annotations": None}})
     assert asking("n") == "n/fleet/17"

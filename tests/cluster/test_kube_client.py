@@ -45,7 +45,7 @@ A = "precision.genesis.ai~1generation"
 
 
 def deployment(name: str, **metadata: JsonValue) -> JsonObject:
-    labels = {"app": name}
+    labels: JsonObject = {"app": name}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -84,7 +84,7 @@ def space(request: pytest.FixtureRequest, api: KubeApi) -> str:
     return "default" if isinstance(api, FakeKube) else str(request.getfixturevalue("namespace"))
 
 
-def annotations(body: JsonObject) -> object:
+def annotations_of(body: JsonObject) -> object:
     metadata: Any = body["metadata"]
     return metadata.get("annotations")
 
@@ -130,7 +130,7 @@ async def test_a_merge_patch_with_a_version_is_a_compare_and_swap(api: KubeApi, 
     merged = await api.merge_patch(
         LEASES, space, "l", {"metadata": {"resourceVersion": version, "annotations": {"a": None, "c": "3"}}}
     )
-    assert annotations(merged) == {"b": "1", "c": "3"}
+    assert annotations_of(merged) == {"b": "1", "c": "3"}
     with pytest.raises(Conflict):
         await api.merge_patch(LEASES, space, "l", {"metadata": {"resourceVersion": version, "labels": {"x": "y"}}})
 
@@ -171,7 +171,7 @@ async def test_a_json_patch_whose_test_fails_writes_nothing(api: KubeApi, space:
     ):
         with pytest.raises(PreconditionFailed):
             await api.json_patch(DEPLOYMENTS, space, "d", [wrong, Operation("add", f"/metadata/annotations/{A}", "9")])
-    found: Any = annotations(await api.get(DEPLOYMENTS, space, "d"))
+    found: Any = annotations_of(await api.get(DEPLOYMENTS, space, "d"))
     assert found["precision.genesis.ai/generation"] == "3"
 
 
@@ -236,7 +236,7 @@ async def test_a_deletion_can_ask_for_the_version_that_was_read(api: KubeApi, sp
 async def test_a_dry_run_answers_what_a_patch_would_make_and_writes_nothing(api: KubeApi, space: str) -> None:
     before: Any = await api.create(LEASES, space, _lease(annotations={"a": "1", "b": "1"}))
     answer = await api.dry_run(LEASES, space, "l", {"metadata": {"annotations": {"a": None, "c": "3"}}})
-    assert annotations(answer) == {"b": "1", "c": "3"}
+    assert annotations_of(answer) == {"b": "1", "c": "3"}
     assert await api.get(LEASES, space, "l") == before
     with pytest.raises(NotFound):
         await api.dry_run(LEASES, space, "none", {})
@@ -307,7 +307,8 @@ async def test_a_dry_run_asks_the_server_that_is_named(
 ) -> None:
     await real.create(LEASES, namespace, _lease())
     patch: JsonObject = {"metadata": {"annotations": {"a": "1"}}}
-    assert annotations(await real.dry_run(LEASES, namespace, "l", patch, server=control_plane.server)) == {"a": "1"}
+    answer = await real.dry_run(LEASES, namespace, "l", patch, server=control_plane.server)
+    assert annotations_of(answer) == {"a": "1"}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"https://127.0.0.1:{free.getsockname()[1]}"

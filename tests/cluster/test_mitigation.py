@@ -71,7 +71,7 @@ def heal_once_requested(scene: Scene, condition: Callable[[Json], bool], *, what
         lambda: all(condition(requested(scene).get(name, {})) for name in FAULTY),
         what=what,
         seconds=90,
-        found=scene.status,
+        found=lambda: str(scene.status()),
     )
     scene.shadow.faults = {}
 

@@ -44,7 +44,7 @@ async def make(admin: KubeClient, namespace: str, **annotations: str) -> PodView
     if annotations:
         metadata["annotations"] = {**annotations}
     containers: JsonObject = {"containers": [{"name": "c", "image": "none"}]}
-    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": containers}
+    body: JsonObject = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": containers}
     return read_pod(await admin.create(PODS, namespace, body)).view
 
 

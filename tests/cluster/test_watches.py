@@ -12,6 +12,7 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
+from precision_operator.api.wire import mapping
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import JsonObject
 from precision_operator.settings import Settings
@@ -83,7 +84,8 @@ def deployment(name: str, *, replicas: int = 1) -> JsonObject:
 
 async def apply(kubectl: Kubectl, namespace: str, *bodies: JsonObject) -> None:
     for body in bodies:
-        await asyncio.to_thread(kubectl.apply, {**body, "metadata": {**body["metadata"], "namespace": namespace}})
+        metadata = {**mapping(body["metadata"]), "namespace": namespace}
+        await asyncio.to_thread(kubectl.apply, {**body, "metadata": metadata})
 
 
 async def test_what_exists_comes_and_goes_is_known(

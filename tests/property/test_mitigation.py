@@ -1,6 +1,7 @@
 """Mild breaches: what is tried before they are rolled back, for how long, and what ends it early."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ from tests.support.histories import events as histories
 from tests.support.mitigations import HOT, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 
 
-def overflow(**settings: object) -> dict[str, object]:
+def overflow(**settings: object) -> dict[str, Any]:
     """QUICK with other settings of the overflow window."""
     return {**QUICK, "rollback": {**RULES, "mitigation": {**WINDOWS, "overflow": {**WINDOWS["overflow"], **settings}}}}
 

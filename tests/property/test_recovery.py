@@ -31,7 +31,7 @@ def incident(world: World) -> Incident:
 
 
 def rolled_back(*, broken: int = 4, **spec: object) -> World:
-    world = healthy(**spec)
+    world = healthy(count=4, **spec)
     world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(broken)}
     while world.state.incident is None or world.state.incident.last_ack_at is None:
         world.step()
@@ -84,7 +84,7 @@ def test_a_workload_that_was_rolled_back_by_itself_recovers_by_itself() -> None:
 
 def test_the_status_names_whose_own_process_does_not_say_that_it_moved() -> None:
     world = healthy()
-    assert world.summary.unacknowledged == ()
+    assert (world.state.phase, world.summary.unacknowledged) == (Phase.HEALTHY, ())
     world.unresponsive = {"hot-2"}
     world.bad = {f"hot-{index}": {Signal.NON_FINITE: 1.0} for index in range(4)}
     world.run(2)

@@ -13,7 +13,7 @@ HALF = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWe
 
 
 def fleet(mode: Mode, *, count: int = 2, **spec: object) -> World:
-    world = World(policy(**spec))
+    world = World(policy(**{**FAST, **spec}))
     for index in range(count):
         world.add_referencing(f"w{index}", mode)
     return world

@@ -8,7 +8,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, promoted
+from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, phase_of, promoted
 
 
 def test_rolls_out_by_steps_until_healthy() -> None:
@@ -86,10 +86,10 @@ def test_held_leaves_only_by_retry_of_this_transition() -> None:
     stale = str(world.state.transition_id - 1)
     world.policy = replace(world.policy, annotations={"precision.genesis.ai/retry": stale})
     world.run(20)
-    assert world.state.phase is Phase.HELD
+    assert phase_of(world) is Phase.HELD
     answer(world, "retry")
     world.run(40)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
     assert world.really_in(Mode.FP16) == set(world.workloads)
 
 
@@ -97,13 +97,13 @@ def test_retry_waits_until_the_window_no_longer_shows_the_old_breach() -> None:
     world = promoted()
     world.bad = dict.fromkeys(("hot-1", "hot-3"), OVERFLOWS)
     world.run(10, 1.0)
-    assert world.state.phase is Phase.HELD
+    assert phase_of(world) is Phase.HELD
     answer(world, "retry")
     world.run(10, 1.0)
     assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "WindowNotClear")
     world.bad = {}
     world.run(40, 30.0)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
 
 
 def test_monitoring_lost_holds_and_recovers() -> None:
@@ -112,11 +112,11 @@ def test_monitoring_lost_holds_and_recovers() -> None:
     world.metrics_away = True
     moved = world.really_in(Mode.FP16)
     world.run(100)
-    assert world.state.phase is Phase.PROGRESSING
+    assert phase_of(world) is Phase.PROGRESSING
     assert world.really_in(Mode.FP16) == moved
     world.metrics_away = False
     world.run(40)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
 
 
 def test_same_breach_on_fp32_is_not_blamed_on_the_precision() -> None:
@@ -160,10 +160,10 @@ def test_approval_step_waits_for_a_person() -> None:
     steps = {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
     world = fleet(strategy=steps)
     world.run(20)
-    assert world.state.phase is Phase.PAUSED
+    assert phase_of(world) is Phase.PAUSED
     answer(world, "promote")
     world.run(20)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
 
 
 def test_suspended_policy_decides_nothing() -> None:

@@ -12,7 +12,18 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from tests.support.fleets import NAN, OVERFLOWS, ROLLED_BACK, answer, condition, fleet, incident_of, promoted, until
+from tests.support.fleets import (
+    NAN,
+    OVERFLOWS,
+    ROLLED_BACK,
+    answer,
+    condition,
+    fleet,
+    incident_of,
+    phase_of,
+    promoted,
+    until,
+)
 from tests.support.rollbacks import MILD, QUICK, annotate, gradually
 
 
@@ -88,9 +99,9 @@ def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
     world.run(5)
     world.bad["hot-0"] = OVERFLOWS
     world.run(2)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
     world.step()
-    assert world.state.phase is Phase.DEGRADED
+    assert phase_of(world) is Phase.DEGRADED
 
 
 def test_a_severe_breach_stays_severe_until_it_falls_below_its_leave_level() -> None:

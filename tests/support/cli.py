@@ -151,7 +151,7 @@ class Cli:
         """A Deployment of the fleet with one pod, which is asked for this mode."""
         self.fake.put(DEPLOYMENTS, trainers.deployment(name, labels=FLEET))
         self.fake.put(REPLICASETS, trainers.replicaset(name))
-        self.fake.put(PODS, trainers.pod(name, labels=FLEET, mode=mode, generation=generation, **status))
+        self.fake.put(PODS, trainers.pod(name, labels=FLEET, mode=mode, generation=generation, spec=None, **status))
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """Run it; what it printed, errors included."""

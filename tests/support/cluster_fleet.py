@@ -37,7 +37,7 @@ def deployment(name: str, *, hot: bool = True, replicas: int = 1, enabled: str =
     }
 
 
-def policy(name: str = "fleet", **spec: object) -> Json:
+def policy(name: str = "fleet", /, **spec: object) -> Json:
     """A policy that is quick to decide."""
     return {
         "apiVersion": "precision.genesis.ai/v1alpha1",

@@ -92,8 +92,8 @@ class Controller:
 
     def __init__(self, clock: Clock, *, over: Controller | None = None, identity: str = "one") -> None:
         self.clock = clock
-        self.kube = over.kube if over is not None else Server("10.0.0.1")
-        self.trainers = over.trainers if over is not None else Trainers(self.kube, clock)
+        self.kube: Server = over.kube if over is not None else Server("10.0.0.1")
+        self.trainers: Trainers = over.trainers if over is not None else Trainers(self.kube, clock)
         if over is None:
             install_all(self.kube)
         self.inventory = Inventory()
@@ -138,7 +138,9 @@ class Controller:
 
     def fleet(self, *names: str, hot: bool = True, **spec: object) -> None:
         """A policy over these workloads, each with one pod."""
-        self.kube.put(POLICIES, b.policy(FLEET, name="fleet", **spec))
+        policy = b.policy(FLEET, name="fleet")
+        policy["spec"].update(spec)
+        self.kube.put(POLICIES, policy)
         for name in names:
             self.workload(name, hot=hot)
 

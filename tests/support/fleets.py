@@ -17,7 +17,7 @@ NAN = {Signal.NON_FINITE: 3.0}
 
 def fleet(**spec: object) -> World:
     """Five hot workloads and one that is moved by restart, none of them moved yet."""
-    world = World(policy(**{**FAST, **spec}))  # type: ignore[arg-type]  # only a spec
+    world = World(policy(**{**FAST, **spec}))
     for index in range(5):
         world.add(f"hot-{index}")
     world.add("literal", hot=False)
@@ -56,6 +56,11 @@ def respec(world: World, **fields: object) -> None:
     """An edit of the policy."""
     spec = replace(world.policy.spec, **fields)  # type: ignore[arg-type]
     world.policy = replace(world.policy, spec=spec, generation=world.policy.generation + 1)
+
+
+def phase_of(world: World) -> Phase:
+    """The phase now: a type checker takes ``world.state.phase`` for what an assertion before said of it."""
+    return world.state.phase
 
 
 def condition(world: World, kind: str) -> Condition:

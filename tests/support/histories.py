@@ -106,7 +106,7 @@ class Checked(World):
 
 def new_world() -> Checked:
     """Six hot workloads, one of them of two pods, and two that are moved by restart."""
-    world = Checked(policy(**FAST))  # type: ignore[arg-type]  # only a spec
+    world = Checked(policy(**FAST))
     for name in NAMES:
         world.add(name, hot=name.startswith("hot"), pods=2 if name == "hot-0" else 1)
     return world

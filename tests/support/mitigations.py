@@ -1,5 +1,7 @@
 """Fleets in which a mild breach has opened a window of mitigation."""
 
+from typing import Any
+
 from lab.model.world import World
 from precision_operator.api.mitigation import Mitigation, Rung
 from precision_operator.api.signals import Signal
@@ -11,7 +13,7 @@ EVALUATION = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "
 GRADUAL = {"sustain": "30s", "inFlight": "60s", "batchShare": 0.34}
 WINDOWS = {"overflow": {"window": "10m", "dwell": "60s"}, "speed": {"window": "5m"}}
 RULES = {"gradual": GRADUAL, "mitigation": WINDOWS, "ackTimeout": "45s"}
-QUICK: dict[str, object] = {"evaluation": EVALUATION, "rollback": RULES}
+QUICK: dict[str, Any] = {"evaluation": EVALUATION, "rollback": RULES}
 """A spec whose windows are a few minutes long."""
 
 HOT = [f"hot-{index}" for index in range(5)]

@@ -158,7 +158,7 @@ class ShadowTrainers:
         while not self._stop.wait(0.2):
             try:
                 # One connection for all: a kubectl a look would cost more than what is tested.
-                answer = self._api.list_namespaced_pod(self.namespace, _preload_content=False, _request_timeout=5)
+                answer: Any = self._api.list_namespaced_pod(self.namespace, _preload_content=False, _request_timeout=5)
                 started = self._started(json.loads(answer.data)["items"])
                 self._update(started)
                 self._report(started)

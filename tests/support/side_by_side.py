@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from lab.cluster import ControlPlane
@@ -53,10 +54,13 @@ def side_by_side(
         for scene in scenes.values():
             scene.apply(*(deployment(workload) for workload in HOT[:hot]), deployment(LITERAL, hot=False))
         for name, scene in scenes.items():
-            wait_for(
-                lambda s=scene: len(s.shadow.modes()) == hot + 1, what=f"the pods of {name}", seconds=PATIENCE_SECONDS
-            )
+            complete = partial(_has_pods_of, scene, hot + 1)
+            wait_for(complete, what=f"the pods of {name}", seconds=PATIENCE_SECONDS)
         yield scenes
+
+
+def _has_pods_of(scene: Scene, workloads: int) -> bool:
+    return len(scene.shadow.modes()) == workloads
 
 
 def bind(scene: Scene, place: Mapping[str, str], *, label: str) -> list[str]:

@@ -15,7 +15,7 @@ def keys(*names: str) -> tuple[str, ...]:
     return tuple(key(name) for name in names)
 
 
-def pod(name: str = "p", **values: object) -> PodView:
+def pod(name: str = "p", /, **values: object) -> PodView:
     """A pod that can read requests, unless ``values`` say otherwise."""
     base = PodView(name, f"uid-{name}", hot=True, has_annotations=True, ready=True)
     return replace(base, **values)  # type: ignore[arg-type]
@@ -32,6 +32,6 @@ def literal(name: str = "w", **values: object) -> WorkloadView:
     return workload(name, hot=False, literal=True, **{"pods": (pod(hot=False),), **values})
 
 
-def reported(at: float = 1000.0, **pods: PodSignals) -> Evaluation:
+def reported(**pods: PodSignals) -> Evaluation:
     """What Prometheus shows of these pods."""
-    return Evaluation(at, 0.0, pods)
+    return Evaluation(1000.0, 0.0, pods)

@@ -8,9 +8,9 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
-from typing import cast
+from typing import Any, cast
 
-Result = dict[str, object]
+Result = dict[str, Any]
 
 
 def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Connection) -> None:

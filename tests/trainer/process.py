@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
@@ -52,7 +53,7 @@ class Process:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
-    def lines(self) -> list[dict[str, object]]:
+    def lines(self) -> list[dict[str, Any]]:
         self._output.seek(0)
         return [json.loads(line) for line in self._output if line.startswith("{")]
 
@@ -61,7 +62,7 @@ class Process:
         self._output.seek(0)
         return self._output.read()
 
-    def events(self, name: str) -> list[dict[str, object]]:
+    def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["event"] == name]
 
     def page(self, path: str) -> str:
@@ -99,7 +100,7 @@ class Process:
         """Some steps of this process have ended."""
         self.until(lambda: self.value("genesis_training_steps_total") > 5)
 
-    def until_event(self, name: str) -> dict[str, object]:
+    def until_event(self, name: str) -> dict[str, Any]:
         """The first of that name, once it is there."""
         self.until(lambda: bool(self.events(name)))
         return self.events(name)[0]

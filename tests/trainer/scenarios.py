@@ -170,6 +170,7 @@ def nan_on_one_rank(rank: int, world: int) -> Result:
     boundary = trainer.begin_step()
     record = boundary.records[-1]
     assert boundary.change is not None
+    assert boundary.change.request is not None
     return {
         "unchanged": fingerprint(trainer) == before,
         "scale_ratio": float(trainer.scaler.scale_value) / scale,
@@ -323,7 +324,7 @@ def reduce_once_a_step(rank: int, world: int) -> Result:
         return mean
 
     # A lambda: DDP compares the annotations of a hook with types, and here they are text.
-    trainer._ddp.register_comm_hook(None, lambda _, bucket: note(allreduce_hook(None, bucket)))
+    trainer._ddp.register_comm_hook(None, lambda group, bucket: note(allreduce_hook(group, bucket)))
     for _ in range(3):
         step(trainer)
     return {"reduced": reduced, "print": fingerprint(trainer)}

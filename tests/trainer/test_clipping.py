@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -68,11 +69,12 @@ def test_a_resume_judges_as_the_process_before_would_have() -> None:
     restarted = AdaptiveClip(torch.device("cpu"))
     restarted.load_state_dict(clip.state_dict())
     assert float(restarted(torch.tensor(7.0))) == float(clip(torch.tensor(7.0))) < 1.0
-    for broken in (
+    unusable: list[dict[str, object]] = [
         {},
         {"mean": "1", "variance": 0.0, "seen": 40.0},
         {"mean": float("nan"), "variance": 0.0, "seen": 9.0},
-    ):
+    ]
+    for broken in unusable:
         fresh = AdaptiveClip(torch.device("cpu"))
         fresh.load_state_dict(broken)
         assert fresh.state_dict() == {"mean": 0.0, "variance": 0.0, "seen": 0.0}
@@ -104,15 +106,9 @@ def test_a_step_with_adaptive_clipping_tames_a_spike_and_waits_for_nothing(mode:
 
 
 def test_run_info_says_how_gradients_are_clipped_whether_bf16_means_fp8_and_which_architecture_runs() -> None:
-    def labels(**options: object) -> dict[str, str]:
+    def labels(**options: Any) -> dict[str, str]:  # noqa: ANN401 - fields of the options
         model = torch.nn.Linear(2, 2)
-        return run_info(
-            TrainOptions(**options),
-            "own",
-            model,
-            world_size=1,
-            device=torch.device("cpu"),  # type: ignore[arg-type]
-        )
+        return run_info(TrainOptions(**options), "own", model, world_size=1, device=torch.device("cpu"))
 
     assert labels()["clipping"] == "1"
     assert (labels()["fp8"], labels(fp8="delayed")["fp8"]) == ("off", "delayed")

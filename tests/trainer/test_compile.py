@@ -38,7 +38,8 @@ def _compilations() -> int:
 
 
 def _loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return model(batch).float().square().mean()
+    loss: torch.Tensor = model(batch).float().square().mean()
+    return loss
 
 
 def _trainer(sentinel: SentinelConfig | None = None) -> ExtendedFP16Trainer:

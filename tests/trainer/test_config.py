@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,8 +43,9 @@ FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.M
     ],
 )
 def test_wrong_value_is_refused_with_field_value_and_range(field: str, value: object) -> None:
+    wrong: dict[str, Any] = {field: value}
     with pytest.raises(ConfigError) as caught:
-        ExtendedFP16Config(**{field: value})
+        ExtendedFP16Config(**wrong)
     message = str(caught.value)
     assert message.startswith(f"{field}={value!r}: expected ")
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from precision_trainer.models.data import LibraryText
 from precision_trainer.models.task import Loss
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.precision import fp8
+from precision_trainer.precision.steps import StepRecord
 from precision_trainer.telemetry import memory
 
 pytestmark = pytest.mark.cuda
@@ -50,7 +52,7 @@ def model(width: int = 128) -> nn.Module:
     return ByteTransformer(TransformerConfig(width=width, layers=4, context=CONTEXT)).to(DEVICE)
 
 
-def trainer(mode: PrecisionMode, subject: nn.Module, **settings: float) -> ExtendedFP16Trainer:
+def trainer(mode: PrecisionMode, subject: nn.Module, **settings: Any) -> ExtendedFP16Trainer:  # noqa: ANN401 - of the config
     if mode is BF16 and CAPABILITY < (8, 0):
         pytest.skip("not run: BF16 needs CUDA capability 8.0")
     optimizer = torch.optim.AdamW(subject.parameters(), lr=1e-3, fused=True)
@@ -59,7 +61,7 @@ def trainer(mode: PrecisionMode, subject: nn.Module, **settings: float) -> Exten
 
 def train(subject: ExtendedFP16Trainer, text: LibraryText, steps: int, size: int = 16) -> list[float]:
     """Losses of the steps, as the gang agreed on them."""
-    records = []
+    records: list[StepRecord] = []
     for _ in range(steps):
         records += subject.begin_step().records
         batch = text.batch(subject.step * size, size).to(DEVICE)

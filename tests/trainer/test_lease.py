@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -92,7 +93,8 @@ def test_one_of_many_that_claim_a_lease_at_once_gets_it(tmp_path: Path) -> None:
     for round_ in range(30):
         root = tmp_path / str(round_)
         root.mkdir()
-        together, won = threading.Barrier(8), []
+        together = threading.Barrier(8)
+        won: list[OwnFile] = []
 
         def run(root: Path = root, together: threading.Barrier = together, won: list[OwnFile] = won) -> None:
             record = _record()
@@ -381,8 +383,8 @@ def test_a_checkpoint_begun_with_the_lease_and_complete_without_it_is_not_put_in
     store.save(_state(10))
     save = torch.save
 
-    def frozen(*arguments: object) -> None:
-        save(*arguments)
+    def frozen(state: object, file: IO[bytes]) -> None:
+        save(state, file)
         _taken(tmp_path)
 
     monkeypatch.setattr(torch, "save", frozen)

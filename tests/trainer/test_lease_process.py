@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,17 @@ def _lease(directory: Path) -> dict[str, object]:
     return shown
 
 
+def _has_waited(process: Process) -> bool:
+    return process.value("genesis_checkpoint_lease_wait_seconds") > 0
+
+
 def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_ended(start: Start) -> None:
     first = start(TRAIN, _pod(UID_A))
     first.until_training()
     second, third = start(TRAIN, _pod(UID_B)), start(TRAIN, _pod(UID_C))
     for waiting in (second, third):
         assert waiting.until_event("checkpoint_lease_waiting")["holder"] == UID_A
-        waiting.until(lambda waiting=waiting: waiting.value("genesis_checkpoint_lease_wait_seconds") > 0)
+        waiting.until(partial(_has_waited, waiting))
         assert json.loads(waiting.page("/healthz"))["ok"] is True
     # SIGTERM ends one that waits, and is none of the holder's affair.
     assert third.stop()[0] == 0

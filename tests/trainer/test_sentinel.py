@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,11 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make(mode: PrecisionMode = FP16, sentinel: SentinelConfig = QUICK, **settings: object) -> ExtendedFP16Trainer:
+def make(
+    mode: PrecisionMode = FP16,
+    sentinel: SentinelConfig = QUICK,
+    **settings: Any,  # noqa: ANN401 - fields of the config
+) -> ExtendedFP16Trainer:
     torch.manual_seed(0)
     model = ByteTransformer(TransformerConfig(width=16, layers=2, context=CONTEXT))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
@@ -178,6 +183,7 @@ def test_level_pins_and_relapses_outlive_the_process_unless_somebody_ordered_ane
         sentinel.load_state_dict({**saved, "order": order})
         assert (sentinel.level, sentinel.pinned) == (level, pinned)
         assert sentinel.state_dict()["strikes"] == 1
+    assert sentinel is not None
     sentinel.load_state_dict({})
 
 
@@ -202,9 +208,14 @@ def _chain() -> torch.nn.Sequential:
 def test_a_backward_overflow_is_localised_by_the_clipping_norms() -> None:
     model = _chain()
     layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    model[2].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * float("inf"),))
+
+    def overflow(_module: object, inputs: tuple[torch.Tensor], _outputs: object) -> tuple[torch.Tensor]:
+        return (inputs[0] * float("inf"),)
+
+    model[2].register_full_backward_hook(overflow)
     model(torch.ones(2, 8)).sum().backward()
-    norms = torch.stack(torch._foreach_norm([parameter.grad for parameter in model.parameters()])).tolist()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norms = torch.stack(torch._foreach_norm(gradients)).tolist()
     origin = layers.origin(norms)
     assert layers.name(origin) == "1"  # the gradient that left layer 2 is the first to be infinite
     by_layer = layers.norms(norms)
@@ -251,7 +262,8 @@ class _Noisy(torch.nn.Module):
         self.factor = factor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x * self.factor).square().mean()
+        loss: torch.Tensor = self.net(x * self.factor).square().mean()
+        return loss
 
 
 @pytest.mark.parametrize(

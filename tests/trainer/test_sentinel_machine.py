@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ WINDOW = 16
 CONFIG = SentinelConfig(window_steps=WINDOW, dwell_steps=64, max_dwell_steps=512, max_pins=2)
 
 
-def sample(clock: int, mode: PrecisionMode = FP16, **what: object) -> Sample:
+def sample(clock: int, mode: PrecisionMode = FP16, **what: Any) -> Sample:  # noqa: ANN401 - fields of it
     return Sample(clock=clock, mode=mode, tried=WINDOW, **what)
 
 
@@ -38,7 +39,7 @@ class Run:
             self.seen.append((self.clock, transition))
         return transition
 
-    def until(self, limit: int = 100, **what: object) -> Transition:
+    def until(self, limit: int = 100, /, **what: object) -> Transition:
         for _ in range(limit):
             transition = self.window(**what)
             if transition is not None:
@@ -68,9 +69,9 @@ _CALM = st.integers(0, 40)
 
 
 @st.composite
-def _stories(draw: st.DrawFn) -> list[dict[str, object]]:
+def _stories(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Trouble and calm in turns."""
-    story: list[dict[str, object]] = []
+    story: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(1, 5))):
         story += draw(_WINDOWS)
         story += [{}] * draw(_CALM)
@@ -80,7 +81,7 @@ def _stories(draw: st.DrawFn) -> list[dict[str, object]]:
 @settings(max_examples=150, deadline=None)
 @given(story=_stories(), bf16=st.booleans(), requested=st.sampled_from([FP16, BF16, FP32]))
 def test_the_level_falls_by_one_after_a_clean_dwell_and_never_swings_faster(
-    story: list[dict[str, object]], bf16: bool, requested: PrecisionMode
+    story: list[dict[str, Any]], bf16: bool, requested: PrecisionMode
 ) -> None:
     config = SentinelConfig(window_steps=WINDOW, dwell_steps=64, max_dwell_steps=512, bf16_available=bf16)
     run = Run(config, requested)
@@ -106,7 +107,7 @@ def test_the_level_falls_by_one_after_a_clean_dwell_and_never_swings_faster(
 
 @settings(max_examples=150, deadline=None)
 @given(story=_stories())
-def test_it_only_ever_goes_towards_the_safe_side_of_a_request(story: list[dict[str, object]]) -> None:
+def test_it_only_ever_goes_towards_the_safe_side_of_a_request(story: list[dict[str, Any]]) -> None:
     for requested in (FP32, BF16, FP16):
         run = Run(requested=requested)
         for what in story:
@@ -126,15 +127,15 @@ def test_non_finite_weights_rewind_at_once_from_every_level(level: Level, mode: 
 
 def test_weights_still_not_finite_after_a_rewind_or_without_a_checkpoint_end_the_process() -> None:
     run = Run()
-    assert run.window(weights_finite=False, can_rewind=True).after is Level.REWIND
+    assert run.until(1, weights_finite=False, can_rewind=True).after is Level.REWIND
     assert run.window(weights_finite=False, can_rewind=True) is None  # not in force yet
-    assert run.window(weights_finite=False, can_rewind=True).after is Level.EXIT
-    assert Run().window(weights_finite=False).after is Level.EXIT
+    assert run.until(1, weights_finite=False, can_rewind=True).after is Level.EXIT
+    assert Run().until(1, weights_finite=False).after is Level.EXIT
 
 
 def test_a_loss_that_stays_non_finite_in_fp32_rewinds_but_is_left_alone_without_a_checkpoint() -> None:
     bad = {"nonfinite": WINDOW, "nonfinite_streak": CONFIG.diverged_steps, "fp32_finite": False}
-    assert Run(requested=FP32).window(can_rewind=True, **bad).after is Level.REWIND
+    assert Run(requested=FP32).until(1, can_rewind=True, **bad).after is Level.REWIND
     assert Run(requested=FP32).window(**bad) is None
 
 
@@ -215,5 +216,6 @@ def test_what_a_window_shows_that_began_before_the_change_is_not_judged() -> Non
 
 @pytest.mark.parametrize("field", ["window_steps", "patience_windows", "overflow_ratio", "dwell_steps", "probe_steps"])
 def test_wrong_settings_are_refused_with_their_range(field: str) -> None:
+    wrong: dict[str, Any] = {field: 0}
     with pytest.raises(ConfigError, match=f"{field}=0: expected a number in"):
-        SentinelConfig(**{field: 0})
+        SentinelConfig(**wrong)

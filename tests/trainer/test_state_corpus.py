@@ -67,7 +67,8 @@ class _Rebuilt:
     """A tensor of two floats that claims another size, offset or stride."""
 
     def __init__(self, numel: int, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
-        self.numel, self.arguments = numel, (offset, size, stride, False, collections.OrderedDict())
+        self.numel = numel
+        self.arguments: tuple[object, ...] = (offset, size, stride, False, collections.OrderedDict())
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return torch._utils._rebuild_tensor_v2, (_Storage(self.numel), *self.arguments)

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from precision_trainer.job import train as train_module
+from precision_trainer.job.options import TrainOptions
+from precision_trainer.job.tasks import build_task
+from precision_trainer.models.task import Task
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from tests.trainer.gang import Gang
 from tests.trainer.test_train import Session, _equal
@@ -45,10 +48,9 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def model(monkeypatch: pytest.MonkeyPatch) -> list[torch.nn.Module]:
     """The model of the session that runs, so that a test can poison it."""
     made: list[torch.nn.Module] = []
-    build = train_module.build_task
 
-    def remember(options: object) -> object:
-        task = build(options)  # type: ignore[arg-type]
+    def remember(options: TrainOptions) -> Task:
+        task = build_task(options)
         made[:] = [task.model]
         return task
 

@@ -14,6 +14,9 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer
 from precision_trainer.job import train as train_module
+from precision_trainer.job.options import TrainOptions
+from precision_trainer.job.tasks import build_task
+from precision_trainer.models.task import Task
 from precision_trainer.state import files
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.state.format import TrainingState
@@ -147,10 +150,9 @@ def test_loading_in_another_mode_changes_no_weight(
     saved: str, loaded: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models: list[torch.nn.Module] = []
-    build = train_module.build_task
 
-    def remember(options: object) -> object:
-        task = build(options)  # type: ignore[arg-type]
+    def remember(options: TrainOptions) -> Task:
+        task = build_task(options)
         models.append(task.model)
         return task
 

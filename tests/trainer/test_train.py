@@ -6,8 +6,9 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,9 +36,9 @@ class Session:
         monkeypatch.setenv("PRECISION_REQUEST_FILE", str(self.request))
         monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
         self.metrics = Metrics()
-        self.lines: list[dict[str, object]] = []
+        self.lines: list[dict[str, Any]] = []
 
-    def run(self, at: dict[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
+    def run(self, at: Mapping[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
         stop = StopFlag(JsonLog())
         actions = at or {}
         original = Loop._step
@@ -54,7 +55,7 @@ class Session:
             patch.setattr(train_module, "Metrics", lambda: self.metrics)
             # Asked at every boundary: tests count steps, and a step may take less than the interval.
             patch.setattr(boot, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
-            settings = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
+            settings: dict[str, Any] = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
             try:
                 assert train_module.train(TrainOptions(**settings), JsonLog(), stop) == 0
             finally:
@@ -64,7 +65,7 @@ class Session:
     def write(self, text: str) -> Callable[[], object]:
         return lambda: self.request.write_text(text)
 
-    def events(self, name: str) -> list[dict[str, object]]:
+    def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line["event"] == name]
 
     def value(self, name: str) -> float:
@@ -74,9 +75,9 @@ class Session:
                     return float(sample.value)
         raise KeyError(name)
 
-    def state(self, step: int) -> dict[str, torch.Tensor]:
+    def state(self, step: int) -> dict[str, Any]:
         path = self.directory / "checkpoints" / f"step-{step:012d}" / "state.pt"
-        state: dict[str, torch.Tensor] = torch.load(path, weights_only=True)
+        state: dict[str, Any] = torch.load(path, weights_only=True)
         return state
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
+from precision_trainer.precision.steps import StepRecord
 from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from precision_trainer.sentinel.machine import SentinelConfig
@@ -38,7 +40,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make(mode: PrecisionMode, *, fused: bool = True, **settings: object) -> ExtendedFP16Trainer:
+def make(mode: PrecisionMode, *, fused: bool = True, **settings: Any) -> ExtendedFP16Trainer:  # noqa: ANN401 - of the config
     torch.manual_seed(0)
     model = ByteTransformer(TransformerConfig(width=32, layers=2, context=CONTEXT))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
@@ -168,7 +170,7 @@ def test_without_a_sentinel_fp16_steps_on_poisoned_weights_count_as_nonfinite_un
     good = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(float("nan"))
-    records = []
+    records: list[StepRecord] = []
     for _ in range(LOOK_AFTER_STEPS + 5):
         step(trainer, text)
         records += trainer.drain().records
@@ -220,7 +222,7 @@ def test_without_clipping_norms_are_sampled_and_a_gradient_that_is_not_finite_is
     bad = {5, NORM_EVERY_STEPS}  # one that is not measured, one that is
     last = list(trainer.model.parameters())[-1]
     last.register_hook(lambda gradient: gradient * (float("inf") if trainer.step in bad else 1.0))
-    records = []
+    records: list[StepRecord] = []
     for number in range(NORM_EVERY_STEPS + 2):
         before = weights(trainer)
         step(trainer, text)
@@ -249,7 +251,9 @@ def test_clipping_does_what_clip_grad_norm_does_bit_for_bit() -> None:
         norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.7)
         assert updated.norm is not None
         assert torch.equal(updated.norm.squeeze(), norm)
-        assert all(torch.equal(a, b.grad) for a, b in zip(seen, theirs.parameters(), strict=True))
+        assert all(
+            b.grad is not None and torch.equal(a, b.grad) for a, b in zip(seen, theirs.parameters(), strict=True)
+        )
 
 
 def test_accumulation_equals_one_large_batch(text: LibraryText) -> None:
@@ -521,7 +525,6 @@ def test_layer_norms_are_those_of_the_gradients(text: LibraryText) -> None:
 
 def test_scale_history_is_capped(text: LibraryText) -> None:
     from precision_trainer.precision.stats import SCALE_HISTORY, Totals
-    from precision_trainer.precision.steps import StepRecord
 
     totals = Totals()
     for number in range(SCALE_HISTORY + 50):

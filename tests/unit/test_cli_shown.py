@@ -179,8 +179,9 @@ def test_get_says_why_no_process_could_be_asked(cli: Cli) -> None:
 
 def test_get_names_workloads_that_cannot_be_moved_and_those_of_another_policy(cli: Cli) -> None:
     cli.policy(stands(Phase.PENDING), name="older")
-    younger = {"metadata": {"name": "younger", "creationTimestamp": "2026-02-01T00:00:00Z", "generation": 1}}
-    cli.fake.put(POLICIES, {**younger, "spec": {"selector": {"matchLabels": FLEET}}})
+    metadata: Json = {"name": "younger", "creationTimestamp": "2026-02-01T00:00:00Z", "generation": 1}
+    younger: Json = {"metadata": metadata, "spec": {"selector": {"matchLabels": FLEET}}}
+    cli.fake.put(POLICIES, younger)
     bare = trainers.deployment("bare", labels=FLEET, spec=trainers.bare_spec(), replicas=0, app="bare")
     cli.fake.put(DEPLOYMENTS, bare)
     older, later = cli.json("get")

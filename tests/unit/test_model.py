@@ -228,6 +228,8 @@ def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else()
     elsewhere = Judge("elsewhere", lambda: "met for nothing", 0.0, frozenset({(str(COHORTS), "rank")}))
     own = Judge("own", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, here)
     endless = Judge("endless", lambda: "" if cohort_size(1, 3) == 1 else next(spins()), -0.49, here)
-    lives = [(judge.name, partial(meet, lost.mutant(), [elsewhere, judge])) for judge in (own, endless)]
+    mutant = lost.mutant()
+    assert mutant is not None
+    lives = [(judge.name, partial(meet, mutant, [elsewhere, judge])) for judge in (own, endless)]
     assert dict(forked(iter(lives), processes=2)) == {"own": "own", "endless": None}
     assert cohort_size(1, 3) == 1

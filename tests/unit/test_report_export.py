@@ -52,7 +52,7 @@ def test_events_of_the_policy_its_fleet_and_their_pods_are_kept_in_order_and_mas
     report = from_body(body)
     detected = parse_time(report.stages.detected_at) or 0.0
     late, early, before = (stamp(detected + offset) for offset in (60.0, 30.0, -1801.0))
-    events = [
+    events: list[JsonObject] = [
         event("Pod", "hot-1-5d9c7b6f4-abcde", late, "pull of https://me:hunter2@registry.example failed"),
         event("Deployment", "hot-0", early),
         event("PrecisionPolicy", report.policy, early, reason="RolledBack"),

@@ -48,7 +48,10 @@ def taped(world: World, history: list[tuple[object, ...]]) -> list[Recording]:
     """Play a history, and record each pass."""
     tape: list[Recording] = []
     for kind, *arguments in history:
+        seconds = 15.0
         match kind, arguments:
+            case "step", [float(given)]:
+                seconds = given
             case "bad", [str(name), Signal() as signal, float(value)]:
                 world.bad[name] = {signal: value}
             case "well", [str(name)]:
@@ -61,7 +64,7 @@ def taped(world: World, history: list[tuple[object, ...]]) -> list[Recording]:
                 answer = {"precision.genesis.ai/retry": str(world.state.transition_id)}
                 world.policy = replace(world.policy, annotations=answer)
         before, observation, now = world.state, world.observe(), world.now
-        decision = world.step(float(arguments[0]) if kind == "step" else 15.0)
+        decision = world.step(seconds)
         tape.append(record(world.policy, before, observation, now=now, decision=decision))
     return tape
 

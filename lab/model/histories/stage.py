@@ -21,7 +21,7 @@ _NODES = 3
 
 
 def _policy(spec: dict[str, object]) -> Policy:
-    return policy(**{**FAST, **spec})  # type: ignore[arg-type]  # only a spec
+    return policy(**{**FAST, **spec})
 
 
 class Stage(World):

@@ -5,7 +5,7 @@ The library's models are not used: they cost time and memory and drop fields tha
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Self, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -79,7 +79,7 @@ class KubeClient:
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
         program: str = "precision-operator",
-    ) -> "KubeClient":
+    ) -> Self:
         """A client for this access; opens no connection yet. The API server keeps ``program`` as who manages what it writes.
 
         Raises:

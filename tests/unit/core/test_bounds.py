@@ -21,7 +21,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.assess import FAILING_BYTES
 from precision_operator.core.decide import Decision
 from precision_operator.core.phases.mitigation import MITIGATIONS_BYTES
-from tests.support.fleets import NAN, condition, fleet, held_names, member_names, promoted, respec
+from tests.support.fleets import NAN, condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 
 ALL_SIX = {
@@ -52,7 +52,7 @@ def clone(world: World) -> World:
 
 def guarded(count: int, *, hot: bool, **spec: object) -> World:
     """A fleet with names of 60 characters that was found in FP16, and is guarded in it."""
-    world = World(policy(**{**AT_ONCE, **spec}))  # type: ignore[arg-type]  # only a spec
+    world = World(policy(**{**AT_ONCE, **spec}))
     for index in range(count):
         world.add(f"workload-{index:051d}", hot=hot, mode=Mode.FP16)
     world.run(2)
@@ -177,7 +177,7 @@ def test_windows_of_mitigation_are_bounded_and_what_has_no_room_is_rolled_back_w
 
 
 def long_named(count: int) -> World:
-    world = World(policy(**AT_ONCE))  # type: ignore[arg-type]  # only a spec
+    world = World(policy(**AT_ONCE))
     for index in range(count):
         world.add(f"w{index:0239d}", mode=Mode.FP16)
     return world
@@ -200,7 +200,7 @@ def test_a_fleet_that_grows_beyond_what_fits_takes_in_no_more_and_is_still_rolle
     limit = OBJECT_LIMIT_BYTES - RESERVE_BYTES
     world = long_named(limit // fleet_bytes([key(f"w{0:0239d}")]))
     world.run(3)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
     world.add("late")
     world.add(f"x{0:0239d}")
     world.run(3)
@@ -208,7 +208,7 @@ def test_a_fleet_that_grows_beyond_what_fits_takes_in_no_more_and_is_still_rolle
     assert "late" not in member_names(world)
     world.bad = dict.fromkeys(world.workloads, ALL_SIX)
     world.run(4)
-    assert world.state.phase is Phase.HELD
+    assert phase_of(world) is Phase.HELD
     assert size(world.state) < OBJECT_LIMIT_BYTES
 
 

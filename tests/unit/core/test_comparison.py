@@ -1,6 +1,7 @@
 """The phase of a rollback by canary: when its comparison begins, what ends it, what is done for the canary meanwhile."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def without_metrics(world: World) -> None:
     ("shown", "reason"),
     [({"better": 99.0}, "CanaryPromoted"), ({"worse": 99.0}, "CanaryWorse"), ({}, "CanaryInconclusive")],
 )
-def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dict[str, float], reason: str) -> None:
+def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dict[str, Any], reason: str) -> None:
     world = compared(by_canary())
     world.state = replace(world.state, comparison=replace(comparison(world), **shown))
     world.metrics_away, world.now = True, incident(world).deadline_at - 1.0
@@ -58,7 +59,7 @@ def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dic
     ("shown", "reason"),
     [({"better": 99.0}, "CanaryPromoted"), ({"worse": 99.0}, "CanaryWorse"), ({}, "CanaryNoDifference")],
 )
-def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: dict[str, float], reason: str) -> None:
+def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: dict[str, Any], reason: str) -> None:
     world = compared(by_canary())
     world.state = replace(world.state, comparison=replace(comparison(world), looks=1000, **shown))
     assert world.step().state.reason == reason

@@ -93,7 +93,7 @@ def test_moved_counts_acknowledgements_while_moving_and_requests_at_rest() -> No
 
 def test_silence_is_dated_from_its_beginning_and_forgotten_at_its_end() -> None:
     world = promoted()
-    assert world.state.no_data_since is None
+    assert (world.state.no_data_since, world.summary.unknown) == (None, 0)
     world.unobservable.add("hot-1")
     world.step()
     began = world.now - INTERVAL

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,14 @@ from tests.support.views import key, keys
 WINDOW_SECONDS = 600.0
 
 
-def overflow(**settings: object) -> dict[str, object]:
+def overflow(**settings: object) -> dict[str, Any]:
     """QUICK with other settings of the overflow window."""
     return {**QUICK, "rollback": {**RULES, "mitigation": {**WINDOWS, "overflow": {**WINDOWS["overflow"], **settings}}}}
 
 
 def tried(*, seconds_left: float = 300.0, **spec: object) -> World:
     """A workload that overflows on, long after it took what is tried; its window ends in ``seconds_left``."""
-    world = breached(**spec)
+    world = breached(**{**QUICK, **spec})
     until(world, lambda w: window(w).acknowledged_at, seconds=15.0, passes=3)
     world.now += 200.0
     left = replace(window(world), until=round(world.now + seconds_left, 3))

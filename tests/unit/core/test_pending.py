@@ -141,7 +141,7 @@ def test_nothing_is_enforced_before_the_modes_of_the_whole_fleet_were_observed()
 
 def found_in(mode: Mode, *names: str, **spec: object) -> World:
     """A fleet of which these train in ``mode`` already when the policy is applied."""
-    world = World(policy(**{**FAST, **spec}))  # type: ignore[arg-type]  # only a spec
+    world = World(policy(**{**FAST, **spec}))
     for index in range(5):
         world.add(f"hot-{index}", mode=mode if f"hot-{index}" in names else Mode.FP32)
     return world

@@ -10,7 +10,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
-from tests.support.fleets import NAN, OVERFLOWS, answer, promoted
+from tests.support.fleets import NAN, OVERFLOWS, answer, phase_of, promoted
 from tests.support.views import key
 
 
@@ -25,14 +25,14 @@ def test_a_rollback_whose_record_was_lost_keeps_the_fleet_in_fallback_until_a_pe
     world.commit(world.decide())  # and the operator is replaced before it has written anything to a pod
     world.state, world.unresponsive = replace(world.state, incident=None), set()
     world.step(1.0)
-    assert world.state.phase is Phase.HELD
+    assert phase_of(world) is Phase.HELD
     world.run(10, 1.0)
     assert (world.state.phase, world.state.modes) == (Phase.HELD, {})
     assert world.really_in(Mode.FP32) == set(world.workloads)
     world.bad = {}
     answer(world, "retry")
     world.run(60)
-    assert world.state.phase is Phase.HEALTHY
+    assert phase_of(world) is Phase.HEALTHY
 
 
 def test_after_a_rollback_every_workload_is_assigned_the_fallback_and_starts_in_it() -> None:

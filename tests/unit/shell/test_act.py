@@ -229,11 +229,11 @@ async def test_one_failure_stops_no_other() -> None:
     acted = await rig.act(*map(request, names))
     assert sorted(rig.reasons(acted)) == ["Conflict", "Forbidden", "PreconditionFailed", "Unavailable"]
     assert len(rig.order) == len(names)
-    written = [name for name in names if "precision.genesis.ai/request" in annotations(rig, name)]
+    written = [name for name in names if "precision.genesis.ai/request" in annotations_of(rig, name)]
     assert written == ["p0", "p2"]
 
 
-def annotations(rig: Rig, name: str) -> dict[str, str]:
+def annotations_of(rig: Rig, name: str) -> dict[str, str]:
     body: Any = rig.kube.objects["pods", "ns", name]
     found: dict[str, str] = body["metadata"]["annotations"]
     return found
@@ -290,7 +290,8 @@ async def test_a_server_that_asks_for_less_pauses_this_namespace_and_no_other() 
     assert rig.limiter.paused_seconds("another") == 0
     rig.refuse = {}
     acted = await finished(rig.clock, task)
-    assert len(acted.failures) + len([n for n in names if "precision.genesis.ai/request" in annotations(rig, n)]) == 300
+    written = [name for name in names if "precision.genesis.ai/request" in annotations_of(rig, name)]
+    assert len(acted.failures) + len(written) == 300
 
 
 async def test_a_pod_goes_with_its_own_grace_and_never_with_none() -> None:

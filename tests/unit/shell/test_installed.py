@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +27,9 @@ from tests.unit.runtime.manual_clock import ManualClock
 ASSIGN = next(ours for ours in shipped() if ours.kind == "MutatingAdmissionPolicy" and "assign" in ours.name)
 
 
-def as_stored(spec: object) -> dict[str, Any]:
+def as_stored(spec: Mapping[str, object]) -> dict[str, Any]:
     """With what the API server (1.36) fills in."""
-    stored: Any = copy.deepcopy(spec)
+    stored: dict[str, Any] = copy.deepcopy(dict(spec))
     for field in ("matchConstraints", "matchResources"):
         for rule in stored.get(field, {}).get("resourceRules", ()):
             rule.setdefault("scope", "*")

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from precision_operator.shell.reconcile import PROGRESS_SECONDS, Pass
 from tests.support.controller import KEY, Controller
 from tests.unit.runtime.manual_clock import ManualClock, finished
 
-FAST = {
+FAST: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},
     "strategy": {"steps": [{"setWeight": 50}, {"setWeight": 100}]},
     "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
@@ -33,8 +34,8 @@ NAMES = ("a", "b", "c", "d")
 class Rig(Controller):
     """A controller and its clock."""
 
-    def __init__(self, over: Controller | None = None, identity: str = "one") -> None:
-        self.manual = ManualClock() if over is None else over.clock  # type: ignore[assignment]
+    def __init__(self, over: Rig | None = None, identity: str = "one") -> None:
+        self.manual: ManualClock = ManualClock() if over is None else over.manual
         super().__init__(self.manual, over=over, identity=identity)
 
     async def go(self) -> Pass | None:

@@ -107,7 +107,7 @@ LISTED = watching.Bookmark.LISTED
 async def test_a_list_is_told_after_its_objects_and_only_bookmarks_are_left_to_kopf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    items = [
+    items: list[streams.StreamItem] = [
         news(None, "a"),
         news(None, "b"),
         LISTED,

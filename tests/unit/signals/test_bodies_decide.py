@@ -48,8 +48,8 @@ PODS = ("p0", "p1")
 
 def each(value: object, *pods: str, **labels: str) -> bytes:
     """One sample of this value for each pod of the canary, or for these pods."""
-    result: list[object] = [{"metric": {**labels, "pod": pod}, "value": [1.5, value]} for pod in pods or PODS]
-    return success("vector", result)
+    metrics = [{**labels, "pod": pod} for pod in pods or PODS]
+    return success("vector", [{"metric": metric, "value": [1.5, value]} for metric in metrics])
 
 
 def acknowledged(age_seconds: object, mode: str = "fp16", generation: str = "3") -> bytes:

@@ -30,7 +30,7 @@ def seen(annotations: dict[str, str] | None = None) -> PodView:
     return read_pod(b.pod(annotations=annotations)).view
 
 
-def asked(pod: PodView, mode: Mode = Mode.FP32, generation: int = 9, **more: object) -> list[Operation]:
+def asked(pod: PodView, mode: Mode = Mode.FP32, generation: int = 9, /, **more: object) -> list[Operation]:
     return request_pod(replace(RequestPod(WORKLOAD, pod, mode, generation), **more))  # type: ignore[arg-type]
 
 
