@@ -283,8 +283,11 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
     wait_for(lambda: scene.kubectl.json(*left).get("deletable"), what="the deletion to be seen", seconds=60)
     assert "PolicyDeleted" in alice.precision("explain", *where)
     assert "was deleted, so nobody reads its commands" in alice.precision("retry", *where, code=1)
-    (line,) = re.findall(r"`(kubectl [^`]*delete precisionassignment fleet)`", alice.precision("explain", *where))
-    alice.shell(line)
+    assert "`kubectl precision release fleet" in alice.precision("explain", *where)
+    assert "ends by" in alice.precision("holds", *where)
+    (line,) = re.findall(r"^kubectl .*$", alice.precision("release", "fleet", "--dry-run", *where), re.MULTILINE)
+    assert "delete precisionassignment fleet" in line
+    alice.precision("release", "fleet", *where)
     assert "no PrecisionPolicy" in alice.precision("get", *where)
 
 

@@ -186,7 +186,7 @@ def test_nobody_commands_a_policy_that_was_deleted(cli: Cli, words: list[str]) -
     said = cli(*words, code=1)
     assert "default/fleet" in said
     if words[0] != "ack":
-        assert "to end what it left behind: `kubectl -n default delete precisionassignment fleet`" in said
+        assert "to end what it left behind: `kubectl precision release fleet -n default`" in said
     assert cli.fake.writes == []
 
 

@@ -150,7 +150,7 @@ def test_what_a_deleted_policy_holds_is_explained_with_the_way_to_end_it(cli: Cl
     cli.assignment(stands(Phase.HELD, HELD, reason="PolicyDeleted", message="2 workloads stay", fallback=None))
     text = " ".join(cli("explain").split())
     assert LEFT_BEHIND in text
-    assert "`kubectl -n default delete precisionassignment fleet`" in text
+    assert "`kubectl precision release fleet -n default`" in text
     assert "precision retry" not in text
 
 

@@ -18,7 +18,20 @@ from precision_operator.errors import OperatorError
 
 PROGRAM = "kubectl precision"
 
-MODULES = ("get", "status", "explain", "history", "steer", "ack", "incident", "replay", "backtest", "lint", "complete")
+MODULES = (
+    "get",
+    "status",
+    "explain",
+    "history",
+    "steer",
+    "ack",
+    "release",
+    "incident",
+    "replay",
+    "backtest",
+    "lint",
+    "complete",
+)
 """Modules of this package, in the order of ``--help``."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

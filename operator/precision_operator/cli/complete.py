@@ -17,7 +17,7 @@ NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
 
 _NAME_A_POLICY = frozenset(
-    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "--policy")
+    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "--policy")
 )
 _TAKE_A_VALUE = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output", "-m", "--message"))
 

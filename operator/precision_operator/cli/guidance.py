@@ -39,10 +39,7 @@ _INSTALL_ADMISSION = (
     "ask the cluster's admin to upgrade the chart, or to apply manifests/admission",
     "see what is installed: `!kubectl get mutatingadmissionpolicies,validatingadmissionpolicies`",
 )
-_RELEASE = (
-    "end what it holds, so that new pods start as their templates have them: "
-    "`!kubectl delete precisionassignment {name}`"
-)
+_RELEASE = "end what it holds, so that new pods start as their templates have them: `!release {name}`"
 _AFTER_BREACH = (
     "find the cause: `!history {name}`, `!get {name}`, `!incident list {name}`, the trainers' logs and dashboards",
     "see what must be acknowledged before a retry: `!ack --policy {name}`",

@@ -92,9 +92,9 @@ class Session:
         """A kubectl line that can be pasted into a shell."""
         return shlex.join(("kubectl", *self.flags, "-n", self.namespace, *words))
 
-    def plugin(self, *words: str) -> str:
-        """The same for a verb of ours."""
-        return shlex.join(("kubectl", "precision", *words, "-n", self.namespace, *self.flags))
+    def plugin(self, *words: str, namespace: str = "") -> str:
+        """The same for a verb of ours; ``namespace``: another than the one that is meant."""
+        return shlex.join(("kubectl", "precision", *words, "-n", namespace or self.namespace, *self.flags))
 
 
 def _key(body: JsonObject) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def _needs_running(session: "Session", target: "Target") -> None:
 
 def _needs_a_policy(session: "Session", target: "Target") -> None:
     if target.policy.deleted:
-        line = session.kubectl("delete", "precisionassignment", target.policy.name)
+        line = session.plugin("release", target.policy.name)
         left = f"to end what it left behind: `{line}`" if target.state.deletable else "its rollback is being finished"
         raise _refused(target, f"was deleted, so nobody reads its commands; {left}")
 

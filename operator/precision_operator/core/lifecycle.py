@@ -61,7 +61,7 @@ def without_policy(facts: Facts) -> Outcome | None:
         return None
     text = (
         f"the policy was deleted; {len(held)} workloads stay in {facts.spec.fallback}: "
-        f"kubectl delete precisionassignment {facts.policy.name} -n {facts.policy.namespace}"
+        f"kubectl precision release {facts.policy.name} -n {facts.policy.namespace}"
     )
     reduced = replace(
         state,

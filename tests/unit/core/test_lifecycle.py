@@ -1,6 +1,7 @@
 """What becomes of an assignment when its policy is deleted, created again, or finds it lost."""
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ from tests.support.fleets import (
 from tests.support.rollbacks import by_canary, canary_of, compared
 from tests.support.views import key, keys
 
-EVERYBODY = frozenset({*(f"hot-{index}" for index in range(5)), "literal"})
+EVERYBODY: AbstractSet[str] = frozenset({*(f"hot-{index}" for index in range(5)), "literal"})
 
 
 def pending() -> World:
@@ -83,7 +84,7 @@ def canary() -> World:
     return compared(by_canary())
 
 
-PHASES: dict[Callable[[], World], frozenset[str]] = {
+PHASES: dict[Callable[[], World], AbstractSet[str]] = {
     pending: frozenset(),
     progressing: frozenset(),
     paused: frozenset(),
@@ -114,7 +115,7 @@ def settings(given: Policy, *, hold: bool) -> str:
 
 @pytest.mark.parametrize(("history", "holds"), PHASES.items(), ids=name)
 def test_a_deleted_policy_leaves_behind_what_a_rollback_holds_and_nothing_else(
-    history: Callable[[], World], holds: frozenset[str]
+    history: Callable[[], World], holds: AbstractSet[str]
 ) -> None:
     world = deleted(history)
     before = world.really_in(Mode.FP16) - holds
@@ -127,12 +128,12 @@ def test_a_deleted_policy_leaves_behind_what_a_rollback_holds_and_nothing_else(
         state = world.state
         assert (state.fallback, state.modes) == (None, dict.fromkeys(keys(*sorted(holds)), Mode.FP32))
         assert (state.deletable, state.enforce, state.reason) == (True, True, "PolicyDeleted")
-        assert f"kubectl delete precisionassignment {world.policy.name}" in state.message
+        assert f"kubectl precision release {world.policy.name}" in state.message
 
 
 @pytest.mark.parametrize(("history", "holds"), PHASES.items(), ids=name)
 def test_released_nothing_is_left_behind_once_a_rollback_in_flight_is_finished(
-    history: Callable[[], World], holds: frozenset[str]
+    history: Callable[[], World], holds: AbstractSet[str]
 ) -> None:
     world = deleted(history, hold=False)
     if world.state.phase is Phase.ROLLING_BACK:
@@ -231,7 +232,7 @@ def test_once_it_is_reduced_a_deleted_policy_costs_nothing_more() -> None:
 
 def again(world: World, **spec: object) -> World:
     """The policy is created again, with another uid."""
-    world.recreate_policy(policy(uid="another", **{**FAST, **spec}))  # type: ignore[arg-type]  # only a spec
+    world.recreate_policy(policy(uid="another", **{**FAST, **spec}))
     return world
 
 

@@ -1,0 +1,143 @@
+"""``holds`` and ``release``: what rollbacks keep in the fallback, and the end of what a deleted policy left behind."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from precision_operator.api.state import Phase
+from precision_operator.api.wire import format_time, mapping, text
+from precision_operator.cli.output import age, console, said, write_json
+from precision_operator.cli.write import dry_run_flag
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verbs."""
+    holds = commands.add_parser(
+        "holds",
+        parents=[common],
+        help="what rollbacks keep in the fallback, and how that ends",
+        description="List what rollbacks keep in the fallback: fleets, single workloads, what deleted policies left behind. "
+        "New pods of these start in the fallback, also while the operator is away.",
+    )
+    holds.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    holds.set_defaults(run=run_holds)
+    release = commands.add_parser(
+        "release",
+        parents=[common],
+        help="end what a deleted policy still holds",
+        description="Delete the PrecisionAssignment that a deleted policy left behind. Running pods stay as they are; "
+        "new ones start as their templates have them.",
+    )
+    release.add_argument("policy", help="the name that the policy had")
+    dry_run_flag(release)
+    release.set_defaults(run=run_release)
+
+
+def run_holds(arguments: argparse.Namespace) -> int:
+    """Read and show."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _holds)
+
+
+def run_release(arguments: argparse.Namespace) -> int:
+    """Delete, or only say how."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _release)
+
+
+async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
+    everywhere = bool(arguments.all_namespaces)
+    held = [target for target in await session.policies(everywhere=everywhere) if target.state.holds]
+    if arguments.output == "json":
+        write_json([_json(session, target) for target in held])
+        return 0
+    out = console()
+    if not held:
+        out.print(f"nothing is held in {'any namespace' if everywhere else f'namespace {session.namespace}'}")
+        return 0
+    table = Table("policy", "held", "why", "for", "ends by", box=None, pad_edge=False)
+    for target in held:
+        for workload, reason, since in _rows(target):
+            table.add_row(said(target.where), said(workload), said(reason), age(since), Text(_end(session, target)))
+    out.print(table)
+    return 0
+
+
+def _whole(target: "Target") -> bool:
+    """All of the fleet is held, not workloads by themselves."""
+    state = target.state
+    return state.phase in (Phase.ROLLING_BACK, Phase.HELD) and not state.by_canary and not target.policy.deleted
+
+
+def _rows(target: "Target") -> list[tuple[str, str, float | None]]:
+    state = target.state
+    if state.by_canary:
+        return [(key, state.reason, state.phase_since) for key in state.canary]
+    if _whole(target):
+        return [(f"the whole fleet ({target.status.total} workloads)", state.reason, state.phase_since)]
+    return [(held.key, held.reason, held.since) for held in state.held]
+
+
+def _end(session: "Session", target: "Target") -> str:
+    name, namespace = target.policy.name, target.policy.namespace
+    if not target.policy.deleted:
+        return session.plugin("retry", name, namespace=namespace)
+    if target.state.deletable:
+        return session.plugin("release", name, namespace=namespace)
+    return "its rollback is being finished"
+
+
+def _json(session: "Session", target: "Target") -> Mapping[str, object]:
+    rows = [] if _whole(target) else _rows(target)
+    return {
+        "policy": target.policy.name,
+        "namespace": target.policy.namespace,
+        "policyDeleted": target.policy.deleted,
+        "wholeFleet": _whole(target),
+        "reason": target.state.reason,
+        "since": format_time(target.state.phase_since) if target.state.phase_since is not None else None,
+        "workloads": [
+            {"key": key, "reason": reason, "since": format_time(since) if since is not None else None}
+            for key, reason, since in rows
+        ],
+        "endsBy": _end(session, target),
+    }
+
+
+async def _release(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import Refused
+    from precision_operator.kube.port import ASSIGNMENTS, Deletion
+
+    target = await session.policy(arguments.policy)
+    name = target.policy.name
+    if not target.policy.deleted:
+        retry = session.plugin("retry", name)
+        raise Refused(
+            f"{target.where} has its policy, and `{retry}` starts its fleet again; what a deleted policy left is released"
+        )
+    if not target.state.deletable:
+        raise Refused(f"{target.where}: its rollback is being finished; see `{session.plugin('explain', name)}`")
+    line = session.kubectl("delete", "precisionassignment", name)
+    released = [held.key for held in target.state.held]
+    if not arguments.dry_run:
+        metadata = mapping(target.body.get("metadata"))
+        await session.api.delete(ASSIGNMENTS, session.namespace, name, Deletion(uid=text(metadata.get("uid"))))
+    if arguments.output == "json":
+        report = {"policy": name, "namespace": session.namespace, "released": released}
+        write_json({**report, "kubectl": line, "dryRun": bool(arguments.dry_run)})
+    elif arguments.dry_run:
+        sys.stdout.write(f"{line}\n")
+    else:
+        count = f"{len(released)} workload{'' if len(released) == 1 else 's'}"
+        sys.stdout.write(f"{target.where}: {count} released; new pods start as their templates have them\n")
+    return 0
