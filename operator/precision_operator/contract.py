@@ -37,7 +37,10 @@ STAMP = "-by"
 SUSPEND_BY = f"{PREFIX}/suspend-by"
 
 MAX_GENERATION = 2**49
-"""Half of what a trainer can carry. What stands above was counted by nobody: it is not believed, and overwritten."""
+"""Half of what a trainer can carry: no assignment goes above it."""
+MAX_POD_GENERATION = 2**48
+"""What a pod carries above this, and above its assignment, was written by a stranger: it is not believed, and overwritten.
+Half of the above, so that no pod can take the operator's own counting to its end."""
 
 ENABLE_ENV = "ENABLE_FP16_TRAINING"
 MODE_ENV = "PRECISION_MODE"

@@ -14,6 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Delivery, PolicySpec
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
+from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import Closed
@@ -246,7 +247,7 @@ class Facts:
 
 def look(policy: Policy, state: State, observation: Observation, now: float) -> Facts:
     """Work out the facts of a pass."""
-    observation = _resolved(observation)
+    observation = _resolved(observation, state.generation)
     movable: list[tuple[WorkloadView, Delivery]] = []
     stuck: list[str] = []
     workloads, selector = _selected(policy, state, observation)
@@ -304,17 +305,24 @@ def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle
     return next((mode for mode in (Mode.FP16, Mode.BF16, Mode.FP32) if mode in modes), idle)
 
 
-def _resolved(observation: Observation) -> Observation:
-    """Pods whose environment takes the mode from a reference are in what their own process says, where it says anything.
+def _resolved(observation: Observation, generation: int) -> Observation:
+    """Pods as they are believed.
 
-    What the ConfigMap holds now may not be what they started with; so it is not asked, and needs no right to be read.
+    One whose environment takes the mode from a reference is in what its own process says, where it says anything: what the
+    ConfigMap holds now may not be what it started with, so it is not asked, and needs no right to be read. A generation
+    far above the assignment's (``generation``) is no generation.
     """
     seen = observation.evaluation.pods if observation.evaluation is not None else {}
-    if all(pod.started_mode is not None for workload in observation.workloads for pod in workload.pods):
+    limit = max(generation, MAX_POD_GENERATION)
+    pods = (pod for workload in observation.workloads for pod in workload.pods)
+    if all(pod.started_mode is not None and pod.generation <= limit for pod in pods):
         return observation
 
     def resolved(pod: PodView) -> PodView:
         signals = seen.get(pod.name)
+        if pod.generation > limit:
+            request = pod.request if pod.request is not None and pod.request.generation <= limit else None
+            pod = replace(pod, request=request, admitted=tuple(a for a in pod.admitted if a[1] <= limit))
         return pod if pod.started_mode is not None or signals is None else replace(pod, started_mode=signals.mode)
 
     workloads = tuple(replace(w, pods=tuple(map(resolved, w.pods))) for w in observation.workloads)

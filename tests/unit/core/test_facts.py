@@ -9,10 +9,11 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
+from precision_operator.contract import MAX_GENERATION, MAX_POD_GENERATION
 from precision_operator.core.decide import decide
 from precision_operator.core.facts import Facts, look, observed_mode
-from precision_operator.core.model import PodSignals, PodView
-from tests.support.fleets import answer, change, fleet, held_names, promoted
+from precision_operator.core.model import PodSignals, PodView, Request
+from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
 from tests.support.views import key, literal, pod, reported
 
 
@@ -163,3 +164,22 @@ def test_a_held_workload_keeps_its_place_in_no_cohort() -> None:
     assert held_names(world) == {"hot-2"}
     assert key("hot-2") not in facts(world).in_cohort(len(facts(world).stages) - 1, ())
     assert "hot-2" not in {w.name for w, _ in facts(world).members}
+
+
+@pytest.mark.parametrize("written", [MAX_GENERATION, MAX_GENERATION - 1, MAX_POD_GENERATION])
+@pytest.mark.parametrize("by_admission", [False, True], ids=["request", "admitted"])
+def test_no_pod_takes_the_operators_generation_to_its_end(written: int, by_admission: bool) -> None:
+    """The API server refuses an assignment above MAX_GENERATION: nothing could be rolled back any more."""
+    world = promoted()
+    for _ in range(4):
+        (one, *rest) = world.workloads["hot-1"].pods
+        stranger = {"admitted": (("fleet", written),)} if by_admission else {"request": Request(written, Mode.FP16)}
+        change(world, "hot-1", pods=(replace(one, **stranger), *rest))
+        world.bad = dict.fromkeys(world.workloads, NAN)
+        until(world, lambda w: w.state.phase is Phase.HELD)
+        assert world.state.generation <= MAX_POD_GENERATION + 100
+        assert world.really_in(Mode.FP16) == set()
+        world.bad = {}
+        world.run(30)
+        answer(world, "retry")
+        until(world, lambda w: w.state.phase is Phase.HEALTHY)
