@@ -164,7 +164,10 @@ class Planner:
         return []
 
     def _unresponsive(self, desired: Desired, pods: tuple[PodView, ...]) -> list[PodView]:
-        """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline."""
+        """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline.
+
+        Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever.
+        """
         seen = self.evaluation.pods if self.evaluation is not None else {}
         observable = desired.force or any(pod.name in seen for pod in pods)
         if not observable or any(pod.crashing for pod in pods):
@@ -172,11 +175,15 @@ class Planner:
         return [
             pod
             for pod in pods
-            if pod.effective_mode in desired.accepted
+            if (pod.effective_mode in desired.accepted or (desired.force and self._lasts(pod)))
             and not pod.pending
             and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted)
             and not _owes_only_a_rewind(pod, seen.get(pod.name), desired.accepted)
         ]
+
+    def _lasts(self, pod: PodView) -> bool:
+        """Not one that appeared a moment ago, and is asked now."""
+        return self.now - pod.created_at >= CHECKPOINT_SECONDS
 
     def _round(
         self, desired: Desired, known: Restart | None, pods: list[PodView], budget: Budget

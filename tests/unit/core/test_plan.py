@@ -255,6 +255,18 @@ def test_an_unresponsive_workload_is_restarted_once_only() -> None:
     assert (deleted(found), found.stuck) == ([], ())
 
 
+@pytest.mark.parametrize(
+    ("force", "age_seconds", "taken"), [(True, 30.0, ["p"]), (True, 29.0, []), (False, 30.0, [])]
+)
+def test_a_pod_that_cannot_even_be_asked_is_taken_away_past_the_deadline(
+    force: bool, age_seconds: float, taken: list[str]
+) -> None:
+    """The API server may refuse the annotation for ever: of a pod with 256 KiB of them, or by somebody's policy."""
+    refused = replace(IN_FP16, created_at=NOW + 3600.0 - age_seconds)
+    found = escalated(refused, force=force, p=SAYS_FP16)
+    assert (asked(found), deleted(found)) == (["p"], taken)
+
+
 def test_missing_metrics_are_no_refusal_before_the_deadline() -> None:
     assert deleted(escalated(IN_FP32)) == []
     assert deleted(escalated(IN_FP32, force=True)) == ["p"]
