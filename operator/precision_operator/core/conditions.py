@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
-from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
@@ -12,8 +11,6 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
-from precision_operator.core.model import WorkloadView
-from precision_operator.core.progress import pod_acknowledged, running_pods
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -78,13 +75,11 @@ def _stuck(stuck: tuple[str, ...]) -> Condition:
 
 def _weights(facts: Facts, state: State) -> Condition:
     poisoned = frozenset(state.poisoned)
-    reachable = [(w, delivery) for w, delivery in (*facts.movable, *facts.rescuable) if w.key in poisoned]
     suspect = [
         workload.name
-        for workload, delivery in reachable
-        if not workload.hot
-        or delivery is Delivery.NEW_ONLY
-        or (state.phase is Phase.HELD and _unheard(facts, workload))
+        for workload, delivery in (*facts.movable, *facts.rescuable)
+        if workload.key in poisoned
+        and (not workload.hot or delivery is Delivery.NEW_ONLY or _should_have_rewound(facts, state))
     ]
     if not suspect:
         return _is("WeightsSuspect", False, "NothingSuspect", "")
@@ -95,9 +90,11 @@ def _weights(facts: Facts, state: State) -> Condition:
     return _is("WeightsSuspect", True, "NotRewound", text)
 
 
-def _unheard(facts: Facts, workload: WorkloadView) -> bool:
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
-    return not all(pod_acknowledged(pod, seen.get(pod.name), frozenset(Mode)) for pod in running_pods(workload, seen))
+def _should_have_rewound(facts: Facts, state: State) -> bool:
+    """All are in the fallback, for longer than an acknowledgement takes."""
+    over = state.incident.last_ack_at if state.incident is not None else None
+    patience = facts.spec.rollback.ack_timeout_seconds
+    return state.phase in (Phase.HELD, Phase.DEGRADED) and over is not None and facts.now - over > patience
 
 
 def _accepted(facts: Facts) -> Condition:

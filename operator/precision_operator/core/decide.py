@@ -29,7 +29,7 @@ from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
 from precision_operator.core.plan import RESTARTING_SECONDS, Plan, Planner
-from precision_operator.core.progress import complete
+from precision_operator.core.progress import complete, rewound
 from precision_operator.core.recovery import looked_after
 from precision_operator.core.summary import summarize
 
@@ -166,12 +166,21 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> tupl
         phase_since=facts.now if moved_on else before.phase_since,
         no_data_since=(before.no_data_since or facts.now) if no_data else None,
         incident=looked_after(facts, state),
+        poisoned=_still_poisoned(facts, state),
     )
     found = conditions(replace(facts, state=before), state, outcome.waiting, stuck=plan.stuck)
     state = replace(state, conditions=without_messages(found))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state, found
+
+
+def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:
+    """Without those that have gone back to a healthy checkpoint: what is started later must not lose its steps again."""
+    if not state.poisoned or facts.evaluation is None or state.phase is Phase.ROLLING_BACK:
+        return state.poisoned
+    mended = {w.key for w in facts.workloads if w.key in facts.poisoned and rewound(w, facts.evaluation)}
+    return tuple(key for key in state.poisoned if key not in mended)
 
 
 def _is_news(facts: Facts, state: State) -> bool:

@@ -9,7 +9,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import WorkloadView
-from precision_operator.core.progress import Progress, accepted_modes, live_pods
+from precision_operator.core.progress import Progress, accepted_modes, live_pods, pod_acknowledged
 
 Movable = Iterable[tuple[WorkloadView, Delivery]]
 
@@ -37,7 +37,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     exceeded = facts.now > incident.deadline_at
     patient = facts.now - _asked_since(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
     late = not patient and (exceeded or not unreadable(facts))
-    waiting = [(w, p) for w, p in not_in_fallback(facts, workloads) if not (late and _crashes(w, p))]
+    waiting = [(w, p) for w, p in not_in_fallback(facts, workloads) if not (late and _crashes(facts, w, p))]
     text = names([w.name for w, _ in waiting])
     if all(progress.requested for _, progress in waiting) and incident.last_patch_at is None:
         incident = replace(incident, last_patch_at=facts.now)
@@ -98,6 +98,17 @@ def unreadable(facts: Facts) -> bool:
     return facts.evaluation is None or "ack" in facts.evaluation.errors
 
 
-def _crashes(workload: WorkloadView, progress: Progress) -> bool:
-    """It trains in nothing at all: asked, and its pods crash whenever they start in what they were asked for."""
-    return progress.requested and any(pod.crashing for pod in live_pods(workload))
+def _crashes(facts: Facts, workload: WorkloadView, progress: Progress) -> bool:
+    """It trains in nothing: asked, a pod crashes whenever it starts, and no other one reports something else.
+
+    The others of a process group wait for the one that crashes, and report nothing.
+    """
+    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    accepted = accepted_modes(facts.spec.fallback, rollback=True)
+    pods = live_pods(workload)
+    others = [pod for pod in pods if not pod.crashing and pod.name in seen]
+    return (
+        progress.requested
+        and any(pod.crashing for pod in pods)
+        and all(pod_acknowledged(pod, seen[pod.name], accepted) for pod in others)
+    )

@@ -7,7 +7,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart
 from precision_operator.core.actions import Action, DeletePod, RequestPod, Tuning
-from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged, right
 
 CHECKPOINT_SECONDS = 30.0
@@ -112,7 +112,7 @@ class Planner:
         requests: list[Action] = []
         deletions: list[Action] = []
         for desired in wanted:
-            requests += self._requests(desired, restarting=desired.workload.key in known)
+            requests += self._requests(desired)
             pods = self._to_take_away(desired)
             if not pods:
                 continue
@@ -130,29 +130,14 @@ class Planner:
                 stuck.append(desired.workload.name)
         return Plan((*requests, *deletions), known, tuple(sorted(stuck)))
 
-    def _requests(self, desired: Desired, *, restarting: bool) -> list[Action]:
+    def _requests(self, desired: Desired) -> list[Action]:
         """What is asked of running pods; never waits for anything."""
         since = self.changed.get(desired.workload.key, 0)
         return [
             RequestPod(desired.workload, pod, _asked(desired, pod), self.generation, desired.rewind, desired.tuning)
             for pod in live_pods(desired.workload)
-            if pod.hot and self._owed(desired, pod, since=since, restarting=restarting)
+            if pod.hot and _owed(desired, pod, since=since)
         ]
-
-    @staticmethod
-    def _owed(desired: Desired, pod: PodView, *, since: int, restarting: bool) -> bool:
-        """Whether a pod that can read requests lacks one.
-
-        What came back from a restart has its mode, but its checkpoint may be poisoned. Who was restarted because it did not
-        answer is asked when it is back: the rollback does not wait for what it may ignore again.
-        """
-        in_place = right(pod, desired.accepted, since=since)
-        hot = desired.delivery is Delivery.HOT
-        if hot and (not in_place or _untuned(desired, pod)):
-            return True
-        asked = pod.request is not None and pod.request.rewind
-        may_ask = not restarting if hot else desired.delivery is Delivery.RESTART
-        return desired.rewind and in_place and may_ask and not asked
 
     def _to_take_away(self, desired: Desired) -> list[PodView]:
         """Pods that only a restart brings into the mode: those that cannot be asked, or did not answer."""
@@ -169,17 +154,15 @@ class Planner:
         Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever.
         """
         seen = self.evaluation.pods if self.evaluation is not None else {}
-        observable = desired.force or any(pod.name in seen for pod in pods)
-        if not observable or any(pod.crashing for pod in pods):
-            return []
-        return [
+        since = self.changed.get(desired.workload.key, 0)
+        late = [
             pod
             for pod in pods
             if (pod.effective_mode in desired.accepted or (desired.force and self._lasts(pod)))
-            and not pod.pending
-            and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted)
-            and not _owes_only_a_rewind(pod, seen.get(pod.name), desired.accepted)
+            and not (pod.pending or pod.crashing)
+            and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted, since=since)
         ]
+        return late if desired.force or any(pod.name in seen for pod in late) else []
 
     def _lasts(self, pod: PodView) -> bool:
         """Not one that appeared a moment ago, and is asked now."""
@@ -226,10 +209,16 @@ def _asked(desired: Desired, pod: PodView) -> Mode:
     return mode if mode is not None and mode in desired.accepted else desired.mode
 
 
-def _owes_only_a_rewind(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) -> bool:
-    """It trains in the mode: a restart would bring it back to the same checkpoint."""
+def _owed(desired: Desired, pod: PodView, *, since: int) -> bool:
+    """Whether a pod that can read requests lacks one.
+
+    What came back from a restart has its mode, but its checkpoint may be poisoned.
+    """
+    in_place = right(pod, desired.accepted, since=since)
+    if desired.delivery is Delivery.HOT and (not in_place or _untuned(desired, pod)):
+        return True
     asked = pod.request is not None and pod.request.rewind
-    return asked and signals is not None and signals.mode in accepted
+    return desired.rewind and desired.delivery is not Delivery.NEW_ONLY and in_place and not asked
 
 
 def _untuned(desired: Desired, pod: PodView) -> bool:

@@ -41,12 +41,22 @@ def accepted_modes(mode: Mode, *, rollback: bool) -> frozenset[Mode]:
     return frozenset(m for m in Mode if at_least_as_safe(m, mode)) if rollback else frozenset({mode})
 
 
-def pod_acknowledged(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) -> bool:
-    """Whether the pod's process itself says that all its ranks train in an accepted mode."""
+def pod_acknowledged(
+    pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode], *, since: int | None = None
+) -> bool:
+    """Whether the pod's process itself says that all its ranks train in an accepted mode.
+
+    Args:
+        since: generation of the workload's last change of mode. A rewind that was asked for later is not waited for: its
+            process is in the mode. None: the newest request must have been carried out, a rewind too.
+    """
     if signals is None or signals.mode not in accepted:
         return False
     if pod.hot and pod.request is not None:
-        return signals.generation is not None and signals.generation >= pod.request.generation
+        due = pod.request.generation
+        if pod.request.rewind and since is not None:
+            due = min(due, since)
+        return signals.generation is not None and signals.generation >= due
     return True
 
 
@@ -99,6 +109,17 @@ def progress_of(
     leaving = [signals.get(pod.name) for pod in workload.pods if pod.terminating]
     left = all(s is None or s.mode is None or s.mode in accepted for s in leaving)
     running = running_pods(workload, signals)
-    said = all(pod_acknowledged(pod, signals.get(pod.name), accepted) for pod in running)
+    said = all(pod_acknowledged(pod, signals.get(pod.name), accepted, since=since) for pod in running)
     enough = not replacing or len(running) >= workload.replicas
     return Progress(requested=requested, acknowledged=requested and left and said and enough)
+
+
+def rewound(workload: WorkloadView, evaluation: Evaluation) -> bool:
+    """Whether every running pod was asked to go back to a healthy checkpoint, and says that it has carried that out."""
+    running = running_pods(workload, evaluation.pods)
+    return bool(running) and all(
+        pod.request is not None
+        and pod.request.rewind
+        and pod_acknowledged(pod, evaluation.pods.get(pod.name), frozenset(Mode))
+        for pod in running
+    )

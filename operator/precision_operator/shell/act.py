@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Strategy
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Action, DeletePod, Notify, RequestPod
 from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import (
@@ -147,7 +147,8 @@ class Actor:
             return None
         now = self._clock.monotonic()
         waiting = self._waiting.setdefault(key, _Waiting(now))
-        is_emergency = state.incident is not None and state.incident.strategy is Strategy.EMERGENCY
+        rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD, Phase.DEGRADED)
+        is_emergency = rolled_back and state.incident is not None and state.incident.strategy is Strategy.EMERGENCY
         if not is_emergency or now - waiting.since < OVERDUE_SECONDS:
             self._remember(key, "taking pods away", NotConfirmed.reason)
             return NotConfirmed(f"pods are not taken away yet: {admission.message}")

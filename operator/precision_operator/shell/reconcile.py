@@ -250,7 +250,7 @@ def _gist(summary: Summary) -> tuple[object, ...]:
     incident = summary.incident
     urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
     conditions = tuple((c.type, c.status) for c in summary.conditions)
-    return summary.phase, summary.reason, summary.transition_id, summary.generation, urgency, conditions
+    return summary.phase, summary.reason, summary.transition_id, urgency, conditions
 
 
 def _counts(summary: Summary) -> dict[str, int]:

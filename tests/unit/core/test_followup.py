@@ -76,6 +76,7 @@ def group(world: World, *, crashing: bool) -> None:
 def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waited_for_until_the_timeout_only() -> None:
     world = promoted(rollback=RULES)
     group(world, crashing=True)
+    del world.modes["a"]  # waits for the other one
     for after, waited in ((TIMEOUT, True), (TIMEOUT + 1.0, False)):
         found = facts(world, after=after)
         mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
@@ -84,6 +85,15 @@ def test_a_process_group_of_which_one_pod_crashes_trains_in_nothing_and_is_waite
     found = facts(world, after=TIMEOUT + 1.0)
     mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
     assert follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine).waiting is not None
+
+
+def test_a_crashing_pod_excuses_no_other_that_still_reports_the_target() -> None:
+    world = promoted(rollback=RULES)
+    group(world, crashing=True)
+    found = facts(world, after=TIMEOUT + 1.0)
+    mine = [(w, d) for w, d in found.movable if w.name == "hot-0"]
+    followed = follow(found, replace(INCIDENT, strategy=Strategy.EMERGENCY), mine)
+    assert (followed.waiting is not None, followed.escalate) == (True, True)
 
 
 def test_a_deadline_that_is_missed_is_told_once_while_one_workload_after_the_other_still_answers() -> None:

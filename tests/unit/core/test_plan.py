@@ -217,10 +217,10 @@ def test_no_checkpoint_is_asked_of_poisoned_weights() -> None:
         (Delivery.RESTART, Request(GENERATION, Mode.FP32, rewind=True), True, False),
         (Delivery.RESTART, Request(GENERATION, Mode.FP16), True, False),
         (Delivery.HOT, Request(GENERATION, Mode.FP32), False, True),
-        (Delivery.HOT, Request(GENERATION, Mode.FP32), True, False),
+        (Delivery.HOT, Request(GENERATION, Mode.FP32), True, True),
         (Delivery.NEW_ONLY, Request(GENERATION, Mode.FP32), False, False),
     ],
-    ids=["came back", "was asked", "is to go", "new pod of a hot one", "did not answer, not back yet", "new pods only"],
+    ids=["came back", "was asked", "is to go", "new pod of a hot one", "did not answer, came back", "new pods only"],
 )
 def test_a_pod_in_its_mode_is_asked_once_to_rewind_poisoned_weights(
     delivery: Delivery, carried: Request, restarting: bool, rewound: bool
@@ -255,9 +255,7 @@ def test_an_unresponsive_workload_is_restarted_once_only() -> None:
     assert (deleted(found), found.stuck) == ([], ())
 
 
-@pytest.mark.parametrize(
-    ("force", "age_seconds", "taken"), [(True, 30.0, ["p"]), (True, 29.0, []), (False, 30.0, [])]
-)
+@pytest.mark.parametrize(("force", "age_seconds", "taken"), [(True, 30.0, ["p"]), (True, 29.0, []), (False, 30.0, [])])
 def test_a_pod_that_cannot_even_be_asked_is_taken_away_past_the_deadline(
     force: bool, age_seconds: float, taken: list[str]
 ) -> None:

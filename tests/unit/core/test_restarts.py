@@ -15,7 +15,7 @@ from precision_operator.core.actions import DeletePod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.plan import CHECKPOINT_SECONDS, RESTARTING_SECONDS
 from precision_operator.core.progress import live_pods
-from tests.support.fleets import NAN, answer, condition, promoted, until
+from tests.support.fleets import NAN, answer, change, condition, promoted, until
 from tests.support.views import key
 
 SLOW = {Signal.SPEED: 0.5}
@@ -314,9 +314,52 @@ def test_a_trainer_that_ignores_the_rewind_does_not_hold_the_rollback_back_and_i
     world = emergency(promoted())
     world.unresponsive = {"hot-1"}
     until(world, lambda w: w.state.phase is Phase.HELD)
-    world.run(3)
+    assert "hot-1" not in condition(world, "WeightsSuspect").message, "it may still answer"
+    world.run(20)
     assert "hot-1" in condition(world, "WeightsSuspect").message
-    assert world.state.phase is Phase.HELD
-    world.unresponsive = set()
+    world.metrics_away = True
+    world.run(3)
+    assert "hot-2" not in condition(world, "WeightsSuspect").message, "what was acknowledged stays so"
+    world.metrics_away, world.unresponsive = False, set()
     world.run(3)
     assert "hot" not in condition(world, "WeightsSuspect").message
+
+
+def test_what_is_started_after_the_rewind_is_not_taken_back_again() -> None:
+    world = emergency(promoted())
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.run(5)
+    before = len(world.log)
+    world.replace_pods("hot-1")
+    world.run(5)
+    assert [what for name, what in world.log[before:] if "rewind" in what] == []
+
+
+@pytest.mark.parametrize("spec", [{}, {"delivery": "Restart"}], ids=["hot", "restart"])
+def test_trainers_that_ignore_rewinds_do_not_keep_an_emergency_open(spec: dict[str, object]) -> None:
+    world = emergency(promoted(**spec))
+    world.unresponsive = {"hot-1", "hot-2"}
+    world.run(40, 15.0)
+    assert world.state.phase is Phase.HELD
+    assert world.really_in(Mode.FP16) == set()
+
+
+def test_an_abort_does_not_forget_whose_weights_are_poisoned() -> None:
+    world = promoted()
+    world.bad = {"literal": NAN}
+    until(world, lambda w: w.state.phase is Phase.DEGRADED)
+    assert world.state.poisoned == (key("literal"),)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert "literal" in condition(world, "WeightsSuspect").message
+
+
+def test_a_pod_of_a_held_workload_that_is_not_scraped_yet_is_not_taken_away() -> None:
+    world = promoted()
+    world.bad = {"hot-1": NAN}
+    until(world, lambda w: w.state.phase is Phase.DEGRADED)
+    world.run(20)
+    pods = world.workloads["hot-1"].pods
+    change(world, "hot-1", pods=(*pods, replace(pods[0], name="fresh", uid="fresh")), replicas=2)
+    world.run(60)
+    assert "hot-1" not in world.restarts

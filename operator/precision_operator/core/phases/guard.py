@@ -83,7 +83,8 @@ def _follow_held(facts: Facts) -> Outcome:
     followed = follow(facts, state.incident, back)
     state = replace(state, incident=followed.incident)
     # Whose acknowledgement was seen and is missing later is unobservable, not unresponsive: it is not restarted.
-    desired = assigned(facts, escalate=followed.escalate, force=followed.force and not answered_before)
+    escalate = followed.escalate and not answered_before
+    desired = assigned(facts, escalate=escalate, force=followed.force and escalate)
     return Outcome(state, desired, waiting=followed.waiting, notices=followed.notices)
 
 

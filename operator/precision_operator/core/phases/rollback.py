@@ -60,7 +60,7 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         fallback=facts.spec.fallback,
         enforce=True,
         breached=trigger.workloads,
-        poisoned=trigger.poisoned,
+        poisoned=tuple(sorted({*trigger.poisoned, *facts.state.poisoned})),
         incident=new_incident(facts, trigger, canary=bool(canary)),
         canary=canary,
         comparison=Comparison() if canary else None,
