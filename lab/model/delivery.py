@@ -60,7 +60,8 @@ class Writes:
             self.report("S1", "a pod is asked for something less safe than its workload is assigned", before)
         since = after.changed.get(action.workload.key, 0)
         same = action.pod.effective_mode is action.mode and action.pod.generation >= since
-        if same and not action.checkpoint and not _first_tuning(after, action):
+        news = action.checkpoint or _first_tuning(after, action) or _first_rewind(action)
+        if same and not news:
             self.report("L4", "a pod is asked for what it was asked for already", before)
 
     def budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
@@ -110,6 +111,10 @@ class Writes:
             new = [pod for pod in workload.pods if pod.uid not in known and (workload.hot or workload.literal)]
             if any(pod.effective_mode is not None and is_safer(fallback, pod.effective_mode) for pod in new):
                 self.report("S1", "a pod of a workload that is held starts in reduced precision", before.state)
+
+
+def _first_rewind(action: RequestPod) -> bool:
+    return action.rewind and not (action.pod.request is not None and action.pod.request.rewind)
 
 
 def _first_tuning(state: State, action: RequestPod) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precision_operator.api.modes import Mode
+from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.state import Phase, State
 from precision_operator.core.facts import Facts
 
@@ -18,11 +18,28 @@ def assign(facts: Facts, before: State, state: State) -> State:
         assigned = replace(
             state, selector=facts.selector, fallback=facts.spec.fallback, modes=_modes(facts, before, state)
         )
+        if facts.admission_waits is not None and before.enforce:
+            assigned = _nothing_raised(before, assigned)
     if _read_by_admission(assigned) == _read_by_admission(before):
         return replace(assigned, changed=_alive(facts, assigned.changed, assigned))
     generation = max(facts.next_generation, assigned.generation)
     changed = {**assigned.changed, **dict.fromkeys(_changed(facts, before, assigned), generation)}
     return replace(assigned, generation=generation, changed=_alive(facts, changed, assigned))
+
+
+def _nothing_raised(before: State, after: State) -> State:
+    """What would be assigned something less safe stays as it was: the rest of this commit must not wait for admission."""
+    fallback = after.fallback
+    if fallback is not None and before.fallback is not None and is_safer(before.fallback, than=fallback):
+        fallback = before.fallback
+    safest: dict[str, Mode] = {}
+    for key in {*before.modes, *after.modes}:
+        was, mode = before.assigned(key), after.assigned(key)
+        if was is not None and mode is not None and is_safer(was, than=mode):
+            mode = was
+        if mode is not None and mode is not fallback:
+            safest[key] = mode
+    return replace(after, fallback=fallback, modes=safest)
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:

@@ -28,7 +28,7 @@ from precision_operator.core.phases.guard import guard
 from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
-from precision_operator.core.plan import RESTARTING_SECONDS, Plan, Planner
+from precision_operator.core.plan import RESTARTING_SECONDS, Desired, Plan, Planner
 from precision_operator.core.progress import complete, rewound
 from precision_operator.core.recovery import looked_after
 from precision_operator.core.summary import summarize
@@ -96,7 +96,9 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
     """The missing writes, under a generation that every one of them outranks."""
     if facts.spec.suspend:
         return outcome, Plan((), outcome.state.restarts, ())
-    outcome = replace(outcome, state=assign(facts, before, outcome.state))
+    state = assign(facts, before, outcome.state)
+    desired = tuple(_no_less_safe(d, state) for d in outcome.desired)
+    outcome = replace(outcome, state=state, desired=desired)
     for _ in range(2):
         state = outcome.state
         certain = facts.observation.admission.enforced is True
@@ -107,6 +109,12 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
             break
         outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
     return replace(outcome, state=replace(outcome.state, restarts=plan.restarts)), plan
+
+
+def _no_less_safe(desired: Desired, state: State) -> Desired:
+    """What is asked of running pods is never less safe than what new ones are given."""
+    assigned = state.assigned(desired.workload.key)
+    return replace(desired, mode=assigned) if assigned is not None and is_safer(assigned, desired.mode) else desired
 
 
 def _is_urgent(facts: Facts, state: State) -> bool:

@@ -11,7 +11,8 @@ from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import RequestPod
-from precision_operator.core.model import Request
+from precision_operator.core.decide import decide
+from precision_operator.core.model import Admission, Request
 from tests.support.fleets import (
     NAN,
     answer,
@@ -240,3 +241,24 @@ def test_before_anything_is_enforced_an_edit_takes_effect_at_once() -> None:
     world.metrics_away = False
     world.run(2)
     assert (world.state.selector, member_names(world) <= {"hot-0", "hot-1"}) == (WIDE, True)
+
+
+@pytest.mark.parametrize("raised", ["a member came back", "a less safe fallback"])
+def test_with_admission_away_a_breach_is_answered_though_something_else_would_be_raised(raised: str) -> None:
+    world = promoted()
+    if raised == "a member came back":
+        gone = world.workloads.pop("hot-3")
+        world.run(2)
+        world.workloads["hot-3"] = gone
+    else:
+        respec(world, fallback=Mode.BF16)
+    world.bad = {"hot-1": NAN}
+    seen = replace(world.observe(), admission=Admission(False, "EchoMissing", "an API server does not answer"))
+    decision = decide(world.policy, world.state, seen, world.now)
+    assert (decision.state.phase, decision.promotes) == (Phase.DEGRADED, False)
+    fallback = world.policy.spec.fallback
+    assert decision.state.assigned(key("hot-1")) is fallback
+    assert decision.state.fallback is Mode.FP32
+    asked = {a.workload.name: a.mode for a in decision.actions if isinstance(a, RequestPod)}
+    assert asked["hot-1"] is fallback
+    assert asked.get("hot-3", Mode.FP32) is Mode.FP32
