@@ -113,6 +113,7 @@ _fleets = st.builds(
     generation=counts,
     fallback=st.none() | modes,
     modes=st.dictionaries(workload_keys, modes, max_size=5),
+    contested=st.frozensets(workload_keys, max_size=3),
     enforce=st.booleans(),
     hold_on_delete=st.booleans(),
     deletable=st.booleans(),
@@ -152,5 +153,7 @@ _records = st.fixed_dictionaries(
         "epoch": counts,
     }
 )
-states = st.builds(lambda fleet, record: replace(fleet, **record), _fleets, _records)
+states = st.builds(
+    lambda fleet, record: replace(fleet, contested=fleet.contested - fleet.modes.keys(), **record), _fleets, _records
+)
 """Any state."""

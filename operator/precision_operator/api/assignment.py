@@ -49,7 +49,10 @@ _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "pois
 
 def fleet_bytes(keys: Iterable[str]) -> int:
     """The most that these workloads take in an assignment, in any phase."""
-    return sum(_quoted_bytes(key) + _quoted_bytes(name_of(key)) + _LINE_BYTES for key in keys)
+    return sum(
+        _quoted_bytes(name_of(key)) + max(_quoted_bytes(key) + _MODE_BYTES + _MOVED_BYTES, _ROLLED_BACK_BYTES)
+        for key in keys
+    )
 
 
 def _quoted_bytes(word: str) -> int:
@@ -57,11 +60,12 @@ def _quoted_bytes(word: str) -> int:
     return len(word) + 2 if plain else len(json.dumps(word))
 
 
-_LINE_BYTES = len(':"fp16",') + len(':"1234567890 member breached",')
-"""Beside its key and its name: a mode, and a line with the roles that a workload with a mode has.
-
-One that is rolled back has no mode any more: that leaves room for why it is held, and for its restart.
-"""
+_MODE_BYTES = len(':"fp16",')
+_MOVED_BYTES = len(':"1234567890 member breached",')
+"""The line of a workload that has a mode of its own, beside its name."""
+_STAMP = "2026-11-22T12:00:00.000Z"
+_ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP}",')
+"""The line of one that is rolled back; it has no mode any more."""
 
 
 def assignment_to_wire(state: State) -> dict[str, object]:
@@ -70,7 +74,7 @@ def assignment_to_wire(state: State) -> dict[str, object]:
         "selector": selector_to_wire(state.selector),
         "generation": state.generation,
         "default": str(state.fallback) if state.fallback else None,
-        "modes": {key: str(mode) for key, mode in sorted(state.modes.items())},
+        "modes": {**dict.fromkeys(sorted(state.contested), ""), **{k: str(m) for k, m in sorted(state.modes.items())}},
         "enforce": state.enforce,
         "deletionPolicy": "Hold" if state.hold_on_delete else "Release",
         "deletable": state.deletable,
@@ -158,6 +162,7 @@ def parse_assignment(body: Mapping[str, object]) -> State:
         generation=integer(body.get("generation"), 0),
         fallback=parse_mode(text(body.get("default"))),
         modes=_modes(body.get("modes")),
+        contested=frozenset(key for key, value in mapping(body.get("modes")).items() if value == ""),
         enforce=boolean(body.get("enforce"), False),
         hold_on_delete=body.get("deletionPolicy") != "Release",
         deletable=boolean(body.get("deletable"), False),

@@ -91,6 +91,8 @@ class State:
     """The mode of every workload that ``modes`` does not list; None: as its template has it."""
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """Workload key → mode, where that is not the fallback."""
+    contested: frozenset[str] = frozenset()
+    """Workloads that belong to an older policy: this one assigns them nothing, not even its fallback."""
     enforce: bool = False
     """False until the fleet's modes were observed: pods start as their templates have them."""
     hold_on_delete: bool = True
@@ -163,4 +165,4 @@ class State:
 
     def assigned(self, key: str) -> Mode | None:
         """The mode of a workload; None: as its template has it."""
-        return self.modes.get(key, self.fallback)
+        return None if key in self.contested else self.modes.get(key, self.fallback)

@@ -16,7 +16,11 @@ def assign(facts: Facts, before: State, state: State) -> State:
         assigned = state  # what a deleted policy left, until it is gone or another rollout begins
     else:
         assigned = replace(
-            state, selector=facts.selector, fallback=facts.spec.fallback, modes=_modes(facts, before, state)
+            state,
+            selector=facts.selector,
+            fallback=facts.spec.fallback,
+            modes=_modes(facts, before, state),
+            contested=frozenset(key for key, _ in facts.observation.contested),
         )
         if facts.admission_waits is not None and before.enforce:
             assigned = _nothing_raised(before, assigned)
@@ -43,7 +47,7 @@ def _nothing_raised(before: State, after: State) -> State:
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
-    return state.selector, state.fallback, state.modes, state.enforce
+    return state.selector, state.fallback, state.modes, state.contested, state.enforce
 
 
 def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:

@@ -102,7 +102,8 @@ def _accepted(facts: Facts) -> Condition:
         return _is("Accepted", False, *facts.observation.problem)
     contested = facts.observation.contested
     if contested:
-        text = f"an older policy selects them too: {names([f'{w} ({p})' for w, p in contested])}; make them disjoint"
+        found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
+        text = f"an older policy selects them too: {found}; make them disjoint"
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
     if not facts.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")

@@ -122,7 +122,8 @@ class Facts:
     def too_large(self) -> Closed | None:
         """Why the fleet cannot be governed: its assignment would not fit into one object."""
         limit = OBJECT_LIMIT_BYTES - RESERVE_BYTES
-        needed = fleet_bytes(w.key for w in self.workloads)
+        contested = (key for key, _ in self.observation.contested)
+        needed = fleet_bytes((*(w.key for w in self.workloads), *contested))
         if needed <= limit:
             return None
         text = (

@@ -70,12 +70,14 @@ def without_policy(facts: Facts) -> Outcome | None:
         message=text,
         fallback=None,
         modes={h.key: facts.spec.fallback for h in held},
+        contested=frozenset(),
         held=held,
         members=(),
         canary=(),
         comparison=None,
         mitigations=(),
         failing=(),
+        restarts={},
         deletable=True,
     )
     outcome = _keep(facts, reduced)

@@ -165,7 +165,7 @@ class Observation:
     canary_nodes: tuple[str, ...] = ()
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
-    """(workload, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
+    """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     verified: tuple[str, Checks] | None = None
     """(incident, its checklist, counted), as the reporter has it; shown, and nothing is decided by it."""
     writer: str = ""

@@ -107,11 +107,11 @@ class Gatherer:
             return tuple(found[name] for name in sorted(found)), matching, ()
         owners = {view.key: self._inventory.owner(key, view.uid) for view in found.values()}
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
-        contested = tuple((found[name].name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
+        contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
         return workloads, matching, contested
 
     async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
-        # Nothing is promoted, or there is no assignment yet to ask for; and what is rolled back must not wait for answers.
+        # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
         if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
             return self._enforcement.admission(key)
         begins = state.phase is Phase.PENDING

@@ -1,6 +1,7 @@
 """The operator's record in its object: nothing of it is lost on the wire, and nothing on the wire crashes its reader."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_operator.api.assignment import (
+    OBJECT_LIMIT_BYTES,
+    RESERVE_BYTES,
     VERSION,
     assignment_to_wire,
     failing_bytes,
@@ -164,6 +167,24 @@ def test_a_fleet_takes_no_more_than_is_counted_for_it() -> None:
     taken = len(json.dumps(wired(state), separators=(",", ":"))) - empty
     assert taken <= fleet_bytes(keys(*names)) + 100
     assert fleet_bytes(keys(*names)) <= 1.05 * taken
+
+
+@pytest.mark.parametrize("length", [6, 60, 240])
+def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too(length: int) -> None:
+    count = (OBJECT_LIMIT_BYTES - RESERVE_BYTES) // fleet_bytes(keys(f"{0:0{length}d}"))
+    fleet = keys(*(f"{index:0{length}d}" for index in range(count)))
+    held = tuple(HeldWorkload(one, "LossNotFinite", 1e9) for one in fleet)
+    rolled_back = State(
+        changed=dict.fromkeys(fleet, 1234567890),
+        members=fleet,
+        breached=fleet,
+        poisoned=fleet,
+        held=held,
+        restarts=dict.fromkeys(fleet, Restart(2, 1.7e9, 1.7e9)),
+    )
+    left = replace(rolled_back, members=(), restarts={}, modes=dict.fromkeys(fleet, Mode.FP32), fallback=None)
+    for state in (rolled_back, left):
+        assert len(json.dumps(wired(state), separators=(",", ":"))) < OBJECT_LIMIT_BYTES
 
 
 def test_breaches_are_read_only_where_their_signal_is_known() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lab.model.cluster import LABELS
 from lab.model.world import World
+from precision_operator.api.assignment import assignment_to_wire, parse_assignment
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
@@ -262,3 +263,16 @@ def test_with_admission_away_a_breach_is_answered_though_something_else_would_be
     asked = {a.workload.name: a.mode for a in decision.actions if isinstance(a, RequestPod)}
     assert asked["hot-1"] is fallback
     assert asked.get("hot-3", Mode.FP32) is Mode.FP32
+
+
+def test_what_an_older_policy_selects_too_is_assigned_nothing_not_even_the_fallback() -> None:
+    world = promoted()
+    del world.workloads["hot-4"]
+    contested = replace(world.observe(), contested=((key("hot-4"), "elder"),))
+    decision = decide(world.policy, world.state, contested, world.now)
+    assert decision.state.assigned(key("hot-4")) is None
+    assert decision.state.generation > world.state.generation, "admission must do something else"
+    stored = parse_assignment(assignment_to_wire(decision.state))
+    assert stored.assigned(key("hot-4")) is None
+    again = decide(world.policy, decision.state, world.observe(), world.now)
+    assert again.state.assigned(key("hot-4")) is Mode.FP32, "the older policy has let it go"

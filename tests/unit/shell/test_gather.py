@@ -120,7 +120,7 @@ async def test_a_workload_of_two_policies_is_left_to_the_older_one() -> None:
     rig.watch()
     observation = await rig.observe()
     assert [view.name for view in observation.workloads] == ["a"]
-    assert observation.contested == (("b", "older"),)
+    assert observation.contested == (("apps/Deployment/b", "older"),)
     theirs = policy(selector={"matchLabels": {"app": "b"}})
     found = await rig.gatherer.gather(PolicyKey("default", "older"), theirs, State())
     assert [view.name for view in found.workloads] == ["b"]
