@@ -241,7 +241,7 @@ class Facts:
     @cached_property
     def unknown(self) -> tuple[tuple[str, str], ...]:
         """(workload, why) for each judged member without believable data. In mid-rollback none is missed."""
-        if self.state.phase is Phase.ROLLING_BACK:
+        if self.state.phase is Phase.ROLLING_BACK and not self.state.by_canary:
             return ()
         return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
 
