@@ -34,6 +34,7 @@ GOOD: dict[str, Json] = {
     "everything": assignment(
         default="fp32", modes=listed(3), deletionPolicy="Hold", deletable=False, state=STATE, generation=2**49
     ),
+    "nothing for a workload of an older policy": assignment(modes={"/Pod/p": ""}),
     "no default": assignment(modes={"label/own": "bf16", "/Pod/p": "fp32"}),
     "an empty selector": assignment(selector={}),
     "the longest key": assignment(modes={f"{'g' * 253}/{'K' * 63}/{'n' * 253}": "fp32"}),
