@@ -22,7 +22,7 @@ _IGNORED = frozenset(
 )
 """Fields that only describe or name: ``decide`` draws no conclusion from what they say, or they are told otherwise below."""
 
-_ROLES = ("members", "canary", "breached", "poisoned")
+_ROLES = ("members", "canary", "breached", "poisoned", "contested")
 _TIMES = ("_at", "since", "until")
 _LIMIT = int(AWAY_SECONDS / TICK_SECONDS) + 1
 _ATTEMPTS = 3
@@ -195,7 +195,7 @@ def _flat(pod: PodView, generations: list[int]) -> tuple[object, ...]:
     if pod.request is not None:
         generations.append(pod.request.generation)
     generations += [generation for _, generation in pod.admitted]
-    asked = pod.request.mode if pod.request is not None else None
+    asked = (pod.request.mode, pod.request.rewind) if pod.request is not None else None
     phase = (pod.ready, pod.pending, pod.terminating, pod.crashing)
     return pod.hot, asked, len(pod.admitted), pod.started_mode, phase
 

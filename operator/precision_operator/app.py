@@ -86,6 +86,7 @@ class App:
             installed=InstalledPolicies(client, clock, namespace=settings.namespace),
             inventory=self._inventory,
             clock=clock,
+            changed=self._queue.add,
         )
         actor = Actor(
             client,
@@ -150,6 +151,7 @@ class App:
             clock=clock,
         )
         self._gatherer = gatherer
+        self._enforcement = enforcement
         self._alerts = Alerts(self._inventory, leading=lambda: self._elector.is_leader, wake=self._wake)
         health = Health(self._watchdog, lambda: self._inventory.ready)
         self._http = HttpServer(metrics, health, lambda body: self._alerts.receive(parse_webhook(body)))
@@ -189,6 +191,7 @@ class App:
                 await asyncio.gather(*workers, ticker, *beside, return_exceptions=True)
                 led_work.set()  # only now may the next leader start
         finally:
+            await self._enforcement.close()
             self._queue.close()
             await self._http.stop()
             for source in self._sources.values():

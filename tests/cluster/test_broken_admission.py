@@ -136,7 +136,7 @@ def test_an_operator_without_its_fence_writes_to_no_pod_and_shows_it(scene: Scen
         scene.operators.start("two")
         shown = scene.condition("WritesAccepted", "Unfenced")
         assert shown["status"] == "False"
-        assert "kill a pod without grace" in shown["message"]
+        assert "delete a pod without its uid" in shown["message"], "no pod runs here: none can be killed without grace"
         assert scene.status()["phase"] == "RollingBack"
         begun = time.monotonic()
         wait_for(lambda: time.monotonic() - begun > 3, what="the next passes", seconds=20)

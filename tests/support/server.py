@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ class Server(FakeKube):
         """``servers``: addresses; none: they cannot be listed."""
         super().__init__()
         self.fenced = True
+        self.unruled: set[str] = set()
+        """Rules that the fence lacks: ``pods``, ``grace``, ``uid`` or ``policies``."""
         self.installed = True
         """Whether admission knows assignments at all."""
         self.known: dict[str, int] = {}
@@ -40,6 +43,8 @@ class Server(FakeKube):
         """In place of the answer: another one, in which ``{nonce}`` stands for the one that was asked with."""
         self.failing: dict[str, KubeError] = {}
         """By API server: what it answers to a question instead. By ``list``: to a list of pods."""
+        self.hanging: set[str] = set()
+        """API servers that accept a question and never answer it."""
         self.asked: list[str] = []
         """The API servers that were asked, in order."""
         self.grace: list[int | None] = []
@@ -66,7 +71,13 @@ class Server(FakeKube):
         self.graces[name] = deletion.grace_seconds
         if deletion.dry_run:
             self.grace.append(deletion.grace_seconds)
-            self._fence()
+            pod: Any = self._find((resource.plural, namespace, name))
+            if pod["metadata"].get("deletionTimestamp") and deletion.grace_seconds != 0:
+                return  # a deletion that shortens nothing is not shown to admission
+            if not deletion.uid:
+                self._fence("uid")
+            if deletion.grace_seconds == 0 and pod.get("spec", {}).get("nodeName"):
+                self._fence("grace")
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -74,9 +85,16 @@ class Server(FakeKube):
         """See the port."""
         if resource != POLICIES:
             found = await super().dry_run(resource, namespace, name, body)
-            self._fence()
+            self._fence("pods")
+            return found
+        asks: Any = body
+        if "labels" in asks["metadata"]:
+            found = await super().dry_run(resource, namespace, name, body)
+            self._fence("policies")
             return found
         self.asked.append(server)
+        if server in self.hanging:
+            await asyncio.get_running_loop().create_future()
         if server in self.failing:
             raise self.failing[server]
         answer: Any = await super().dry_run(resource, namespace, name, body)
@@ -88,8 +106,8 @@ class Server(FakeKube):
             answer["metadata"]["annotations"][ECHO] = echo
         return answer  # type: ignore[no-any-return]
 
-    def _fence(self) -> None:
-        if self.fenced:
+    def _fence(self, rule: str) -> None:
+        if self.fenced and rule not in self.unruled:
             raise Forbidden(f'pods "p" is forbidden: {FENCE}', status=403)
 
 

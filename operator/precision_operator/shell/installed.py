@@ -1,5 +1,6 @@
 """Are the installed admission policies the ones that we ship? Compared field by field, and remembered a while."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,9 @@ FRESH_SECONDS = 60.0
 
 RETRY_SECONDS = 5.0
 """How soon is compared again where something is not."""
+
+AT_ONCE = 4
+"""Objects that are read at once: fewer than the connections that the client keeps for reads, a Lease among them."""
 
 GROUP = "admissionregistration.k8s.io"
 _PLURALS = {
@@ -73,32 +77,40 @@ class InstalledPolicies:
         self._ours = tuple(ours) if ours is not None else shipped()
         self._known: Admission | None = None
         self._until = -FRESH_SECONDS
+        self._comparing = asyncio.Lock()
 
     async def differs(self) -> Admission | None:
-        """What is not as shipped; None: everything is."""
-        if self._clock.monotonic() >= self._until:
-            self._known = await self._compare()
-            self._until = self._clock.monotonic() + (FRESH_SECONDS if self._known is None else RETRY_SECONDS)
-        return self._known
+        """What is not as shipped; None: everything is. Whoever asks during a comparison shares its result."""
+        async with self._comparing:
+            if self._clock.monotonic() >= self._until:
+                self._known = await self._compare()
+                self._until = self._clock.monotonic() + (FRESH_SECONDS if self._known is None else RETRY_SECONDS)
+            return self._known
 
     async def _compare(self) -> Admission | None:
-        for ours in self._ours:
-            try:
-                body = await self._read(ours)
-            except NotFound:
-                if not ours.needed:
-                    continue  # an admin may leave out a guard of people; the operator tries its own fence itself
-                text = f"{ours.kind} {ours.name} is not installed: apply manifests/admission, or upgrade the chart"
-                return Admission(False, "AdmissionNotInstalled", text)
-            except KubeError as error:
-                return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
-            where = difference(self._normal(ours.spec), self._normal(mapping(body.get("spec"))))
-            if where is not None:
-                text = (
-                    f"{ours.kind} {ours.name} is not the shipped one: {where} differs; apply manifests/admission again"
-                )
-                return Admission(False, "AdmissionDiffers", text)
+        """A few at once, in order; what follows the first few with a difference is not read."""
+        for start in range(0, len(self._ours), AT_ONCE):
+            found = await asyncio.gather(*(self._differs(ours) for ours in self._ours[start : start + AT_ONCE]))
+            differing = next((answer for answer in found if answer is not None), None)
+            if differing is not None:
+                return differing
         return None
+
+    async def _differs(self, ours: Shipped) -> Admission | None:
+        try:
+            body = await self._read(ours)
+        except NotFound:
+            if not ours.needed:
+                return None  # an admin may leave out a guard of people; the operator tries its own fence itself
+            text = f"{ours.kind} {ours.name} is not installed: apply manifests/admission, or upgrade the chart"
+            return Admission(False, "AdmissionNotInstalled", text)
+        except KubeError as error:
+            return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
+        where = difference(self._normal(ours.spec), self._normal(mapping(body.get("spec"))))
+        if where is None:
+            return None
+        text = f"{ours.kind} {ours.name} is not the shipped one: {where} differs; apply manifests/admission again"
+        return Admission(False, "AdmissionDiffers", text)
 
     async def _read(self, ours: Shipped) -> JsonObject:
         plural = _PLURALS[ours.kind]

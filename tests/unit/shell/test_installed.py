@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 from collections.abc import Mapping
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from precision_operator.errors import Forbidden
+from precision_operator.kube.client import READ_CONNECTIONS
 from precision_operator.kube.port import JsonObject, Resource
 from precision_operator.shell.installed import (
+    AT_ONCE,
     FRESH_SECONDS,
     RETRY_SECONDS,
     InstalledPolicies,
@@ -22,7 +25,7 @@ from precision_operator.shell.installed import (
 )
 from tests.support.fake_kube import FakeKube
 from tests.support.server import INSTALLED, SHIPPED, install, install_all
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.unit.runtime.manual_clock import ManualClock, finished
 
 ASSIGN = next(ours for ours in shipped() if ours.kind == "MutatingAdmissionPolicy" and "assign" in ours.name)
 
@@ -197,3 +200,54 @@ async def test_it_is_compared_once_a_minute_and_sooner_where_something_differs()
     install_all(kube)
     await clock.advance(RETRY_SECONDS)
     assert await installed.differs() is None
+
+
+class Slow(FakeKube):
+    """A read takes a tenth of a second."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.most = self.now = 0
+        install_all(self)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self._clock.sleep(0.1)
+        self.now -= 1
+        return await super().get(resource, namespace, name)
+
+
+def many(number: int) -> tuple[Shipped, ...]:
+    return tuple(SHIPPED[1] for _ in range(number))
+
+
+async def test_a_few_are_read_at_once_and_never_so_many_that_a_lease_would_wait_for_a_connection() -> None:
+    clock = ManualClock()
+    kube = Slow(clock)
+    began = clock.now
+    installed = InstalledPolicies(kube, clock, namespace="n", ours=many(5 * AT_ONCE))
+    assert await finished(clock, installed.differs()) is None
+    assert clock.now - began < 1.0, "one after another it is two seconds"
+    assert 1 < kube.most <= AT_ONCE < READ_CONNECTIONS
+
+
+async def test_whoever_asks_during_a_comparison_shares_its_result() -> None:
+    clock = ManualClock()
+    kube = Slow(clock)
+    installed = InstalledPolicies(kube, clock, namespace="n", ours=SHIPPED)
+    await finished(clock, asyncio.gather(*(installed.differs() for _ in range(5))))
+    assert len(kube.reads) == len(SHIPPED)
+
+
+async def test_the_first_difference_is_named_and_what_follows_is_left_unread() -> None:
+    kube = FakeKube()
+    install_all(kube)
+    absent = [replace(SHIPPED[1], name=f"absent-{number}") for number in range(2)]
+    ours = (SHIPPED[1], *absent, *many(5 * AT_ONCE))
+    found = await InstalledPolicies(kube, ManualClock(), namespace="n", ours=ours).differs()
+    assert found is not None
+    assert "absent-0" in found.message
+    assert len({name for _, _, name in kube.reads}) == 3
+    assert len(kube.reads) <= 2 * AT_ONCE

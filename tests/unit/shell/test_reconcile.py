@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections import Counter
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.errors import Conflict, Forbidden, NewerVersion, NotFound, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
+from precision_operator.shell.enforcement import FRESH_SECONDS
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.reconcile import PROGRESS_SECONDS, Pass
 from tests.support.controller import KEY, Controller
-from tests.unit.runtime.manual_clock import ManualClock, finished
+from tests.unit.runtime.manual_clock import ManualClock, finished, settle
 
 FAST: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},
@@ -439,3 +441,40 @@ async def test_a_pod_that_admission_missed_is_a_reason_to_ask_it_again() -> None
     rig.kube.installed = True
     await rig.until(lambda: rig.modes == {}, passes=40)
     assert replace(rig.state, restarts={}) != rig.state
+
+
+async def test_a_breach_does_not_wait_for_an_api_server_that_does_not_answer_about_admission() -> None:
+    rig = await promoted()
+    await rig.go()
+    await rig.manual.advance(FRESH_SECONDS + 1)
+    rig.kube.hanging = {"https://10.0.0.1:6443"}
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.writes.clear()
+    for _ in range(3):
+        began = rig.manual.now
+        task = asyncio.ensure_future(rig.turn())
+        await settle()
+        if rig.pod_writes:
+            break
+        assert task.done(), "a pass that has nothing to take away waits for no answer"
+        await rig.manual.advance(15.0)
+    assert len(rig.pod_writes) == len(NAMES)
+    assert rig.manual.now == began
+    task.cancel()
+    await rig.enforcement.close()
+
+
+async def test_admission_is_asked_about_a_steady_fleet_once_a_minute_and_what_is_installed_is_compared_as_often() -> (
+    None
+):
+    rig = await promoted()
+    await rig.go()
+    rig.kube.asked.clear()
+    rig.kube.reads.clear()
+    for _ in range(40):
+        await rig.manual.advance(15.0)
+        await rig.go()
+    assert rig.enforcement.admission(KEY).enforced is True
+    assert len(rig.kube.asked) == 10
+    assert sum(plural.endswith("admissionpolicies") for _, plural, _ in rig.kube.reads) <= 10
+    assert not any(verb == "list" for verb, _, _ in rig.kube.reads)
