@@ -165,9 +165,9 @@ def _counted(fleet: Fleet, checker: Checker) -> None:
 
 
 def _stuck(fleet: Fleet) -> bool:
-    """A workload came back in the wrong mode as often as is tried, and the status says so."""
+    """A workload came back in the wrong mode as often as is tried, and the record says so: a policy may be gone."""
     rounds = any(restart.rounds >= ROUNDS for restart in fleet.state.restarts.values())
-    shown = any(c.type == "Stuck" and c.status == "True" for c in fleet.summary.conditions)
+    shown = any(c.type == "Stuck" and c.status == "True" for c in fleet.state.conditions)
     return rounds and shown
 
 

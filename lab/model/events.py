@@ -72,6 +72,7 @@ def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
             fleet.lose_assignment()
             if fleet.state == State():
                 fleet.lowered = frozenset()  # the status named none yet: nothing is left that could be noticed
+            fleet.lowered &= fleet.selected()  # nothing tells any more what an older selector held
         case "release":
             fleet.release()
         case _:

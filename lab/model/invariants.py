@@ -100,6 +100,7 @@ class Checker(Writes):
         if any(isinstance(action, DeleteAssignment) for action in decision.actions):
             if lowered and before.hold_on_delete:
                 self.report("S7", "what a rollback holds is released with its policy", before)
+            fleet.lowered = frozenset()
             return
         for workload in lowered.values():
             mode = after.assigned(workload.key)

@@ -97,7 +97,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
     if facts.spec.suspend:
         return outcome, Plan((), outcome.state.restarts, ())
     state = assign(facts, before, outcome.state)
-    desired = tuple(_no_less_safe(d, state) for d in outcome.desired)
+    desired = tuple(_as_assigned(d, state) for d in outcome.desired)
     outcome = replace(outcome, state=state, desired=desired)
     for _ in range(2):
         state = outcome.state
@@ -111,10 +111,10 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
     return replace(outcome, state=replace(outcome.state, restarts=plan.restarts)), plan
 
 
-def _no_less_safe(desired: Desired, state: State) -> Desired:
-    """What is asked of running pods is never less safe than what new ones are given."""
+def _as_assigned(desired: Desired, state: State) -> Desired:
+    """Running pods are asked for what new ones are given, also where this commit assigns another mode than was meant."""
     assigned = state.assigned(desired.workload.key)
-    return replace(desired, mode=assigned) if assigned is not None and is_safer(assigned, desired.mode) else desired
+    return replace(desired, mode=assigned) if assigned is not None and assigned is not desired.mode else desired
 
 
 def _is_urgent(facts: Facts, state: State) -> bool:
