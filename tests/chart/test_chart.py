@@ -209,6 +209,11 @@ def test_the_notes_say_why_admission_enforces_nothing(helm: Helm, arguments: lis
     assert f"NOTE: admission is NotEnforcing, because {said}" in done.stdout
 
 
+def test_the_notes_say_where_policies_do_not_work(helm: Helm) -> None:
+    done = helm("install", "precision-operator", CHART, "--dry-run=client", "--namespace", "training")
+    assert "Policies work in every namespace but kube-system and training:" in done.stdout
+
+
 @pytest.mark.parametrize("plural", ["precisionpolicies", "precisionassignments", "precisionincidents"])
 def test_each_crd_outlives_the_release_unless_asked_otherwise(render: Render, plural: str) -> None:
     name = f"{plural}.precision.genesis.ai"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from precision_operator.kube import port
+from precision_operator.shell.registry import _WATCHED
 from tests.support.rendered import Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
 
-CHART = Path(__file__).parents[2] / "helm" / "precision-operator"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "precision-operator"
+OPERATOR = ROOT / "operator" / "precision_operator"
 
 
 def verbs(rules: list[Json]) -> set[tuple[str, str, str, str]]:
@@ -37,7 +44,7 @@ USED = table(
     ("precision.genesis.ai", "precisionpolicies/status", "patch"),
     ("precision.genesis.ai", "precisionassignments", "get list watch create update delete"),
     ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
-    ("apps", "deployments", "get list watch"),
+    ("apps", "deployments", "list watch"),
     ("apps", "replicasets", "list watch"),
     ("", "pods", "get list watch patch delete"),
     ("", "events", "create patch"),
@@ -68,6 +75,38 @@ ALWAYS_BOUND = {
     ("default", "precision-operator-apiservers"): "precision-operator-apiservers",
     ("", "precision-operator-admission"): "precision-operator-admission",
 }
+
+
+VERBS = {
+    "get": "get",
+    "_read": "get",
+    "list": "list",
+    "create": "create",
+    "replace": "update",
+    "delete": "delete",
+    **dict.fromkeys(("merge_patch", "json_patch", "dry_run"), "patch"),
+}
+"""Of the methods that take a resource: those of the port, and the reconciler's own."""
+
+
+def called() -> set[tuple[str, str]]:
+    """(resource, verb) of every call in the operator's source to the API server; the watches list and watch."""
+    found = {(resource.plural, verb) for resource in _WATCHED.values() for verb in ("list", "watch")}
+    for path in OPERATOR.rglob("*.py"):
+        if OPERATOR / "cli" in path.parents:
+            continue  # acts with the rights of the person
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=method), args=[ast.Name(id=name), *_]) if method in VERBS:
+                    resource = getattr(port, name, None)
+                    if isinstance(resource, port.Resource):
+                        found.add((resource.plural, VERBS[method]))
+    return found
+
+
+def test_every_right_is_used_by_a_call_and_every_call_has_its_right() -> None:
+    granted = {*USED, *LEASE, *APISERVERS, *table(("", "nodes", "list"))}
+    assert {(resource.removesuffix("/status"), verb) for _, resource, verb, _ in granted} == called()
 
 
 def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> None:
@@ -140,7 +179,20 @@ def test_the_policies_name_the_releases_own_account_and_namespace(render: Render
     fences = [o for o in of_kind(objects, "ValidatingAdmissionPolicy") if "fence" in o["metadata"]["name"]]
     assert len(fences) == 3
     assert all(account in condition["expression"] for o in fences for condition in o["spec"]["matchConditions"])
-    binding = the(objects, "MutatingAdmissionPolicyBinding", "precision-assign.precision.genesis.ai")
-    (left_out,) = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    (left_out,) = left_out_by(objects, "assign")["matchExpressions"]
     assert left_out["values"] == ["kube-system", "elsewhere"]
     assert "precision-system" not in json.dumps(objects)
+
+
+def left_out_by(objects: list[Json], policy: str) -> Json:
+    """The namespaceSelector of a policy's binding."""
+    binding = the(objects, "MutatingAdmissionPolicyBinding", f"precision-{policy}.precision.genesis.ai")
+    selector: Json = binding["spec"]["matchResources"]["namespaceSelector"]
+    return selector
+
+
+@pytest.mark.parametrize("namespace", ["precision-system", "training"])
+def test_where_new_pods_are_left_alone_no_echo_says_otherwise(render: Render, namespace: str) -> None:
+    objects = render(namespace=namespace)
+    assert left_out_by(objects, "echo") == left_out_by(objects, "assign")
+    assert namespace in left_out_by(objects, "echo")["matchExpressions"][0]["values"]

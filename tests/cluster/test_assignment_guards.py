@@ -83,9 +83,19 @@ def test_a_person_changes_nothing_in_an_assignment(alice: Client, stored: str, n
     assert ONLY_THE_OPERATOR in said(answer)
 
 
-def test_an_administrator_neither_creates_nor_replaces_one(admin: Client, namespace: str, stored: str) -> None:
-    created = admin("POST", custom(namespace, "precisionassignments"), assignment("other"))
-    assert ONLY_THE_OPERATOR in said(created)
+def test_who_may_create_but_not_restore_creates_none(
+    control_plane: ControlPlane, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    user = f"bob-{namespace}"
+    grant(kubectl, namespace, user, "bob", rule("precision.genesis.ai", ["precisionassignments"], ["get", "create"]))
+    with person(control_plane, tmp_path, user) as bob:
+        where = custom(namespace, "precisionassignments")
+        wait_for(lambda: "is forbidden: User" not in said(bob("POST", where, assignment())), what="his", seconds=30)
+        assert ONLY_THE_OPERATOR in said(bob("POST", where, assignment()))
+
+
+def test_an_administrator_restores_one_and_does_not_replace_it(admin: Client, namespace: str, stored: str) -> None:
+    admin.made("POST", custom(namespace, "precisionassignments"), assignment("restored"))
     written = admin.made("GET", stored)
     replaced = admin("PUT", stored, {**written, "default": "fp16"})
     assert ONLY_THE_OPERATOR in said(replaced)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from lab.cluster.kubectl import Kubectl
 from lab.waiting import wait_for
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import ADMITTED
-from tests.support.cluster_fleet import deployment, policy
+from tests.support.cluster_fleet import Json, deployment, policy
 from tests.support.cluster_scene import (
     HOT,
     PATIENCE_SECONDS,
@@ -129,3 +130,39 @@ def test_a_lost_assignment_is_made_anew_with_everything_in_the_fallback_and_a_na
 
     scene.kubectl("delete", "namespace", scene.namespace, "--timeout=120s")
     assert scene.kubectl.find("namespace", scene.namespace) is None
+
+
+def test_a_backup_brings_back_what_a_rollback_holds_under_other_uids(scene: Scene) -> None:
+    promoted(scene)
+    break_two(scene)
+    before = until(scene, Phase.HELD)
+    saved = [restorable(scene, kind) for kind in ("precisionassignment", "precisionpolicy")]
+    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    until(scene, Phase.HELD, deletable=True)
+    delete_assignment(scene, scene.kubectl)
+    scene.operators.running["one"].kill()
+    scene.operators.running["one"].wait(timeout=10)
+    for body in saved:
+        scene.kubectl("create", "-f", "-", input=json.dumps(body))
+
+    assert remade(scene, HOT[0]) == "fp32", "with the operator away"
+    scene.operators.start("two")
+    wait_for(
+        lambda: scene.state().policy_uid != before.policy_uid,
+        what="the restored policy to be taken over",
+        seconds=PATIENCE_SECONDS,
+        found=scene.operators.logs,
+    )
+    after = scene.state()
+    assert (after.phase, after.held_keys) == (before.phase, before.held_keys)
+    assert after.generation >= before.generation
+    assert_all_in_fallback(scene)
+
+
+def restorable(scene: Scene, kind: str) -> Json:
+    """An object as a backup creates it again: without what the API server gives, status included."""
+    body = scene.kubectl.json("get", kind, "fleet", "-n", scene.namespace)
+    body.pop("status", None)
+    for field in ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"):
+        body["metadata"].pop(field, None)
+    return body

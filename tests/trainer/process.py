@@ -11,6 +11,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,26 @@ class Process:
         self.until(lambda: bool(self.events(name)))
         return self.events(name)[0]
 
-    def stop(self) -> tuple[int, float]:
-        """SIGTERM; exit code and seconds it took."""
-        started = time.monotonic()
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60), time.monotonic() - started
+        return self.process.wait(60)
 
     def close(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10)
+        for orphan in self._orphans():
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
         self._output.close()
+
+    def _orphans(self) -> list[int]:
+        """Ranks that a killed torchrun left: they have sessions of their own, and this one's environment."""
+        mark = f"PRECISION_REQUEST_FILE={self.request}".encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            with suppress(OSError):
+                if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import torch
@@ -340,9 +339,7 @@ def _train_until_lost(rank: int, world: int, ends: Callable[[], Result]) -> Resu
         for _ in range(8):
             step(trainer)
     except RuntimeError as error:
-        started = time.monotonic()
-        found = find_loss()
-        return {"lost": lost_peer(error), "who": found, "seconds": time.monotonic() - started, "exit": True}
+        return {"lost": lost_peer(error), "who": find_loss(), "exit": True}
     return {"lost": False}
 
 

@@ -114,7 +114,6 @@ def test_when_rank_0_dies_the_others_say_so(start: Start) -> None:
 def test_a_rank_that_is_stopped_is_named_once_the_time_is_up(start: Start) -> None:
     for result in start(3, timeout_seconds=3).run("last_is_stopped", ranks=(0, 1)):
         assert (result["lost"], result["who"]) == (True, "rank 2 of 3 is gone or silent")
-        assert result["seconds"] < 10
 
 
 def test_a_rank_that_lives_but_does_not_come_is_named(start: Start) -> None:

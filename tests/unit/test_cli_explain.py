@@ -113,6 +113,12 @@ def test_admission_that_is_not_certain_names_who_can_mend_it(cli: Cli, reason: s
     assert "`kubectl -n default get mutatingadmissionpolicies,validatingadmissionpolicies`" in text
 
 
+def test_a_namespace_in_which_nothing_is_enforced_is_named_as_a_possible_cause(cli: Cli) -> None:
+    found = Condition("AdmissionEnforced", "False", "NotEnforcing", "https://10.0.0.1:6443 says so", 1, NOW - 60)
+    cli.policy(stands(Phase.HEALTHY, conditions=(found,)))
+    assert "in kube-system and in the operator's own namespace nothing is enforced" in " ".join(cli("explain").split())
+
+
 def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
     found = Condition("AdmissionEnforced", "False", "NotEnforcing", "no workload has been assigned a mode yet", 1, NOW)
     cli.policy(stands(Phase.PENDING, enforce=False, conditions=(found,)))

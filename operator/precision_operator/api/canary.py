@@ -1,4 +1,4 @@
-"""A canary on the way down: the setting in ``spec.rollback.canary``, and its memory in ``status.comparison``."""
+"""A canary on the way down: the setting in ``spec.rollback.canary``, and its memory in the record (``state.comparison``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def parse_canary_spec(raw: Mapping[str, object]) -> CanarySpec:
 
 
 def comparison_to_wire(comparison: Comparison | None) -> dict[str, object] | None:
-    """As ``status.comparison`` has it; what is absent is left out."""
+    """As ``state.comparison`` has it; what is absent is left out."""
     if comparison is None:
         return None
     wire: dict[str, object] = {
@@ -112,7 +112,7 @@ def comparison_to_wire(comparison: Comparison | None) -> dict[str, object] | Non
 
 
 def parse_comparison(raw: object) -> Comparison | None:
-    """Read ``status.comparison``; None where there is none."""
+    """Read ``state.comparison``; None where there is none."""
     body = mapping(raw)
     if not body:
         return None

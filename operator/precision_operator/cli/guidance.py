@@ -149,7 +149,12 @@ REASONS: Mapping[str, Guidance] = {
     "PolicyRecreated": Guidance("a new policy of this name goes on from what the one before it left behind"),
     "NotChecked": Guidance("no API server was asked yet whether it gives new pods their mode"),
     "NotEnforcing": Guidance(
-        "an API server does not give new pods the mode that is assigned to their workload", _INSTALL_ADMISSION
+        "an API server does not give new pods the mode that is assigned to their workload",
+        (
+            *_INSTALL_ADMISSION,
+            "in kube-system and in the operator's own namespace nothing is enforced: keep the workloads and their policy "
+            "in another one",
+        ),
     ),
     "AdmissionNotInstalled": Guidance("an admission policy of the operator is missing", _INSTALL_ADMISSION),
     "AdmissionDiffers": Guidance(

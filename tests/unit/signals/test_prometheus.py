@@ -28,6 +28,9 @@ from tests.unit.signals.bodies import (
     vector,
 )
 
+PATIENCE_SECONDS = 60.0
+"""For what takes a fraction of it on a busy machine, and for ever where it is broken."""
+
 
 @asynccontextmanager
 async def source_of(
@@ -41,7 +44,7 @@ async def source_of(
         source.close()
 
 
-async def until(condition: object, *, seconds: float = 5.0) -> None:
+async def until(condition: object, *, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for a condition that other threads bring about."""
     assert callable(condition)
     deadline = time.monotonic() + seconds
@@ -115,7 +118,7 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
     "400 of a proxy": (http(b"<html>", "400 Bad Request"), SourceUnavailable, "HTTP 400, without an answer"),
     "401": (http(b"", "401 Unauthorized"), SourceUnavailable, "HTTP 401"),
     "404": (http(b"not found", "404 Not Found"), SourceUnavailable, "check the endpoint's URL"),
-    "429": (http(b"", "429 Too Many Requests", Retry_After="60"), SourceUnavailable, "HTTP 429"),
+    "429": (http(b"", "429 Too Many Requests", Retry_After="3600"), SourceUnavailable, "HTTP 429"),
     "503 JSON": (http(failure("timeout", "query timed out"), "503 Unavailable"), SourceUnavailable, "timed out"),
     "503": (http(b"", "503 Unavailable"), SourceUnavailable, "HTTP 503"),
     "huge": (http(b" " * 300_000), SourceUnavailable, "longer than 100000 bytes"),
@@ -138,10 +141,9 @@ async def test_what_is_no_whole_vector_is_refused_and_said_why(name: str) -> Non
     reply, error, message = REFUSED[name]
     with serve(reply) as server:
         async with source_of(server.url, limit=0.5 if name in ("cut off", "no HTTP") else 2.0) as source:
-            began = time.monotonic()
             with pytest.raises(error, match=message) as caught:
-                await source.vector("q")
-            assert time.monotonic() - began < 1.5, "no retry, no Retry-After"
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await source.vector("q")
             await until(lambda: not server.open)  # a connection that went wrong is not kept
     assert type(caught.value) is error
     assert len(server.heads) == 1, "asked once"
@@ -177,9 +179,9 @@ async def test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_freed(stream
     assert callable(stream)
     with serve(stream=stream) as server:
         async with source_of(server.url, limit=0.4, threads=2) as source:
-            began = time.monotonic()
-            outcomes = await asyncio.gather(*(source.vector("q") for _ in range(6)), return_exceptions=True)
-            assert time.monotonic() - began < 1.0
+            async with asyncio.timeout(PATIENCE_SECONDS):  # the server itself never comes to an end
+                outcomes = await asyncio.gather(*(source.vector("q") for _ in range(6)), return_exceptions=True)
+            assert len(server.heads) < len(outcomes), "who waits for a thread uses up its own time"
             assert all(isinstance(outcome, SourceUnavailable) for outcome in outcomes)
             threads = [thread for thread in threading.enumerate() if thread.name.startswith("prometheus-main")]
             assert len(threads) <= 2
