@@ -144,7 +144,8 @@ def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) ->
     if not echoed:
         text = (
             f"{where} does not know PrecisionAssignments in admission: the policies of manifests/admission are not "
-            "installed, not served by this version of Kubernetes, or it was started a moment ago"
+            "installed, not served by this version of Kubernetes, it was started a moment ago, or this is kube-system or "
+            "the operator's own namespace, where nothing is enforced"
         )
         return Admission(False, "NotEnforcing", text)
     given, _, rest = echoed.partition("/")
