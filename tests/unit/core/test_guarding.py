@@ -147,6 +147,20 @@ def test_past_the_deadline_only_who_never_acknowledged_is_restarted_unobserved(a
     assert world.restarts.get("hot-2", 0) == (0 if answers else 1)
 
 
+def test_a_held_workload_that_cannot_be_seen_is_restarted_past_the_deadline_only() -> None:
+    world = promoted()
+    world.bad, world.unobservable = {"hot-2": NAN}, set()
+    until(world, lambda w: w.state.phase is Phase.DEGRADED)
+    world.unobservable = {"hot-2"}
+    incident = world.state.incident
+    assert incident is not None
+    while world.now < incident.deadline_at - 15.0:
+        world.step(15.0)
+    assert "hot-2" not in world.restarts
+    world.run(4)
+    assert world.restarts["hot-2"] == 1
+
+
 def test_an_unresponsive_workload_that_is_held_is_restarted_where_it_can_be_seen() -> None:
     world = promoted()
     world.unresponsive, world.bad = {"hot-2"}, {"hot-2": NAN}

@@ -255,6 +255,14 @@ def test_an_unresponsive_workload_is_restarted_once_only() -> None:
     assert (deleted(found), found.stuck) == ([], ())
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_before_the_first_reading_nobody_is_taken_away_for_want_of_an_answer_but_past_the_deadline(force: bool) -> None:
+    view = workload(pods=(IN_FP32,))
+    planner = Planner(None, GENERATION, {view.key: 0}, NOW + 3600.0)
+    found = planner.plan([into(view, escalate=True, force=force)], {}, slots=5)
+    assert deleted(found) == ["p"] * force
+
+
 @pytest.mark.parametrize(("force", "age_seconds", "taken"), [(True, 30.0, ["p"]), (True, 29.0, []), (False, 30.0, [])])
 def test_a_pod_that_cannot_even_be_asked_is_taken_away_past_the_deadline(
     force: bool, age_seconds: float, taken: list[str]
