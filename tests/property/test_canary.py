@@ -300,3 +300,10 @@ def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_moved_before_the_
                 assert moved <= canary
     assert world.really_in(Mode.FP32) <= canary
     assert verdict_of(world) in (Verdict.OPEN, Verdict.NO_DIFFERENCE)
+
+
+def test_a_breach_of_the_canary_that_has_ended_is_forgotten_while_the_rest_is_compared() -> None:
+    world = by_canary()
+    compared(world)
+    world.step(MINUTE)
+    assert canary_of(world) & {failing.name for failing in world.state.failing} == set()

@@ -276,3 +276,19 @@ def test_what_an_older_policy_selects_too_is_assigned_nothing_not_even_the_fallb
     assert stored.assigned(key("hot-4")) is None
     again = decide(world.policy, decision.state, world.observe(), world.now)
     assert again.state.assigned(key("hot-4")) is Mode.FP32, "the older policy has let it go"
+
+
+def test_what_a_recreated_policy_selects_again_stays_in_the_mode_that_it_is_found_in() -> None:
+    world = promoted()
+    for name in world.workloads:
+        if name != "literal":
+            world.labels[name] = {**LABELS, "team": "a"}
+    original = world.policy
+    edit(world)
+    world.run(2)
+    assert "literal" in world.really_in(Mode.FP16)
+    before = world.restarts["literal"]
+    world.recreate_policy(replace(original, uid="another"))
+    world.step()
+    assert world.state.assigned(key("literal")) is Mode.FP16
+    assert world.restarts["literal"] == before
