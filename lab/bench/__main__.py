@@ -35,7 +35,7 @@ from lab.bench.rollbacks import (
     rest,
     roll_back,
 )
-from lab.bench.scene import Scene
+from lab.bench.scene import WINDOW_INTERVALS, Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
 from lab.cluster.audit import Audit
@@ -103,7 +103,11 @@ async def rollbacks(
                     say(f"{takeovers[-1]:.2f} s to the standby's first write")
                     await stage.retry()
             with step("at rest"):
+                await asyncio.sleep(
+                    WINDOW_INTERVALS * IDLE_INTERVAL_SECONDS
+                )  # or the longer window reaches into the last fault
                 await stage.set_interval(IDLE_INTERVAL_SECONDS)
+                await asyncio.sleep(IDLE_INTERVAL_SECONDS)
                 steady = await rest(operators, audit, seconds=steady_seconds, interval_seconds=IDLE_INTERVAL_SECONDS)
                 say(str(steady))
         finally:

@@ -79,6 +79,7 @@ def kubelets(plane: ControlPlane) -> Iterator[None]:
     """kwok, playing every node there is."""
     folder = kwok()
     flags = [f"--kubeconfig={plane.kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
+    flags += ["--node-lease-duration-seconds=40"]  # or the node controller takes all of them for dead within a minute
     daemon = Daemon("kwok", [folder / "kwok", *flags], plane.directory)
     daemon.start()
     try:

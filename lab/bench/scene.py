@@ -16,6 +16,9 @@ from precision_operator.signals.queries import BUILT_IN, render
 
 VISIBLE_POLL_SECONDS = 0.1
 
+WINDOW_INTERVALS = 4
+"""How long the metrics' window is, in intervals."""
+
 
 @dataclass
 class Scene:
@@ -93,6 +96,6 @@ class Scene:
         await self.wait_phase("Healthy")
 
     async def set_interval(self, seconds: float) -> None:
-        """Have the policy's metrics read this often, over a window of four times that."""
-        evaluation = {"interval": f"{seconds:g}s", "window": f"{4 * seconds:g}s"}
+        """Have the policy's metrics read this often, over a window of WINDOW_INTERVALS of that."""
+        evaluation = {"interval": f"{seconds:g}s", "window": f"{WINDOW_INTERVALS * seconds:g}s"}
         await self.api.merge(self.policy_path, {"spec": {"evaluation": evaluation}})
