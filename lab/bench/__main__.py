@@ -103,9 +103,8 @@ async def rollbacks(
                     say(f"{takeovers[-1]:.2f} s to the standby's first write")
                     await stage.retry()
             with step("at rest"):
-                await asyncio.sleep(
-                    WINDOW_INTERVALS * IDLE_INTERVAL_SECONDS
-                )  # or the longer window reaches into the last fault
+                # Or the longer window reaches into the last fault.
+                await asyncio.sleep(WINDOW_INTERVALS * IDLE_INTERVAL_SECONDS)
                 await stage.set_interval(IDLE_INTERVAL_SECONDS)
                 await asyncio.sleep(IDLE_INTERVAL_SECONDS)
                 steady = await rest(operators, audit, seconds=steady_seconds, interval_seconds=IDLE_INTERVAL_SECONDS)

@@ -12,11 +12,9 @@ from lab.cluster.audit import Write
 def rollbacks(writes: Iterable[Write], *, since: float) -> dict[str, float]:
     """Incident → when the operator committed it: a workload that breaches first is rolled back by itself first."""
     found: dict[str, float] = {}
-    for write in writes:
-        if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
-            state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
-            if "incident" in state:
-                found.setdefault(state["incident"]["id"], write.at)
+    for at, state in _committed(writes, since):
+        if "incident" in state:
+            found.setdefault(state["incident"]["id"], at)
     return found
 
 
@@ -33,12 +31,14 @@ def manager_writes(audit_log: Path, manager: str) -> int:
 
 def decided_at(writes: Iterable[Write], *, since: float) -> float | None:
     """When the assignment that says RollingBack was committed."""
+    return next((at for at, state in _committed(writes, since) if state.get("phase") == "RollingBack"), None)
+
+
+def _committed(writes: Iterable[Write], since: float) -> Iterator[tuple[float, dict[str, Any]]]:
+    """(when, the operator's record) of each assignment that was written."""
     for write in writes:
         if write.resource == "precisionassignments" and write.succeeded and write.at >= since:
-            state = write.body.get("state", {}) if isinstance(write.body, dict) else {}
-            if state.get("phase") == "RollingBack":
-                return write.at
-    return None
+            yield write.at, write.body.get("state", {}) if isinstance(write.body, dict) else {}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class Writes:
 
 
 def _first_rewind(action: RequestPod) -> bool:
-    return action.rewind and not (action.pod.request is not None and action.pod.request.rewind)
+    return action.rewind and not action.pod.asked_to_rewind
 
 
 def _first_tuning(state: State, action: RequestPod) -> bool:

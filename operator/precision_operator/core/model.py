@@ -65,6 +65,11 @@ class PodView:
         return self.request.mode if self.hot and self.request is not None else self.started_mode
 
     @property
+    def asked_to_rewind(self) -> bool:
+        """Its request asks for the newest healthy checkpoint."""
+        return self.request is not None and self.request.rewind
+
+    @property
     def generation(self) -> int:
         """The newest generation that it carries; 0: none."""
         requested = self.request.generation if self.request is not None else 0

@@ -217,8 +217,8 @@ def _owed(desired: Desired, pod: PodView, *, since: int) -> bool:
     in_place = right(pod, desired.accepted, since=since)
     if desired.delivery is Delivery.HOT and (not in_place or _untuned(desired, pod)):
         return True
-    asked = pod.request is not None and pod.request.rewind
-    return desired.rewind and desired.delivery is not Delivery.NEW_ONLY and in_place and not asked
+    may_ask = desired.delivery is not Delivery.NEW_ONLY
+    return desired.rewind and may_ask and in_place and not pod.asked_to_rewind
 
 
 def _untuned(desired: Desired, pod: PodView) -> bool:

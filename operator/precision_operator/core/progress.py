@@ -118,8 +118,5 @@ def rewound(workload: WorkloadView, evaluation: Evaluation) -> bool:
     """Whether every running pod was asked to go back to a healthy checkpoint, and says that it has carried that out."""
     running = running_pods(workload, evaluation.pods)
     return bool(running) and all(
-        pod.request is not None
-        and pod.request.rewind
-        and pod_acknowledged(pod, evaluation.pods.get(pod.name), frozenset(Mode))
-        for pod in running
+        pod.asked_to_rewind and pod_acknowledged(pod, evaluation.pods.get(pod.name), frozenset(Mode)) for pod in running
     )
