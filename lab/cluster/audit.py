@@ -60,7 +60,8 @@ class Audit:
 def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
     user, where, answer = event.get("user"), event.get("objectRef"), event.get("responseStatus")
     assert isinstance(user, dict)
-    if user["username"] not in users or event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
+    # A request that failed to authenticate has no user name.
+    if user.get("username") not in users or event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
         return None
     assert isinstance(where, dict)
     assert isinstance(answer, dict)

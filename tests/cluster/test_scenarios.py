@@ -16,7 +16,7 @@ from precision_operator.api.wire import parse_time
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
 from tests.support.shadow_trainers import Fault
-from tests.support.side_by_side import requested, side_by_side
+from tests.support.side_by_side import LITERAL, requested, side_by_side
 
 PREFIX = "precision.genesis.ai"
 FLEET = 5
@@ -46,7 +46,9 @@ def fleets(
     directory = tmp_path_factory.mktemp("scenarios")
     with side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=FLEET - 1) as scenes:
         for name in ("table", "text"):
-            scenes[name].shadow.faults = dict.fromkeys([*HOT, "literal"], Fault(divergence=0.15))
+            scenes[name].shadow.faults = dict.fromkeys([*HOT, LITERAL], Fault(divergence=0.15))
+        # A run without the contract cannot be asked to rewind, and any workload may be the canary.
+        scenes["text"].kubectl("delete", "deployment", LITERAL, "-n", scenes["text"].namespace, "--cascade=foreground")
         for name, scene in scenes.items():
             scene.apply(policy(**POLICIES[name]))
         yield scenes
@@ -86,7 +88,7 @@ def decided(status: Json) -> float:
 
 
 def rewound(scene: Scene) -> set[str]:
-    """Workloads whose weights the rollback found to be poisoned."""
+    """Hot workloads that were asked to go back to a checkpoint."""
     return {workload for workload, request in requested(scene).items() if request.get("rewind")}
 
 

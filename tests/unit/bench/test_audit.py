@@ -44,6 +44,13 @@ def test_reads_leases_dry_runs_and_strangers_are_no_writes_of_ours(tmp_path: Pat
     assert [(w.resource, w.name) for w in found] == [("deployments", "a"), ("precisionpolicies/status", "fleet")]
 
 
+def test_a_request_that_failed_to_authenticate_is_nobodys_write(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+    nameless = {**json.loads(event("", "patch", "pods", "a", second=1)), "user": {}}
+    log.write_text(json.dumps(nameless) + "\n")
+    assert Audit(log).writes(["ours"]) == []
+
+
 def write(resource: str, name: str, at: float, *, verb: str = "patch", code: int = 200) -> Write:
     return Write(at, "ours", verb, resource, "ns", name, code)
 
