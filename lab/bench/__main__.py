@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +39,7 @@ from lab.bench.scene import WINDOW_INTERVALS, Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
 from lab.cluster.audit import Audit
-from lab.cluster.manifests import apply_product
+from lab.cluster.manifests import apply_product, operator_access
 from lab.errors import LabError
 from lab.progress import say, step
 from lab.prometheus import Prometheus
@@ -53,30 +53,37 @@ IDLE_INTERVAL_SECONDS = 15.0
 
 
 @asynccontextmanager
-async def scene(plane: ControlPlane, api: Api, namespace: str) -> AsyncIterator[Scene]:
-    """A namespace's trainers and their Prometheus."""
-    async with Trainers(api, namespace) as trainers:
+async def scene(plane: ControlPlane, api: Api, namespace: str, *others: str) -> AsyncIterator[Scene]:
+    """A namespace's trainers and their Prometheus. Those of other namespaces export too, so that the same is watched."""
+    async with Trainers(api, namespace, *others) as trainers:
         job = {"job_name": "trainers", "honor_labels": True, "static_configs": [{"targets": [trainers.target]}]}
         config = {"global": {"scrape_interval": SCRAPE}, "scrape_configs": [job]}
         with Prometheus(plane.directory / f"prometheus-{namespace}", config) as prometheus:
             yield Scene(api, namespace, trainers, prometheus)
 
 
-async def _promote(stage: Scene, operators: Operators, *, pods: int) -> None:
+async def _promote(stage: Scene, operators: Operators) -> None:
     with step("promote them all"):
-        await known(stage, pods=pods)
         await operators.start()
         await stage.api.create(stage.policies_path, [policy()])
         await stage.wait_phase("Healthy", seconds=300)
 
 
+def _administrator(plane: ControlPlane) -> Path:
+    """A kubeconfig of a ServiceAccount that may do everything."""
+    plane.kubectl("create", "serviceaccount", "administrator", "-n", BARE)
+    account = f"--serviceaccount={BARE}:administrator"
+    plane.kubectl("create", "clusterrolebinding", "bench-administrator", "--clusterrole=cluster-admin", account)
+    return plane.service_account_kubeconfig(BARE, "administrator")
+
+
 async def _rollbacks(
-    stage: Scene, operators: Operators, audit: Audit, bare: Bare | None, *, pods: int, rounds: int
+    stage: Scene, operators: Operators, audit: Audit, peers: Sequence[Bare], *, pods: int, rounds: int
 ) -> list[Rollback]:
     measured = []
     for number in range(rounds):
         with step(f"rollback {number + 1} of {rounds}"):
-            measured.append(await roll_back(stage, operators, audit, bare, pods=pods, phase=number / rounds))
+            measured.append(await roll_back(stage, operators, audit, peers, pods=pods, phase=number / rounds))
             say(str(measured[-1]))
             await stage.retry()
     return measured
@@ -90,12 +97,14 @@ async def rollbacks(
         await nodes(api, pods=2 * n)
         for namespace in (FLEET, BARE):
             await populate(api, namespace, deployments=n)
-    audit, bare = Audit(plane.audit_log), Bare(plane, BARE)
-    async with scene(plane, api, FLEET) as stage:
+    audit = Audit(plane.audit_log)
+    peers = [Bare(account, BARE) for account in (operator_access(plane), _administrator(plane))]
+    async with scene(plane, api, FLEET, BARE) as stage:
         operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[FLEET])
         try:
-            await _promote(stage, operators, pods=n)
-            measured = await _rollbacks(stage, operators, audit, bare, pods=n, rounds=rounds)
+            await known(stage, pods=2 * n)
+            await _promote(stage, operators)
+            measured = await _rollbacks(stage, operators, audit, peers, pods=n, rounds=rounds)
             takeovers = []
             for number in range(kills):
                 with step(f"leader killed {number + 1} of {kills}"):
@@ -124,8 +133,9 @@ async def with_pods(plane: ControlPlane, api: Api, *, n: int, replicas: int, rou
     async with scene(plane, api, PODS) as stage:
         operators = Operators(plane, prometheus_url=stage.prometheus.url, namespaces=[PODS])
         try:
-            await _promote(stage, operators, pods=n * replicas)
-            measured = await _rollbacks(stage, operators, audit, None, pods=n * replicas, rounds=rounds)
+            await known(stage, pods=n * replicas)
+            await _promote(stage, operators)
+            measured = await _rollbacks(stage, operators, audit, (), pods=n * replicas, rounds=rounds)
         finally:
             operators.stop()
             await api.delete(f"/apis/apps/v1/namespaces/{PODS}/deployments")

@@ -1,17 +1,19 @@
 """Bare: what the same patches cost with nothing around them. aiohttp, bodies made and serialised beforehand, one server.
 
-``python -m lab.bench.bare SERVER CA CERTIFICATE KEY NAMESPACE`` reads numbers of patches in flight from standard input,
-one a line, and answers each with the seconds that a rollback of the namespace's pods took so. Before each it puts them
-back into FP16, untimed.
+``python -m lab.bench.bare KUBECONFIG NAMESPACE`` reads numbers of patches in flight from standard input, one a line, and
+answers each with the seconds that a rollback of the namespace's pods took so. Before each it puts them back into FP16,
+untimed. Who it is, is up to the kubeconfig: with the operator's, its patches pass the same authorizer and the same fence.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 import sys
 import time
+from pathlib import Path
 
 import aiohttp
 
@@ -24,11 +26,15 @@ from precision_operator.workloads.requests import request_pod
 _HEADERS = {"Content-Type": "application/json-patch+json", "Accept": "application/json"}
 
 
-async def measure(server: str, tls: ssl.SSLContext, namespace: str, *, in_flight: int) -> float:
-    """Seconds from the first patch sent to the last one answered."""
-    connector = aiohttp.TCPConnector(limit=in_flight, ssl=tls)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        path = f"{server}/api/v1/namespaces/{namespace}/pods"
+async def measure(kubeconfig: str, namespace: str, *, in_flight: int) -> float:
+    """Seconds from the first patch sent to the last one answered. ``kubeconfig``: its text, JSON, with a token."""
+    content = json.loads(kubeconfig)
+    cluster, user = content["clusters"][0]["cluster"], content["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    connector = aiohttp.TCPConnector(limit=in_flight, ssl=ssl.create_default_context(cadata=authority))
+    headers = {"Authorization": f"Bearer {user['token']}"}
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+        path = f"{cluster['server']}/api/v1/namespaces/{namespace}/pods"
         await _patch_all(session, path, await _bodies(session, path, Mode.FP16))
         bodies = await _bodies(session, path, Mode.FP32)
         began = time.monotonic()
@@ -60,11 +66,9 @@ async def _patch_all(session: aiohttp.ClientSession, path: str, bodies: dict[str
 
 def main() -> None:
     """Measure as asked until the input ends."""
-    server, authority, certificate, key, namespace = sys.argv[1:]
-    tls = ssl.create_default_context(cafile=authority)
-    tls.load_cert_chain(certificate, key)
+    kubeconfig, namespace = sys.argv[1:]
     for line in sys.stdin:
-        print(asyncio.run(measure(server, tls, namespace, in_flight=int(line))), flush=True)
+        print(asyncio.run(measure(Path(kubeconfig).read_text(), namespace, in_flight=int(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ def summary(raw: Json) -> Json:
         "evaluation_interval_seconds": INTERVAL_SECONDS,
         "bare_seconds": round(bare[best], 3),
         "bare_inflight": int(best),
+        "unfenced_seconds": round(min(median(r["unfenced_seconds"][n] for r in rounds) for n in bare), 3),
         "breach_to_decided_seconds": round(median(r["breach_to_decided_seconds"] for r in rounds), 3),
         "decided_to_last_patch_seconds": round(median(r["decided_to_last_patch_seconds"] for r in rounds), 3),
         "api_writes": median(r["api_writes"] for r in rounds),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from lab.bench.api import Api, until
 from lab.bench.fleet import INTERVAL_SECONDS, deployment, node
@@ -40,7 +41,9 @@ class Rollback:
     decided_to_last_patch_seconds: float
     api_writes: int
     bare_seconds: dict[int, float]
-    """By patches in flight, measured right after."""
+    """By patches in flight, measured right after, with the operator's account: its fence judges them too."""
+    unfenced_seconds: dict[int, float]
+    """The same with an administrator's."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,8 @@ class Steady:
 class Bare:
     """The bare client, in a process of its own as the operator is."""
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
-        admin = plane.authority.issue("admin", "admin", groups=["system:masters"])
-        files = (plane.authority.certificate, admin.certificate, admin.key)
-        self._command = [sys.executable, "-m", "lab.bench.bare", plane.server, *map(str, files), namespace]
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._command = [sys.executable, "-m", "lab.bench.bare", str(kubeconfig), namespace]
 
     async def seconds(self) -> dict[int, float]:
         """One rollback for each number of patches in flight."""
@@ -116,9 +117,12 @@ async def known(scene: Scene, *, pods: int) -> None:
 
 
 async def roll_back(
-    scene: Scene, operators: Operators, audit: Audit, bare: Bare | None, *, pods: int, phase: float
+    scene: Scene, operators: Operators, audit: Audit, peers: Sequence[Bare], *, pods: int, phase: float
 ) -> Rollback:
-    """Break the promoted fleet at a phase of the interval, and see all of it requested; then measure bare."""
+    """Break the promoted fleet at a phase of the interval, and see all of it requested; then measure the peers.
+
+    ``peers``: bare and unfenced, or none.
+    """
     since = parse_time((await scene.state())["phaseSince"])
     assert since is not None
     late = (time.time() - since - phase * INTERVAL_SECONDS) % INTERVAL_SECONDS
@@ -128,14 +132,15 @@ async def roll_back(
     incident = (await scene.wait_held())["incident"]
     decided = parse_time(incident["decidedAt"])
     assert decided is not None
-    bare_seconds = await bare.seconds() if bare is not None else {}
-    writes = audit.writes(operators.users, since=mark)
+    bare_seconds, unfenced_seconds = [await peer.seconds() for peer in peers] or [{}, {}]
+    writes = [write for write in audit.writes(operators.users, since=mark) if write.namespace != BARE]
     return Rollback(
         phase=phase,
         breach_to_decided_seconds=decided - visible,
         decided_to_last_patch_seconds=last_requested(writes, pods=pods) - decided,
         api_writes=len(writes),
         bare_seconds=bare_seconds,
+        unfenced_seconds=unfenced_seconds,
     )
 
 

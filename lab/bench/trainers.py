@@ -28,9 +28,20 @@ OVERFLOW_SHARE = 0.9
 class _Trainer:
     mode: Mode
     generation: int
+    at: float
+    """Until when it has trained, by the monotonic clock."""
     steps: float = 0.0
     reduced: float = 0.0
     overflows: float = 0.0
+
+    def advance(self, now: float, *, breaching: bool) -> None:
+        """Train on until now."""
+        done = (now - self.at) * STEPS_PER_SECOND
+        self.at = now
+        self.steps += done
+        if self.mode is not Mode.FP32:
+            self.reduced += done
+            self.overflows += done * OVERFLOW_SHARE if breaching else 0.0
 
 
 class Trainers:
@@ -40,7 +51,6 @@ class Trainers:
         self._api = api
         self._namespaces = namespaces
         self._pods: dict[tuple[str, str], _Trainer] = {}
-        self._at = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.AppRunner | None = None
         self.breaching: set[str] = set()
@@ -76,7 +86,6 @@ class Trainers:
         """The pods by watch; a watch that ends is begun again from what is there now."""
         while True:
             async for event in self._api.watch(f"/api/v1/namespaces/{namespace}/pods"):
-                self._advance()
                 self._take_in(event["type"], event["object"])
 
     def _take_in(self, kind: str, body: dict[str, Any]) -> None:
@@ -86,22 +95,15 @@ class Trainers:
         elif kind in ("ADDED", "MODIFIED"):
             request = parse_request(body["metadata"].get("annotations", {}).get(REQUEST))
             mode = (request.mode if request else read_pod(body).view.started_mode) or Mode.FP32  # none of ours refers
-            trainer = self._pods.setdefault(name, _Trainer(mode, 0))
+            now = time.monotonic()
+            trainer = self._pods.setdefault(name, _Trainer(mode, 0, now))
+            trainer.advance(now, breaching=name[0] in self.breaching)
             trainer.mode, trainer.generation = mode, request.generation if request else 0
 
-    def _advance(self) -> None:
-        """Train on until now."""
-        now = time.monotonic()
-        done = (now - self._at) * STEPS_PER_SECOND
-        self._at = now
-        for (namespace, _), trainer in self._pods.items():
-            trainer.steps += done
-            if trainer.mode is not Mode.FP32:
-                trainer.reduced += done
-                trainer.overflows += done * OVERFLOW_SHARE if namespace in self.breaching else 0.0
-
     async def _metrics(self, _: web.Request) -> web.Response:
-        self._advance()
+        now = time.monotonic()
+        for (namespace, _pod), trainer in self._pods.items():
+            trainer.advance(now, breaching=namespace in self.breaching)
         return web.Response(text="".join(_series(*name, trainer) for name, trainer in self._pods.items()))
 
 

@@ -1,5 +1,6 @@
 """From vectors to pods: pure splitting of the answers by their ``pod`` label."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -41,7 +42,7 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
     the acknowledgement the newest counts, since a change of mode leaves two series for a moment. Its value is how long ago
     it was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
     """
-    pods: dict[str, _Pod] = {}
+    pods: defaultdict[str, _Pod] = defaultdict(_Pod)
     errors: dict[str, str] = {}
     twice: dict[str, frozenset[str]] = {}
     for name, samples in answers.items():
@@ -66,7 +67,7 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
     return Grouped(frozen, errors, twice)
 
 
-def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod], at: float) -> set[str]:
+def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], at: float) -> set[str]:
     """The newest acknowledgement of each pod; returns the pods whose newest ones contradict each other."""
     newest: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -80,7 +81,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod], at: floa
             best.append(sample)
     contradicting: set[str] = set()
     for name, candidates in newest.items():
-        pod = pods.setdefault(name, _Pod())
+        pod = pods[name]
         pod.sampled_at = at + candidates[0].value
         said = {(sample.labels.get("mode"), sample.labels.get("generation")) for sample in candidates}
         if len(said) > 1:
@@ -92,7 +93,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: dict[str, _Pod], at: floa
     return contradicting
 
 
-def _values(samples: Sequence[Sample], pods: dict[str, _Pod], query: str, signal: Signal | None) -> set[str]:
+def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None) -> set[str]:
     """Each pod's value of one query; returns the pods that have several."""
     values: dict[str, float] = {}
     twice: set[str] = set()
@@ -104,7 +105,7 @@ def _values(samples: Sequence[Sample], pods: dict[str, _Pod], query: str, signal
             twice.add(name)
         values[name] = sample.value
     for name in values.keys() - twice:
-        pod = pods.setdefault(name, _Pod())
+        pod = pods[name]
         if query == STEPS:
             pod.steps = values[name]
         elif signal is not None:

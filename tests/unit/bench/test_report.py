@@ -16,6 +16,7 @@ def raw(**changes: float) -> dict[str, Any]:
             "decided_to_last_patch_seconds": patched,
             "api_writes": 1009,
             "bare_seconds": {16: bare + 1, 32: bare, 64: bare + 2},
+            "unfenced_seconds": {16: bare, 32: bare - 0.5, 64: bare},
         }
 
     steady = {"cores": 0.009, "rss_mib": 100.0, "queries_per_interval": 7.0, "metrics": 7, "writes": 0}
@@ -47,7 +48,7 @@ def raw(**changes: float) -> dict[str, Any]:
 
 def test_figures_are_medians_and_bare_is_the_best_number_in_flight() -> None:
     figures = summary(raw())
-    assert (figures["bare_seconds"], figures["bare_inflight"]) == (2.0, 32)
+    assert (figures["bare_seconds"], figures["bare_inflight"], figures["unfenced_seconds"]) == (2.0, 32, 1.5)
     assert figures["decided_to_last_patch_seconds"] == 2.3
     assert figures["with_pods"] == {"n": 100, "pods": 200, "decided_to_last_patch_seconds": 1.0, "api_writes": 209}
     assert show(figures)
