@@ -214,13 +214,16 @@ def test_the_notes_say_where_policies_do_not_work(helm: Helm) -> None:
     assert "Policies work in every namespace but kube-system and training:" in done.stdout
 
 
-@pytest.mark.parametrize("plural", ["precisionpolicies", "precisionassignments", "precisionincidents"])
-def test_each_crd_outlives_the_release_unless_asked_otherwise(render: Render, plural: str) -> None:
-    name = f"{plural}.precision.genesis.ai"
-    kept = the(render(), "CustomResourceDefinition", name)
-    assert kept["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    dropped = the(render("crds.keep=false"), "CustomResourceDefinition", name)
-    assert "annotations" not in dropped["metadata"]
+def test_crds_and_admission_outlive_the_release_and_nothing_else(render: Render) -> None:
+    kept = {
+        o["kind"] for o in render() if o["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    }
+    gone = {
+        o["kind"] for o in render() if o["metadata"].get("annotations", {}).get("helm.sh/resource-policy") != "keep"
+    }
+    policies = {f"{what}AdmissionPolicy{part}" for what in ("Mutating", "Validating") for part in ("", "Binding")}
+    assert kept == {"CustomResourceDefinition", *policies}
+    assert not kept & gone
     assert of_kind(render("crds.enabled=false"), "CustomResourceDefinition") == []
 
 
@@ -257,7 +260,7 @@ TYPOS = [
     "config.lease.duration=6",
     "admission.enforce.enable=false",
     "admission.gate.enabled=false",
-    "crds.keep=yes-please",
+    "crds.keep=true",
     "namespaces=default",
     "watchNamespaces=default",
     "config.settleBudget=3",

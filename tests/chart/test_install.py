@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from lab.cluster import ControlPlane, Kubectl
-from lab.cluster.manifests import until_admitted
+from lab.cluster.manifests import AS_OPERATOR, until_admitted
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
+from precision_operator.cli import main
 from tests.support.users import PREFIX, Client, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +275,46 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         wait_for(lambda: "names who gave the command" in refusal(), what="the stamps' guard", seconds=60, found=refusal)
 
 
-def test_the_crd_is_upgraded_and_outlives_the_release(empty: ControlPlane, release: Kubectl) -> None:
-    run_helm(empty, "upgrade", "precision-operator", CHART, "--set", "replicaCount=1")
-    done = release("get", "crd", "precisionpolicies.precision.genesis.ai", "-o", "jsonpath={.metadata.annotations}")
-    assert '"helm.sh/resource-policy":"keep"' in done.stdout
+def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ControlPlane(tmp_path / "cluster") as cluster:
+        kubectl, arguments = cluster.kubectl, ["uninstall", "--kubeconfig", str(cluster.kubeconfig)]
+        kubectl.apply(ROOT / "manifests" / "base" / "namespace.yaml")
+        kubectl.wait_for_namespace(NAMESPACE)
+        run_helm(cluster, "install", "precision-operator", CHART)
+        until_admitted(kubectl)
+        held = {"key": "/Pod/trainer", "reason": "LossNotFinite", "since": "2026-11-22T10:00:00Z"}
+        state = {"phase": "Held", "reason": "PolicyDeleted", "held": [held]}
+        left = assignment(default="", modes={"/Pod/trainer": "fp32"}, deletable=True, state=state)
+        kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(left))
+        line = ("run", "trainer", "--image=x", "-l=app=trainer", "--dry-run=server", "-o", "json")
+
+        def mode() -> str:
+            return str(kubectl.json(*line)["metadata"].get("annotations", {}).get(f"{PREFIX}mode"))
+
+        wait_for(lambda: mode() == "fp32", what="the hold at admission", seconds=60, found=mode)
+        run_helm(cluster, "uninstall", "precision-operator", "--wait")
+        assert mode() == "fp32"
+        run_helm(cluster, "install", "precision-operator", CHART)
+        assert main([*arguments, "--yes"]) == 1
+        assert "`helm uninstall` its release first" in capsys.readouterr().err
+        run_helm(cluster, "uninstall", "precision-operator", "--wait")
+
+        assert main(arguments) == 0
+        assert "default/fleet  /Pod/trainer" in capsys.readouterr().out
+        assert mode() == "fp32"
+        assert main([*arguments, "--yes"]) == 0
+        wait_for(lambda: mode() == "None", what="the end of the hold", seconds=60, found=mode)
+        kinds = "crd,mutatingadmissionpolicy,mutatingadmissionpolicybinding,validatingadmissionpolicy"
+        ours = (
+            "get",
+            f"{kinds},validatingadmissionpolicybinding",
+            "-l",
+            "app.kubernetes.io/part-of=genesis-precision",
+            "-o=name",
+        )
+        wait_for(
+            lambda: not kubectl(*ours).stdout, what="nothing of ours", seconds=60, found=lambda: kubectl(*ours).stdout
+        )
+        assert main([*arguments, "--yes"]) == 0, "twice is once"

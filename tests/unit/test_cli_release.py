@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precision_operator.api.state import Phase
+from precision_operator.kube.port import DEPLOYMENTS, JsonObject, Resource
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
 
 LEFT = stands(Phase.HELD, PARTLY, reason="PolicyDeleted", message="left", fallback=None, deletable=True)
@@ -77,3 +78,59 @@ def test_release_is_refused_while_the_policy_lives_or_its_rollback_goes_on(
     (cli.policy if policy else cli.assignment)(found)
     assert words in cli("release", "fleet", code=1)
     assert cli("holds") != ""
+
+
+INSTALLED = {
+    "mutatingadmissionpolicies": "precision-assign",
+    "validatingadmissionpolicies": "precision-fence",
+    "customresourcedefinitions": "precisionpolicies.precision.genesis.ai",
+}
+
+
+def installed(cli: Cli, *, running: bool = False) -> None:
+    """What the chart installs, in part, beside somebody else's policy."""
+    labels: JsonObject = {"app.kubernetes.io/part-of": "genesis-precision"}
+    for plural, name in INSTALLED.items():
+        cli.fake.put(Resource("", "v1", plural), {"metadata": {"name": name, "namespace": "", "labels": labels}})
+    theirs: JsonObject = {"metadata": {"name": "theirs", "namespace": "", "labels": {}}}
+    cli.fake.put(Resource("", "v1", "mutatingadmissionpolicies"), theirs)
+    if running:
+        cli.fake.put(DEPLOYMENTS, {"metadata": {"name": "operator", "namespace": "system", "labels": labels}})
+
+
+def remaining(cli: Cli) -> set[str]:
+    """Names of what is installed."""
+    return {name for plural, _, name in cli.fake.objects if plural in INSTALLED}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"], ["--dry-run", "--yes"]])
+def test_uninstall_shows_what_is_held_and_removes_nothing_unless_confirmed(cli: Cli, arguments: list[str]) -> None:
+    installed(cli)
+    cli.assignment(LEFT)
+    text = cli("uninstall", *arguments)
+    assert ("kubectl delete crd precisionpolicies.precision.genesis.ai" in text) is bool(arguments)
+    assert (A in text) is not bool(arguments)
+    assert remaining(cli) == {*INSTALLED.values(), "theirs"}
+
+
+def test_uninstall_removes_what_is_ours_and_nothing_else(cli: Cli) -> None:
+    installed(cli)
+    cli.assignment(LEFT)
+    assert A in cli("uninstall", "--yes")
+    assert remaining(cli) == {"theirs"}
+    deleted = [plural for verb, plural, _ in cli.fake.writes if verb == "delete"]
+    assert deleted.index("customresourcedefinitions") > deleted.index("mutatingadmissionpolicies")
+
+
+def test_uninstall_is_refused_while_the_operator_is_installed(cli: Cli) -> None:
+    installed(cli, running=True)
+    assert "Deployment system/operator; `helm uninstall` its release first" in cli("uninstall", "--yes", code=1)
+    assert remaining(cli) == {*INSTALLED.values(), "theirs"}
+
+
+def test_uninstall_for_programs_says_what_is_held(cli: Cli) -> None:
+    installed(cli)
+    cli.assignment(LEFT)
+    found = cli.json("uninstall")
+    assert [entry["policy"] for entry in found["held"]] == ["fleet"]
+    assert (found["policies"], found["confirmed"], len(found["kubectl"])) == (1, False, 2)

@@ -82,11 +82,11 @@ v1beta1
 {{- end }}
 {{- end }}
 
-{{/* A manifest of files/ with the chart's labels: these files are copies of crds/ and manifests/admission, which are the source. The operator's
+{{/* A manifest of files/ with the chart's labels, which outlives the release: without CRDs and admission, workloads that are held would start in
+FP16 again. Only `kubectl precision uninstall` removes them. The files are copies of crds/ and manifests/admission, which are the source. The operator's
 account and namespace become the release's own. What mutates takes the version that the cluster serves, or is left out. */}}
 {{- define "precision-operator.manifest" -}}
 {{- $root := .root }}
-{{- $annotations := .annotations }}
 {{- $account := printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "precision-operator.serviceAccountName" $root) }}
 {{- $excluded := printf "[kube-system, %s]" $root.Release.Namespace }}
 {{- $version := include "precision-operator.mutatingVersion" $root }}
@@ -99,7 +99,7 @@ account and namespace become the release's own. What mutates takes the version t
 {{- if or (not $mutates) $version }}
 {{- if $mutates }}{{ $_ := set $object "apiVersion" (printf "admissionregistration.k8s.io/%s" $version) }}{{ end }}
 {{- $metadata := dict "name" $object.metadata.name "labels" (include "precision-operator.labels" $root | fromYaml) }}
-{{- if $annotations }}{{ $_ := set $metadata "annotations" $annotations }}{{ end }}
+{{- $_ := set $metadata "annotations" (dict "helm.sh/resource-policy" "keep") }}
 {{- $_ := set $object "metadata" $metadata }}
 ---
 {{ toYaml $object }}

@@ -1,8 +1,10 @@
-"""``holds`` and ``release``: what rollbacks keep in the fallback, and the end of what a deleted policy left behind."""
+"""``holds``, ``release`` and ``uninstall``: what rollbacks keep in the fallback, and how that ends."""
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import product
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -16,6 +18,22 @@ from precision_operator.cli.write import dry_run_flag
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
+    from precision_operator.kube.port import KubeApi
+
+_PART_OF = "app.kubernetes.io/part-of=genesis-precision"
+"""What the chart and manifests/base put on all that they install."""
+
+_ADMISSION_GROUP = "admissionregistration.k8s.io"
+_ADMISSION = (
+    "mutatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+    "mutatingwebhookconfigurations",
+    "validatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+)
+_CRDS = tuple(
+    f"{plural}.precision.genesis.ai" for plural in ("precisionpolicies", "precisionassignments", "precisionincidents")
+)
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -39,6 +57,17 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     release.add_argument("policy", help="the name that the policy had")
     dry_run_flag(release)
     release.set_defaults(run=run_release)
+    uninstall = commands.add_parser(
+        "uninstall",
+        parents=[common],
+        help="remove what `helm uninstall` keeps: admission, and the CRDs with all policies",
+        description="Show what is held and what would go, and with --yes remove it: the admission policies, then the CRDs "
+        "with every policy, assignment and incident of the cluster. Running pods stay as they are; new ones start as their "
+        "templates have them.",
+    )
+    uninstall.add_argument("--yes", action="store_true", help="remove it; without this nothing is written")
+    dry_run_flag(uninstall)
+    uninstall.set_defaults(run=run_uninstall)
 
 
 def run_holds(arguments: argparse.Namespace) -> int:
@@ -55,6 +84,13 @@ def run_release(arguments: argparse.Namespace) -> int:
     return connected(arguments, _release)
 
 
+def run_uninstall(arguments: argparse.Namespace) -> int:
+    """Show, and remove where that was confirmed."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _uninstall)
+
+
 async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
     everywhere = bool(arguments.all_namespaces)
     held = [target for target in await session.policies(everywhere=everywhere) if target.state.holds]
@@ -65,12 +101,16 @@ async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
     if not held:
         out.print(f"nothing is held in {'any namespace' if everywhere else f'namespace {session.namespace}'}")
         return 0
+    out.print(_table(session, held))
+    return 0
+
+
+def _table(session: "Session", held: Sequence["Target"]) -> Table:
     table = Table("policy", "held", "why", "for", "ends by", box=None, pad_edge=False)
     for target in held:
         for workload, reason, since in _rows(target):
             table.add_row(said(target.where), said(workload), said(reason), age(since), Text(_end(session, target)))
-    out.print(table)
-    return 0
+    return table
 
 
 def _whole(target: "Target") -> bool:
@@ -141,3 +181,57 @@ async def _release(session: "Session", arguments: argparse.Namespace) -> int:
         count = f"{len(released)} workload{'' if len(released) == 1 else 's'}"
         sys.stdout.write(f"{target.where}: {count} released; new pods start as their templates have them\n")
     return 0
+
+
+async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.session import Refused
+    from precision_operator.kube.port import DEPLOYMENTS
+
+    targets = await _all_policies(session)
+    held = [target for target in targets if target.state.holds]
+    kinds = ",".join(f"{plural}.{_ADMISSION_GROUP}" for plural in _ADMISSION)
+    lines = (session.everywhere("delete", kinds, "-l", _PART_OF), session.everywhere("delete", "crd", *_CRDS))
+    confirmed = bool(arguments.yes) and not arguments.dry_run
+    running = await session.api.list(DEPLOYMENTS, "", label_selector=_PART_OF) if confirmed else ()
+    if running:
+        name, namespace = (text(mapping(running[0].get("metadata")).get(field)) for field in ("name", "namespace"))
+        raise Refused(
+            f"the operator is still installed, as Deployment {namespace}/{name}; `helm uninstall` its release first"
+        )
+    if arguments.output == "json":
+        report = {"held": [_json(session, target) for target in held], "policies": len(targets), "kubectl": lines}
+        write_json({**report, "confirmed": confirmed})
+    elif arguments.dry_run:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    else:
+        out, what = console(), f"admission, the CRDs, {len(targets)} policies, all incidents"
+        out.print(_table(session, held) if held else "nothing is held in any namespace")
+        out.print(f"removed: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
+    if confirmed:
+        await _remove(session.api)
+    return 0
+
+
+async def _all_policies(session: "Session") -> Sequence["Target"]:
+    from precision_operator.errors import NotFound
+
+    try:
+        return await session.policies(everywhere=True)
+    except NotFound:
+        return ()  # the CRDs are gone already
+
+
+async def _remove(api: "KubeApi") -> None:
+    """Admission first: what it enforces has no meaning without the assignments. What is gone already is passed over."""
+    from precision_operator.errors import NotFound
+    from precision_operator.kube.port import Resource
+
+    for plural, version in product(_ADMISSION, ("v1", "v1beta1")):
+        resource = Resource(_ADMISSION_GROUP, version, plural)
+        with suppress(NotFound):  # a version that is not served
+            for body in await api.list(resource, "", label_selector=_PART_OF):
+                with suppress(NotFound):  # the other version has shown it already
+                    await api.delete(resource, "", text(mapping(body.get("metadata")).get("name")))
+    for name in _CRDS:
+        with suppress(NotFound):
+            await api.delete(Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions"), "", name)

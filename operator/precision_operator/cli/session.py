@@ -92,8 +92,12 @@ class Session:
         """A kubectl line that can be pasted into a shell."""
         return shlex.join(("kubectl", *self.flags, "-n", self.namespace, *words))
 
+    def everywhere(self, *words: str) -> str:
+        """The same for what has no namespace."""
+        return shlex.join(("kubectl", *self.flags, *words))
+
     def plugin(self, *words: str, namespace: str = "") -> str:
-        """The same for a verb of ours; ``namespace``: another than the one that is meant."""
+        """A line for a verb of ours; ``namespace``: another than the one that is meant."""
         return shlex.join(("kubectl", "precision", *words, "-n", namespace or self.namespace, *self.flags))
 
 

@@ -102,30 +102,21 @@ def assess(
     workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation, *, mode: Mode, failing: frozenset[Signal]
 ) -> Verdict:
     """Judge every enabled signal of one workload that trains in ``mode``."""
+    live = live_pods(workload)
+    # A pod that finds no node would hold a rollout for as long as it waits. But where none runs, or where a breach stands
+    # (its pod may be the one that is being replaced), silence is Unknown.
+    training = tuple(pod for pod in live if not pod.pending or pod.crashing or pod.name in evaluation.pods) or live
     readings: dict[Signal, Reading] = {}
     for criterion in spec.criteria:
-        if not criterion.enabled or (mode is Mode.FP32 and criterion.signal in REDUCED_ONLY):
+        signal = criterion.signal
+        if not criterion.enabled or (mode is Mode.FP32 and signal in REDUCED_ONLY):
             continue
-        readings[criterion.signal] = _worst(
-            criterion,
-            [
-                _pod_reading(criterion, pod, spec, evaluation, failing=criterion.signal in failing)
-                for pod in _judged(workload, evaluation, failing=criterion.signal in failing)
-            ],
+        stands = signal in failing
+        judged = live if stands else training
+        readings[signal] = _worst(
+            criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=stands) for pod in judged]
         )
     return Verdict(workload, readings)
-
-
-def _judged(workload: WorkloadView, evaluation: Evaluation, *, failing: bool) -> tuple[PodView, ...]:
-    """The pods that must show good values: those in which something trains.
-
-    A pod that finds no node would hold a rollout for as long as it waits. But where none runs, or where a breach stands
-    (its pod may be the one that is being replaced), silence is Unknown.
-    """
-    live = live_pods(workload)
-    if failing:
-        return live
-    return tuple(pod for pod in live if not pod.pending or pod.crashing or pod.name in evaluation.pods) or live
 
 
 def update_failing(
