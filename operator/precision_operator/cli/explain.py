@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _BAD_NEWS = {
     "Accepted": "False",
+    "FailSafe": "False",
     "MetricsAvailable": "False",
     "WritesAccepted": "False",
     "Stuck": "True",

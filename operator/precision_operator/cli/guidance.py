@@ -169,6 +169,13 @@ REASONS: Mapping[str, Guidance] = {
         "the admission policy that limits the operator's own writes is missing: it requests no mode and deletes no pod",
         _INSTALL_ADMISSION,
     ),
+    "TemplateStartsMixed": Guidance(
+        "templates of these workloads start new pods in a mixed mode; while admission works, the assigned mode replaces it",
+        (
+            "take ENABLE_FP16_TRAINING out of the templates, or set it to false: a pod that admission does not see then "
+            "starts in FP32",
+        ),
+    ),
     "NotRewound": Guidance(
         "they were rolled back for losses that were not finite or diverged, and did not go back to a healthy checkpoint",
         (

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
+from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
@@ -30,6 +31,7 @@ def conditions(
         _is("Healthy", state.phase is Phase.HEALTHY, state.reason, state.message),
         _is("RolledBack", state.phase is Phase.HELD, state.reason, state.message),
         _admission(facts, state),
+        _fail_safe(facts),
         _writes(facts),
         _stuck(stuck),
         _weights(facts, state),
@@ -54,6 +56,25 @@ def _admission(facts: Facts, state: State) -> Condition:
         return Condition("AdmissionEnforced", "False", "NotEnforcing", "no workload has been assigned a mode yet")
     status = "Unknown" if found.enforced is None else str(found.enforced)
     return Condition("AdmissionEnforced", status, found.reason, found.message)
+
+
+def _fail_safe(facts: Facts) -> Condition:
+    """What new pods start in where admission does not see them: it must be FP32."""
+    mixed = [w.name for w in facts.workloads if w.template_mode not in (None, Mode.FP32)]
+    if mixed:
+        text = (
+            f"without admission, new pods of {len(mixed)} workloads would start in a mixed mode: {names(mixed)}; their "
+            "templates set ENABLE_FP16_TRAINING, or the annotation that it reads"
+        )
+        return _is("FailSafe", False, "TemplateStartsMixed", text)
+    unknown = [w.name for w in facts.workloads if w.template_mode is None]
+    if unknown:
+        text = (
+            f"what new pods of {len(unknown)} workloads would start in without admission is decided outside their templates, "
+            f"by a ConfigMap or a Secret: {names(unknown)}"
+        )
+        return Condition("FailSafe", "Unknown", "TemplateReadsReference", text)
+    return _is("FailSafe", True, "TemplatesStartInFP32", "")
 
 
 def _writes(facts: Facts) -> Condition:

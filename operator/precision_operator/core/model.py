@@ -89,6 +89,8 @@ class WorkloadView:
     literal: bool = False
     """Admission can give its pods a mode though they cannot read the request: the switch is named, or an envFrom may."""
     replicas: int = 1
+    template_mode: Mode | None = Mode.FP32
+    """What its template starts a new pod in that admission does not see; None: a reference decides it."""
     labels_disagree: bool = False
     """Its own labels and its template's labels give different answers to the selector."""
     pods: tuple[PodView, ...] = ()

@@ -208,6 +208,7 @@ def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
     template = mapping(spec.get("template"))
     template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
     hot = is_hot(pod_spec)
+    started = environment(slots_of(pod_spec), strings(template_metadata.get("annotations")), hot=hot)
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": text(metadata.get("name")), "controller": True}
     pod = {"metadata": {"labels": template_metadata.get("labels"), "ownerReferences": [owner]}}
     view = WorkloadView(
@@ -215,8 +216,9 @@ def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
         key=workload_key(pod),
         uid=text(metadata.get("uid")),
         hot=hot,
-        literal=environment(slots_of(pod_spec), {}, hot=hot).movable,
+        literal=started.movable,
         replicas=integer(spec.get("replicas"), 1),
+        template_mode=started.mode,
     )
     return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
 

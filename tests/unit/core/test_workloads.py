@@ -4,6 +4,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.core.model import Request, WorkloadView
+from tests.support.fleets import change, condition, fleet
 from tests.support.views import pod
 
 
@@ -43,3 +44,24 @@ def test_a_pod_carries_the_newest_generation_of_its_request_and_of_its_admission
 def test_a_key_names_kind_and_name(key: str, kind: str, name: str) -> None:
     found = WorkloadView("ns", key, "uid")
     assert (found.kind, found.name) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("modes", "status", "reason"),
+    [
+        ((Mode.FP32, Mode.FP32), "True", "TemplatesStartInFP32"),
+        ((Mode.FP16, None), "False", "TemplateStartsMixed"),
+        ((Mode.BF16, Mode.FP32), "False", "TemplateStartsMixed"),
+        ((Mode.FP32, None), "Unknown", "TemplateReadsReference"),
+    ],
+)
+def test_whether_templates_are_safe_without_admission_is_shown(
+    modes: tuple[Mode | None, Mode | None], status: str, reason: str
+) -> None:
+    world = fleet()
+    for name, mode in zip(("hot-1", "literal"), modes, strict=True):
+        change(world, name, template_mode=mode)
+    world.step(1.0)
+    found = condition(world, "FailSafe")
+    assert (found.status, found.reason) == (status, reason)
+    assert "hot-0" not in found.message

@@ -97,10 +97,14 @@ def test_hot_and_literal_are_seen_in_the_template(spec: dict[str, Any], hot: boo
         ),
     ],
 )
-def test_the_mode_that_a_pod_started_in_is_what_its_environment_says(
+def test_the_mode_of_a_pod_and_of_a_template_is_what_its_environment_says(
     env: list[Any], inner: dict[str, str], mode: Mode | None
 ) -> None:
-    assert read_pod(b.pod(b.pod_spec(b.container(env=env)), annotations=inner)).view.started_mode is mode
+    spec = b.pod_spec(b.container(env=env))
+    assert read_pod(b.pod(spec, annotations=inner)).view.started_mode is mode
+    body = b.deployment(spec)
+    body["spec"]["template"]["metadata"]["annotations"] = inner
+    assert read_deployment(body).view.template_mode is mode
 
 
 def test_what_a_hot_pod_was_asked_for_beats_its_environment() -> None:
