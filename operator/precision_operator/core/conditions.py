@@ -70,8 +70,8 @@ def _fail_safe(facts: Facts) -> Condition:
     unknown = [w.name for w in facts.workloads if w.template_mode is None]
     if unknown:
         text = (
-            f"what new pods of {len(unknown)} workloads would start in without admission is decided outside their templates, "
-            f"by a ConfigMap or a Secret: {names(unknown)}"
+            f"what new pods of {len(unknown)} workloads would start in without admission is decided outside their "
+            f"templates, by a ConfigMap or a Secret: {names(unknown)}"
         )
         return Condition("FailSafe", "Unknown", "TemplateReadsReference", text)
     return _is("FailSafe", True, "TemplatesStartInFP32", "")
