@@ -7,7 +7,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check admission model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, RE
 
 check: setup ## Style, types, architecture, unit and property tests (about a minute)
 	@$(PYTHON) -m lab.suite check
+
+admission: setup ## Judge admission by its corpus of pods, and what outlives policies; writes build/admission.json (about 5 minutes)
+	@$(PYTHON) -m lab.admission
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
 	@$(PYTHON) -m lab.model all

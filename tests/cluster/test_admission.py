@@ -7,7 +7,7 @@ stands and once under each set of assignments. What the policy makes of it must 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,7 +16,7 @@ from lab.waiting import wait_for
 from precision_operator.workloads.identity import workload_key
 from tests.support.api import Api, Place
 from tests.support.bodies import ALL_PODS, Json, assignment, container, found, literal, pod
-from tests.support.comparison import differences, plainly
+from tests.support.comparison import differences, measured, plainly
 from tests.support.corpus import corpus, scenes
 from tests.support.shipped import assign_policy
 
@@ -94,9 +94,14 @@ def pods_for(scene: str) -> dict[str, Json]:
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_policy_does_what_the_function_says_and_refuses_no_pod(
-    governed: dict[str, Place], plain: dict[str, Json], scene: str
+    governed: dict[str, Place],
+    plain: dict[str, Json],
+    scene: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    wrong = differences(governed[scene], pods_for(scene), plain, SCENES[scene])
+    pods = pods_for(scene)
+    wrong = differences(governed[scene], pods, plain, SCENES[scene])
+    measured(record_property, "policy", len(pods), wrong)
     assert not wrong, json.dumps(wrong)[:5_000]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.admission.pod import admit
 from precision_operator.contract import ADMITTED
@@ -47,6 +47,13 @@ def differences(
         if became != expected:
             wrong[name] = {key: (became[key], expected[key]) for key in expected if became[key] != expected[key]}
     return wrong
+
+
+def measured(record: Callable[[str, object], None], enforcer: str, pods: int, wrong: Mapping[str, object]) -> None:
+    """Leave what a comparison found in the test's report, for ``python -m lab.admission``."""
+    denied = sum(isinstance(found, str) for found in wrong.values())
+    for name, value in {"enforcer": enforcer, "pods": pods, "differences": len(wrong), "denied": denied}.items():
+        record(name, value)
 
 
 def _unordered(body: Json) -> Json:

@@ -30,9 +30,13 @@ def side_by_side(
     *,
     operator: Path,
     hot: int = 2,
+    enabled: str = "false",
     settings: Json | None = None,
 ) -> Iterator[dict[str, Scene]]:
-    """One scene a name: ``hot`` hot trainers and a literal one in FP32, and an operator that serves all of them."""
+    """One scene a name: ``hot`` hot trainers and a literal one, and an operator that serves all of them.
+
+    ``enabled``: what their templates say; "true" starts them in FP16 where admission has nothing to say.
+    """
     kubectl = control_plane.kubectl
     with ExitStack() as stack:
         shadows: dict[str, ShadowTrainers] = {}
@@ -52,11 +56,17 @@ def side_by_side(
             name: Scene(kubectl, shadow.namespace, shadow, operators, prometheus) for name, shadow in shadows.items()
         }
         for scene in scenes.values():
-            scene.apply(*(deployment(workload) for workload in HOT[:hot]), deployment(LITERAL, hot=False))
+            scene.apply(*fleet(hot=hot, enabled=enabled))
         for name, scene in scenes.items():
             complete = partial(_has_pods_of, scene, hot + 1)
             wait_for(complete, what=f"the pods of {name}", seconds=PATIENCE_SECONDS)
         yield scenes
+
+
+def fleet(*, hot: int, enabled: str = "false") -> list[Json]:
+    """The Deployments of a scene."""
+    hot_ones = [deployment(workload, enabled=enabled) for workload in HOT[:hot]]
+    return [*hot_ones, deployment(LITERAL, hot=False, enabled=enabled)]
 
 
 def _has_pods_of(scene: Scene, workloads: int) -> bool:

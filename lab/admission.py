@@ -1,0 +1,78 @@
+"""`python -m lab.admission`: runs the tests of admission and of holds; what they counted goes to build/admission.json."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+from rich.table import Table
+
+from lab import paths
+from lab.progress import console
+
+TESTS = ("tests/cluster/test_admission.py", "tests/cluster/test_holds.py")
+REPORT = paths.BUILD / "reports" / "admission.xml"
+RESULT = paths.BUILD / "admission.json"
+ENFORCERS = ("policy", "webhook")
+
+Figures = dict[str, object]
+
+
+def figures(report: Path) -> Figures:
+    """What the tests left in their JUnit report; a test that failed has kept nothing."""
+    pods: Counter[str] = Counter()
+    largest = differences = denied = 0
+    holds: dict[str, bool] = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        found = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
+        if "enforcer" in found:
+            count = int(found["pods"])
+            pods[found["enforcer"]] += count
+            largest = max(largest, count)
+            differences += int(found["differences"])
+            denied += int(found["denied"])
+        if "hold" in found:
+            holds[found["hold"]] = case.find("failure") is None and case.find("error") is None
+    return {
+        "corpus": {
+            "pods": largest,
+            "function": sum(pods.values()),
+            **{name: pods[name] for name in ENFORCERS},
+            "differences": differences,
+            "denied": denied,
+        },
+        "older_minor": {"version": None, "run": False},
+        "holds": {"scenarios": len(holds), "kept": sum(holds.values())},
+    }
+
+
+def show(found: Figures) -> None:
+    """For a person."""
+    table = Table("admission", "", "")
+    for part, values in found.items():
+        assert isinstance(values, dict)
+        for name, value in values.items():
+            table.add_row(part, name, str(value))
+    console.print(table)
+
+
+def main() -> int:
+    """Run, count, write, show; the tests' own exit code."""
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={REPORT}", *TESTS]
+    code = subprocess.run(command, cwd=paths.ROOT, check=False).returncode
+    if not REPORT.exists():
+        return code or 1
+    found = figures(REPORT)
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    show(found)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
