@@ -13,7 +13,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.runtime.clock import Clock, SystemClock
-from precision_operator.signals.grouping import group
+from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, BUILT_IN, STEPS, check, render
@@ -55,7 +55,7 @@ class _Reading:
     error: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     """One query under way or answered, and until when its answer may be shared."""
 
@@ -63,6 +63,8 @@ class _Request:
     at: float
     began: float
     fresh_until: float
+    grouped: "tuple[Mapping[str, _Request], Grouped] | None" = None
+    """Of the acknowledgement's: the other requests that were last grouped with it, and what came of it."""
 
 
 class Evaluator:
@@ -166,7 +168,7 @@ class Evaluator:
             else:
                 answers[signal] = reading.samples
         at = min((request.at for request in requests.values()), default=self._clock.time())
-        grouped = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
+        grouped = _grouped(requests, answers, at)
         errors.update(grouped.errors)
         for name in answers:
             self._complain(plan, name, grouped.twice.get(name, frozenset()))
@@ -239,6 +241,18 @@ class Evaluator:
             self._twice = {key: twice for key, twice in self._twice.items() if key[0] != old}
         self._watched[plan] = (since, now)
         return since
+
+
+def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Sequence[Sample]], at: float) -> Grouped:
+    """The answers by pod; policies that share all of their requests share this too."""
+    first = requests.get(ACK)
+    others = {name: request for name, request in requests.items() if name != ACK}
+    if first is not None and first.grouped is not None and first.grouped[0] == others:
+        return first.grouped[1]
+    found = group(answers, {name: Signal(name) for name in answers if name in set(Signal)}, at=at)
+    if first is not None:
+        first.grouped = (others, found)
+    return found
 
 
 def _known(what: str, names: Mapping[str, object]) -> str:

@@ -158,6 +158,20 @@ async def test_policies_that_ask_the_same_share_the_requests() -> None:
     assert len(source.asked) == 13
 
 
+async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no_others() -> None:
+    clock = ManualClock()
+    source = Source(overflow=[at("a", 0.25)], loss=[at("a", 0.5)])
+    evaluator = make(source, clock)
+    first, same = await evaluator.evaluate(PLAN), await evaluator.evaluate(PLAN)
+    assert same.pods is first.pods
+    fewer = await evaluator.evaluate(replace(PLAN, queries=PLAN.queries[:1]))
+    assert fewer.pods["a"].values == {Signal.OVERFLOW: 0.25}
+    assert first.pods["a"].values == {Signal.OVERFLOW: 0.25, Signal.DIVERGENCE: 0.5}
+    await clock.advance(PLAN.interval_seconds)
+    source.answers["overflow"] = [at("a", 0.75)]
+    assert (await evaluator.evaluate(PLAN)).pods["a"].values[Signal.OVERFLOW] == 0.75
+
+
 async def test_a_slow_source_is_asked_once_at_a_time() -> None:
     clock = ManualClock()
     source = Source()
