@@ -227,4 +227,7 @@ def _wake_in(facts: Facts, state: State) -> float:
     # A canary in the fallback is watched for hours, and no answer is waited for.
     began = state.comparison is not None and (state.comparison.since or state.comparison.ended_at)
     hurries = state.phase is Phase.ROLLING_BACK and not (state.by_canary and began)
-    return min(interval, HURRY_SECONDS) if hurries else interval
+    every = min(interval, HURRY_SECONDS) if hurries else interval
+    # An answer that another policy had asked for may be half that old, and is followed by one of its own in time.
+    age = facts.now - facts.evaluation.at if facts.evaluation is not None else 0.0
+    return every - min(max(age, 0.0), every / 2)

@@ -34,7 +34,8 @@ class _Reading:
     plan: EvaluationPlan
     evaluation: Evaluation
     began: float
-    """When it was asked for, by the monotonic clock: a wall clock set back must not make it look fresh."""
+    """When it was asked for, perhaps by another policy; by the monotonic clock: a wall clock set back must not make it look
+    fresh."""
 
 
 class Gatherer:
@@ -130,8 +131,10 @@ class Gatherer:
         now = self._clock.monotonic()
         if known is not None and known.plan == plan and now - known.began < due:
             return known.evaluation
-        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=WAKE_SECONDS if woken else every / 2)
-        self._readings[key] = _Reading(plan, evaluation, now)
+        shared = WAKE_SECONDS if woken else every / 2
+        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=shared)
+        age = self._clock.time() - evaluation.at - (self._clock.monotonic() - now)
+        self._readings[key] = _Reading(plan, evaluation, now - min(max(age, 0.0), shared))
         self._woken.discard(key)
         return evaluation
 

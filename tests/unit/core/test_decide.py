@@ -42,6 +42,18 @@ def test_an_edge_is_looked_after_at_once_and_a_wait_at_the_interval() -> None:
     assert waiting.wake_at == 1000.0 + INTERVAL + INTERVAL
 
 
+@pytest.mark.parametrize(("age", "sooner"), [(0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (5.0, 0.5), (-5.0, 0.0)])
+def test_an_answer_that_is_older_than_the_pass_is_followed_so_much_sooner(age: float, sooner: float) -> None:
+    world = fleet()
+    world.step()
+    world.step()
+    observation = world.observe()
+    assert observation.evaluation is not None
+    older = replace(observation.evaluation, at=world.now - age * INTERVAL)
+    decision = decide(world.policy, world.state, replace(observation, evaluation=older), world.now)
+    assert decision.wake_at - world.now == pytest.approx((1.0 - sooner) * INTERVAL)
+
+
 def test_suspended_and_held_fleets_are_looked_at_rarely_once_nothing_of_them_restarts() -> None:
     assert fleet(suspend=True).decide().wake_at == 1000.0 + IDLE_SECONDS
     world = promoted()

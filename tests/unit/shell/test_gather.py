@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, Restart, State
@@ -65,6 +67,21 @@ async def test_passes_within_an_interval_share_its_reading() -> None:
     await rig.wandering.advance(10.0)
     assert (await rig.observe()).evaluation is first
     assert len(rig.trainers.asked) == 1
+
+
+async def test_an_answer_that_another_policy_had_asked_for_is_followed_by_one_in_time() -> None:
+    rig = Rig()
+    await rig.observe()
+    await rig.wandering.advance(INTERVAL_SECONDS / 2 - 1.0)
+    neighbour = PolicyKey(KEY.namespace, "neighbour")
+    shared = await finished(rig.wandering, rig.gatherer.gather(neighbour, policy(), State()))
+    assert len(rig.trainers.asked) == 1
+    await rig.wandering.advance(INTERVAL_SECONDS / 2 + 1.0)
+    again = await finished(rig.wandering, rig.gatherer.gather(neighbour, policy(), State()))
+    assert len(rig.trainers.asked) == 2
+    assert shared.evaluation is not None
+    assert again.evaluation is not None
+    assert again.evaluation.at - shared.evaluation.at == pytest.approx(INTERVAL_SECONDS, abs=0.5)
 
 
 async def test_an_alert_is_a_reason_to_read_anew_but_not_for_ever() -> None:
