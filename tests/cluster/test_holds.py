@@ -12,6 +12,7 @@ import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.waiting import wait_for
+from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import Phase
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, PATIENCE_SECONDS, Scene
@@ -101,7 +102,7 @@ def record_lost(scene: Scene) -> None:
 def restored(scene: Scene) -> None:
     assignment, given = removed(scene)
     restore(scene, assignment, given)
-    wait_for_takeover(scene, assignment["state"]["policyUid"])
+    wait_for_takeover(scene, parse_assignment(assignment).policy_uid)
 
 
 def restored_with_the_operator_away(scene: Scene) -> None:
@@ -109,14 +110,14 @@ def restored_with_the_operator_away(scene: Scene) -> None:
     with operator_away(scene):
         restore(scene, assignment, given)
         assert_held(scene)
-    wait_for_takeover(scene, assignment["state"]["policyUid"])
+    wait_for_takeover(scene, parse_assignment(assignment).policy_uid)
 
 
 def restored_policy_first_with_the_operator_away(scene: Scene) -> None:
     assignment, given = removed(scene)
     with operator_away(scene):
         restore(scene, given, assignment)
-    wait_for_takeover(scene, assignment["state"]["policyUid"])
+    wait_for_takeover(scene, parse_assignment(assignment).policy_uid)
 
 
 def namespace_restored(scene: Scene) -> None:
