@@ -112,8 +112,8 @@ def test_the_policies_do_what_the_function_says_and_refuse_no_pod(
 # ---- what the corpus cannot show
 
 
-def _files(count: int) -> Json:
-    return {"items": [{"path": f"f{i}", "fieldRef": {"fieldPath": "metadata.name"}} for i in range(count)]}
+def _files(folder: int) -> Json:
+    return {"items": [{"path": f"{folder}/{i}", "fieldRef": {"fieldPath": "metadata.name"}} for i in range(100)]}
 
 
 ENORMOUS: dict[str, Json] = {
@@ -130,7 +130,9 @@ ENORMOUS: dict[str, Json] = {
         volumes=[{"name": "v", "emptyDir": {}}],
     ),
     "10,000 files, asking": asking(
-        volumes=[{"name": "precision", "projected": {"sources": [{"downwardAPI": _files(100)} for _ in range(100)]}}]
+        volumes=[
+            {"name": "precision", "projected": {"sources": [{"downwardAPI": _files(folder)} for folder in range(100)]}}
+        ]
     ),
     "20,000 labels": pod(container(env=literal("true")), labels={f"l{i}": "" for i in range(20_000)}),
 }
