@@ -44,7 +44,7 @@ _ASSIGNMENT: Json = {
 _POD: Json = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {**_META, "labels": _SELECTED},
+    "metadata": {**_META, "labels": {**_SELECTED, f"{_PREFIX}/inject": "probe"}},
     "spec": {"containers": [{"name": "probe", "image": "probe"}]},
 }
 
@@ -85,8 +85,8 @@ def operator_access(plane: ControlPlane) -> Path:
 
 
 def until_admitted(kubectl: Kubectl) -> None:
-    """Until every kind of the product's admission is in force: new pods get their assigned mode, the echo answers,
-    commands are stamped, and the operator is fenced in.
+    """Until every kind of the product's admission is in force: new pods get their assigned mode and the contract that
+    they ask for, the echo answers, commands are stamped, and the operator is fenced in.
 
     Admission begins some time after it was written or its API server was started, and answers 503 for a kind until it
     knows that kind's schema. Assignments are known only once they are stored, so a policy and an assignment stand in
@@ -127,6 +127,7 @@ def _missing(kubectl: Kubectl) -> list[str]:
     fenced = kubectl(*patch, *AS_OPERATOR, "-p", '{"spec":{"suspend":false}}', check=False)
     wanted = {
         "new pods are not given their mode": f"{_PREFIX}/admitted" in _annotations(pod.stdout),
+        "new pods are not given the contract": f"{_PREFIX}/injected" in _annotations(pod.stdout),
         "the echo does not answer": _annotations(policy.stdout).get(f"{_PREFIX}/echo")
         == f"probe/{_META['name']}/{_ASSIGNMENT['generation']}",
         "commands are not stamped": f"{command}-by" in _annotations(policy.stdout),

@@ -11,6 +11,11 @@ ADMITTED = f"{PREFIX}/admitted"
 WORKLOAD = f"{PREFIX}/workload"
 """Pod label that names the workload where no controller's own label does."""
 
+INJECT = f"{PREFIX}/inject"
+"""Pod label that names the container into which admission writes the contract."""
+INJECTED = f"{PREFIX}/injected"
+"""What admission made of that label: the container's name, or ``refused: `` and why (:mod:`api.injection`)."""
+
 ECHO_NONCE = f"{PREFIX}/echo-nonce"
 """On a policy, in a dry run only: the question which generation admission knows."""
 ECHO = f"{PREFIX}/echo"
@@ -44,6 +49,16 @@ Half of the above, so that no pod can take the operator's own counting to its en
 
 ENABLE_ENV = "ENABLE_FP16_TRAINING"
 MODE_ENV = "PRECISION_MODE"
+POD_UID_ENV = "PRECISION_POD_UID"
+REQUEST_FILE_ENV = "PRECISION_REQUEST_FILE"
+
+REQUEST_FILE = "/etc/precision/request"
+"""Where the trainer reads its request, unless it is told otherwise."""
+METRICS_PORT = 9400
+METRICS_PORT_NAME = "metrics"
+SCRAPE = "prometheus.io/scrape"
+"""Pod annotation: scrape it."""
+SCRAPE_PORT = "prometheus.io/port"
 
 TRUE_SPELLINGS = frozenset({"true", "1", "yes", "on", "y", "t"})
 """What turns ENABLE_FP16_TRAINING on, in any case and with spaces around it. The trainer refuses anything else."""

@@ -168,10 +168,11 @@ def test_every_admission_policy_belongs_to_a_switch(render: Render) -> None:
     assert everything == {(item["kind"], item["metadata"]["name"]) for item in shipped(*ADMISSION_KINDS)}
     parts = {
         part: {name.split(".")[0] for _, name in everything - policies(render(f"admission.{part}.enabled=false"))}
-        for part in ("enforce", "commands", "author", "assignments", "fence")
+        for part in ("enforce", "inject", "commands", "author", "assignments", "fence")
     }
     assert parts == {
         "enforce": {"precision-assign", "precision-echo"},
+        "inject": {"precision-inject"},
         "commands": {"precision-commands"},
         "author": {"precision-author"},
         "assignments": {"precision-assignment-writers", "precision-assignment-deleters"},
@@ -260,6 +261,7 @@ TYPOS = [
     "config.lease.duration=6",
     "admission.enforce.enable=false",
     "admission.gate.enabled=false",
+    "admission.inject=false",
     "crds.keep=true",
     "namespaces=default",
     "watchNamespaces=default",

@@ -1,7 +1,8 @@
-"""New pods on the real API server: the shipped policy does what the pure function says, and refuses none.
+"""New pods on the real API server: the shipped policies do what the pure function says, and refuse none.
 
 Every pod of the corpus is created in a dry run, which includes the API server's own validation, once where no assignment
-stands and once under each set of assignments. What the policy makes of it must be what the function makes of the first.
+stands and nothing is injected, and once under each set of assignments. What the policies make of it must be what the
+function makes of the first.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.waiting import wait_for
+from precision_operator.admission.injection import asks
+from precision_operator.contract import INJECT
 from precision_operator.workloads.identity import workload_key
 from tests.support.api import Api, Place
+from tests.support.asking import MOUNT, RESTRICTED, asking
 from tests.support.bodies import ALL_PODS, Json, assignment, container, found, literal, pod
 from tests.support.comparison import differences, measured, plainly
 from tests.support.corpus import corpus, scenes
-from tests.support.shipped import assign_policy
+from tests.support.shipped import assign_policy, inject_policy
 
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})
@@ -27,11 +31,10 @@ MARKING = assignment("marker", selector={"matchLabels": MARKER}, default="bf16")
 IN_FORCE = "in-force"
 
 
-def with_failure_policy(policy: str) -> list[Json]:
-    """The shipped policy with this failurePolicy, and a fault of its own by which to see that it is in force."""
-    documents = assign_policy()
+def with_failure_policy(policy: str, documents: list[Json]) -> list[Json]:
+    """A shipped policy with this failurePolicy, and a fault of its own by which to see that it is in force."""
     documents[0]["spec"]["failurePolicy"] = policy
-    documents[0]["spec"]["matchConditions"].append(
+    documents[0]["spec"].setdefault("matchConditions", []).append(
         {"name": IN_FORCE, "expression": f"!('{IN_FORCE}' in object.metadata.?labels.orValue({{}})) || 1 / 0 > 0"}
     )
     return documents
@@ -67,24 +70,30 @@ def plain(places: dict[str, Place]) -> dict[str, Json]:
 
 @pytest.fixture(scope="module", params=["Fail", "Ignore"])
 def governed(request: pytest.FixtureRequest, places: dict[str, Place], kubectl: Kubectl) -> Iterator[dict[str, Place]]:
-    """The places, with the policy in force under each failurePolicy."""
-    kubectl.apply(*with_failure_policy(request.param))
-    probe = pod(labels={**MARKER, IN_FORCE: "yes"})
+    """The places, with both policies in force under each failurePolicy."""
+    for documents in (assign_policy(), inject_policy()):
+        kubectl.apply(*with_failure_policy(request.param, documents))
+    probes = [pod(labels={**label, IN_FORCE: "yes"}) for label in (MARKER, {INJECT: "trainer"})]
 
-    def in_force() -> bool:
+    def in_force(probe: Json) -> bool:
         """Fail refuses the probe for the policy's fault; Ignore lets it pass as it is."""
         answer = places["keyed"].post(probe)
         return answer.status_code >= 400 if request.param == "Fail" else answer.ok and not found(answer.json())
 
-    wait_for(in_force, what=f"the policy with {request.param} to be in force", seconds=60, every=0.05)
+    what = f"the policies with {request.param} to be in force"
+    wait_for(lambda: all(map(in_force, probes)), what=what, seconds=60, every=0.05)
     for name in SCENES:
         wait_for_marker(places[name])
     yield places
-    kubectl.apply(*assign_policy())
+    kubectl.apply(*assign_policy(), *inject_policy())
 
 
 def pods_for(scene: str) -> dict[str, Json]:
-    """Selectors see labels only: one pod for each set of labels shows what they select."""
+    """Selectors see labels only: one pod for each set of labels shows what they select. Without an assignment, only the
+    injection has anything to do.
+    """
+    if scene == "none":
+        return {name: body for name, body in CORPUS.items() if asks(body)}
     if scene != "selectors":
         return CORPUS
     unrecorded = {name: body for name, body in CORPUS.items() if "admitted" not in found(body)}
@@ -93,7 +102,7 @@ def pods_for(scene: str) -> dict[str, Json]:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_the_policy_does_what_the_function_says_and_refuses_no_pod(
+def test_the_policies_do_what_the_function_says_and_refuse_no_pod(
     governed: dict[str, Place],
     plain: dict[str, Json],
     scene: str,
@@ -108,11 +117,28 @@ def test_the_policy_does_what_the_function_says_and_refuses_no_pod(
 # ---- what the corpus cannot show
 
 
+def _files(folder: int) -> Json:
+    return {"items": [{"path": f"{folder}/{i}", "fieldRef": {"fieldPath": "metadata.name"}} for i in range(100)]}
+
+
 ENORMOUS: dict[str, Json] = {
     "2,000 containers": pod(*(container(f"c{i}", env=literal("true")) for i in range(2_000))),
     "40,000 variables": pod(container(env=[*({"name": f"V{i}"} for i in range(40_000)), *literal("true")])),
     "20,000 switches": pod(container(env=literal("true") * 20_000)),
     "40,000 annotations": pod(container(env=literal("true")), annotations={f"a{i}": "" for i in range(40_000)}),
+    "2,000 containers, asking": asking(container(), *(container(f"c{i}") for i in range(2_000))),
+    "40,000 variables, asking": asking(container(env=[{"name": f"V{i}"} for i in range(40_000)])),
+    "40,000 annotations, asking": asking(annotations={f"a{i}": "" for i in range(40_000)}),
+    "40,000 ports, asking": asking(container(ports=[{"containerPort": i % 60_000 + 1} for i in range(40_000)])),
+    "999 long paths, asking": asking(
+        container(volumeMounts=[{"name": "v", "mountPath": "/" * 250 + str(i)} for i in range(990)]),
+        volumes=[{"name": "v", "emptyDir": {}}],
+    ),
+    "10,000 files, asking": asking(
+        volumes=[
+            {"name": "precision", "projected": {"sources": [{"downwardAPI": _files(folder)} for folder in range(100)]}}
+        ]
+    ),
     "20,000 labels": pod(container(env=literal("true")), labels={f"l{i}": "" for i in range(20_000)}),
 }
 """Beyond what a node would run: each must stay within what the API server spends on expressions."""
@@ -140,14 +166,16 @@ def other(api: Api) -> Iterator[Place]:
 
 def test_the_system_and_the_operator_itself_are_not_governed(api: Api, other: Place) -> None:
     """Their namespaces are named in the binding: the operator must start whatever an assignment says."""
-    values = assign_policy()[1]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"]
-    assert values == ["kube-system", "precision-system"]
+    for policy in (assign_policy(), inject_policy()):
+        values = policy[1]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"]
+        assert values == ["kube-system", "precision-system"]
     system = Place(api, "kube-system")
     system.assign(assignment("all", selector=ALL_PODS, default="fp32"))
     try:
         other.assign(MARKING)
         wait_for_marker(other)  # written later, so admission knows the one in kube-system too
         assert found(system.tried(pod())) == {}
+        assert found(system.tried(asking())) == {}
     finally:
         system.release("all")
 
@@ -166,8 +194,24 @@ def test_an_edit_of_the_assignment_governs_later_pods(other: Place) -> None:
     other.wait(pod(), lambda made: found(made) == {}, "the release")
 
 
-def test_the_policy_never_refuses_a_pod_for_a_fault_of_its_own() -> None:
-    policy = assign_policy()[0]["spec"]
+def test_an_injected_pod_keeps_to_the_restricted_standard(api: Api, other: Place) -> None:
+    standard = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.made("PATCH", f"/api/v1/namespaces/{other.namespace}", {"metadata": {"labels": standard}})
+    wait_for(lambda: other.post(pod()).status_code == 403, what="the standard to be in force", seconds=30, every=0.02)
+    made = other.tried(asking(container(securityContext=RESTRICTED)))
+    assert found(made) == {"injected": "trainer"}
+    assert MOUNT in made["spec"]["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("shipped", [assign_policy(), inject_policy()], ids=["assign", "inject"])
+def test_the_policy_never_refuses_a_pod_for_a_fault_of_its_own(shipped: list[Json]) -> None:
+    policy = shipped[0]["spec"]
     assert policy["failurePolicy"] == "Ignore"
     assert policy["reinvocationPolicy"] == "IfNeeded"
     assert len(policy["mutations"]) == 1, "of two mutations, Ignore leaves the first applied when the second fails"
+
+
+def test_pods_that_do_not_ask_cost_nothing() -> None:
+    """The API server compares labels before it evaluates any expression."""
+    needs = inject_policy()[0]["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
+    assert needs == [{"key": INJECT, "operator": "Exists"}]

@@ -1,4 +1,4 @@
-"""The same policy as v1beta1, on an API server that behaves as Kubernetes 1.34.
+"""The same policies as v1beta1, on an API server that behaves as Kubernetes 1.34.
 
 It knows no function of CEL that 1.34 does not allow in a new policy.
 """
@@ -15,10 +15,11 @@ from lab.cluster.manifests import CRDS
 from lab.waiting import wait_for
 from precision_operator.workloads.identity import workload_key
 from tests.support.api import Api, Place
+from tests.support.asking import asking
 from tests.support.bodies import Json, assignment, found, pod
 from tests.support.comparison import differences, plainly
 from tests.support.corpus import corpus, scenes
-from tests.support.shipped import BETA, assign_policy
+from tests.support.shipped import BETA, assign_policy, inject_policy
 
 ASSIGNMENTS = "crd/precisionassignments.precision.genesis.ai"
 AS_1_34 = (
@@ -49,12 +50,12 @@ def api(older: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     client.close()
 
 
-def test_the_policy_is_the_same_as_v1beta1(older: ControlPlane, api: Api) -> None:
+def test_the_policies_are_the_same_as_v1beta1(older: ControlPlane, api: Api) -> None:
     pods = corpus()
     assignments = scenes({name: workload_key(body) for name, body in pods.items()})["keyed"]
-    policy = assign_policy(BETA)
-    policy[0]["spec"]["failurePolicy"] = "Fail"
-    older.kubectl.apply(*policy)
+    for policy in (assign_policy(BETA), inject_policy(BETA)):
+        policy[0]["spec"]["failurePolicy"] = "Fail"
+        older.kubectl.apply(*policy)
     place = Place(api)
     place.assign(*assignments, assignment("marker", selector={"matchLabels": {"marker": "yes"}}, default="bf16"))
     place.wait(
@@ -62,6 +63,7 @@ def test_the_policy_is_the_same_as_v1beta1(older: ControlPlane, api: Api) -> Non
         lambda made: "marker/" in found(made).get("admitted", ""),
         "the policy as v1beta1",
     )
+    place.wait(asking(), lambda made: "injected" in found(made), "the injection as v1beta1")
     wrong = differences(place, pods, plainly(Place(api), pods), assignments)
     assert not wrong, json.dumps(wrong)[:5_000]
 

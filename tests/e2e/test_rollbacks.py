@@ -1,5 +1,6 @@
 """Rollbacks of real trainers on a real kubelet that the demo does not show: gradual, and then a retry by kubectl
-alone; weights that a NaN has ruined. Both fleets go through their stories at the same time.
+alone; weights that a NaN has ruined. Both fleets go through their stories at the same time. One trainer's template has
+nothing of the contract but the label that asks for it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of
 from precision_operator.cli import main
-from tests.e2e.trainers import PREFIX, Fleet, side_by_side
+from tests.e2e.trainers import PREFIX, Fleet, Labelled, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 
-GRADUAL = (Trainer("mild-0"), Trainer("mild-1"), Trainer("mild-2"))
+GRADUAL = (Trainer("mild-0"), Trainer("mild-1"), Labelled("mild-2"))
 POISONED = (Trainer("single"), Trainer("group", ranks=2))
 
 
@@ -120,6 +121,17 @@ def _went_back(fleet: Fleet, trainer: Trainer) -> None:
         return any(line["time"] > at for line in fleet.events(trainer.name, "checkpoint"))
 
     wait_for(saved, what=f"a checkpoint of {trainer.name} after the rewind", seconds=60)
+
+
+def test_a_template_with_nothing_but_the_label_is_promoted_without_a_restart(fleets: tuple[Fleet, Fleet]) -> None:
+    fleet, _ = fleets
+    template = fleet.kubectl.json("get", "deployment", "mild-2", "-n", fleet.namespace)["spec"]["template"]
+    assert "precision" not in {volume["name"] for volume in template["spec"]["volumes"]}
+    assert "annotations" not in template["metadata"]
+    pod = fleet.pods()["mild-2"]
+    assert pod["metadata"]["annotations"][f"{PREFIX}/injected"] == "trainer"
+    flips = [(e["from"], e["to"], e["source"]) for e in fleet.events("mild-2", "precision_changed")]
+    assert flips[0] == ("fp32", "fp16", "request"), "asked while it ran"
 
 
 def test_mild_overflow_is_rolled_back_in_batches_and_a_person_retries_by_kubectl_alone(

@@ -32,6 +32,24 @@ COMMON: Json = {
 }
 
 
+@dataclass(frozen=True)
+class Labelled(Trainer):
+    """One whose template has nothing of the contract but the label that asks for it."""
+
+
+def _bare(made: Json) -> Json:
+    """The Deployment without the contract, and with the label."""
+    template = made["spec"]["template"]
+    spec, (container,) = template["spec"], template["spec"]["containers"]
+    contract = {"ENABLE_FP16_TRAINING", "PRECISION_MODE", "PRECISION_POD_UID", "PRECISION_FAULT_FILE"}
+    container["env"] = [entry for entry in container["env"] if entry["name"] not in contract]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "precision"]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "precision"]
+    del container["ports"], template["metadata"]["annotations"]
+    template["metadata"]["labels"][f"{PREFIX}/inject"] = container["name"]
+    return made
+
+
 @dataclass
 class Fleet:
     """Trainers in a namespace of their own, and their policy."""
@@ -48,7 +66,7 @@ class Fleet:
             made["metadata"]["namespace"] = self.namespace
             container = made["spec"]["template"]["spec"]["containers"][0]
             container["env"] += [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
-            self.kubectl.apply(made)
+            self.kubectl.apply(_bare(made) if isinstance(trainer, Labelled) else made)
 
     def until_training(self, count: int) -> None:
         """Wait until ``count`` trainers are past their 20th step."""

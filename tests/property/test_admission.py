@@ -8,13 +8,15 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_operator.admission.injection import asks
 from precision_operator.admission.pod import admit
 from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.workloads.identity import workload_key
 from tests.support.bodies import ALL_PODS, FLEET, PREFIX, Json, assignment, found
 from tests.support.corpus import SELECTORS, corpus
 
-CORPUS = corpus()
+CORPUS = {name: body for name, body in corpus().items() if not asks(body)}
+"""What is injected into the others: test_injection.py."""
 OURS = {f"{PREFIX}{field}" for field in ("request", "enable-fp16", "mode", "admitted")}
 NAMES = ("ENABLE_FP16_TRAINING", "PRECISION_MODE")
 MODES = st.sampled_from(["fp32", "bf16", "fp16"])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.admission.pod import admit
-from precision_operator.contract import ADMITTED
+from precision_operator.contract import ADMITTED, INJECT
 from tests.support.api import Place
 from tests.support.bodies import Json
 
@@ -23,12 +23,18 @@ def lasting(answer: str, *, named: bool) -> Json:
 
 
 def plainly(place: Place, pods: Mapping[str, Json]) -> dict[str, Json]:
-    """Every pod as the API server stores it where no assignment stands."""
+    """Every pod as the API server stores it where no assignment stands, and nothing is injected: it is sent without the
+    label that asks for that, and has it afterwards.
+    """
     stored = {}
     for name, sent in pods.items():
-        answer = place.post(sent)
+        labels = sent["metadata"].get("labels") or {}
+        bare = {**sent["metadata"], "labels": {key: value for key, value in labels.items() if key != INJECT}}
+        answer = place.post({**sent, "metadata": bare})
         assert answer.ok, f"{name}: {answer.text[:2_000]}"
         stored[name] = lasting(answer.text, named="name" in sent["metadata"])
+        if INJECT in labels:
+            stored[name]["metadata"]["labels"] = labels
     return stored
 
 

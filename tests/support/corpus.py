@@ -10,6 +10,7 @@ from tests.support.annotated import FORMS, RECORDS, REQUESTS, annotated
 from tests.support.bodies import ALL_PODS, FLEET, Json, assignment, container, needs, ours, owner, pod, request
 from tests.support.environments import ENTRIES, FROM_MAP, FROM_SECRET, environments
 from tests.support.identities import HASH, JOBSET, LABEL, LWS, PYTORCH, RAY, ROLLOUT, identities
+from tests.support.injections import injections
 
 MODES = ("fp32", "bf16", "fp16")
 GENERATED = 150
@@ -28,7 +29,7 @@ LABELS: list[dict[str, str]] = [
 def corpus() -> dict[str, Json]:
     """Every pod by a name that says what it shows."""
     named = {name: body for name, (body, _) in identities().items()}
-    return {**named, **environments(), **annotated(), **generated()}
+    return {**named, **environments(), **annotated(), **generated(), **injections()}
 
 
 def generated() -> dict[str, Json]:
@@ -112,6 +113,7 @@ def scenes(keys: Mapping[str, str]) -> dict[str, list[Json]]:
     modes = {key: mode_of(key) for key in keys.values()}
     long = "n" * 63 + ".m" * 95
     return {
+        "none": [],
         "keyed": [assignment(selector=ALL_PODS, modes=modes)],
         "two": [
             assignment(default="fp16", modes={k: m for k, m in modes.items() if m == "bf16"}, generation=17),

@@ -17,7 +17,7 @@ from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 AT = 1_795_255_200.0
 CONDITIONS = (
     *("Accepted", "MetricsAvailable", "Progressing", "Healthy", "RolledBack"),
-    *("AdmissionEnforced", "FailSafe", "WritesAccepted", "Stuck", "WeightsSuspect", "Alerting"),
+    *("AdmissionEnforced", "FailSafe", "WritesAccepted", "Stuck", "WeightsSuspect", "InjectionRefused", "Alerting"),
 )
 FULL = Summary(
     observed_generation=3,

@@ -132,6 +132,7 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("Stuck", "True", "PodsInWrongMode", "replaced pods came back in another mode"),
         ("WeightsSuspect", "True", "NotRewound", "start them from a checkpoint that was saved before the incident"),
         ("FailSafe", "False", "TemplateStartsMixed", "take ENABLE_FP16_TRAINING out of the templates"),
+        ("InjectionRefused", "True", "HostNetwork", "declare the contract by hand"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
     ],

@@ -16,8 +16,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart
 from precision_operator.api.verification import Checks
+from precision_operator.contract import INJECT, INJECTED
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
-from precision_operator.kube.port import DEPLOYMENTS, POLICIES
+from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES
 from tests.support import trainers
 from tests.support.cli import (
     BY_CANARY,
@@ -80,6 +81,17 @@ def test_get_shows_restarts_and_pods_that_are_missing_or_cannot_start(cli: Cli) 
     assert re.fullmatch(r"restarting for \d+ s, round 2 of 2", a["problems"][0])
     assert a["pods"][0]["problems"] == ["not started yet: kubectl describe pod says why"]
     assert b["problems"] == ["0 of 3 pods are there"]
+
+
+def test_get_says_why_nothing_was_injected_into_a_pod(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY, members=(A,), modes={A: Mode.FP16}, moved=1))
+    cli.trainer("a", "fp16")
+    (body,) = (body for (plural, _, _), body in cli.fake.objects.items() if plural == PODS.plural)
+    pod: Json = {**body}
+    pod["metadata"]["labels"][INJECT] = "trainer"
+    pod["metadata"]["annotations"][INJECTED] = "refused: HostNetwork"
+    (problem,) = cli.json("get")[0]["cohorts"][0]["workloads"][0]["pods"][0]["problems"]
+    assert problem.startswith("nothing was injected (HostNetwork): with spec.hostNetwork ")
 
 
 def test_a_rollback_accepts_whatever_is_safer(cli: Cli) -> None:

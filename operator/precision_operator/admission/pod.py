@@ -8,18 +8,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from precision_operator.admission.annotations import LIMIT_BYTES, OURS, have_room, size
 from precision_operator.admission.environment import with_environment
+from precision_operator.admission.injection import inject
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.selector import parse_selector
 from precision_operator.api.wire import integer, mapping, text
 from precision_operator.contract import ADMITTED, ENABLE, MAX_GENERATION, MODE, REQUEST
 from precision_operator.workloads.identity import workload_key
 
-OURS = (REQUEST, ENABLE, MODE, ADMITTED)
-
 MAX_ANNOTATIONS = 1_000
 """More than these are not read: their total size is then not known."""
-MAX_ANNOTATION_BYTES = 256 * 1024 - 4096
+MAX_ANNOTATION_BYTES = LIMIT_BYTES - 4096
 """The API server refuses a pod with more than 256 KiB of annotations. Ours need less than 4 KiB."""
 MAX_RECORD_BYTES = 2_048
 """A longer record was not written by admission, and is dropped."""
@@ -48,10 +48,12 @@ class _Order:
 
 
 def admit(pod: Mapping[str, object], assignments: Iterable[Mapping[str, object]]) -> Mapping[str, object]:
-    """The pod as it is stored: changed by each assignment that selects it and has a mode for its workload.
+    """The pod as it is stored: with the contract where its label asks for that, then changed by each assignment that
+    selects it and has a mode for its workload.
 
     The order of the assignments does not matter to the mode: the safest one wins. Doing it twice changes nothing more.
     """
+    pod = inject(pod)
     for assignment in assignments:
         order = _order(pod, assignment)
         if order is not None:
@@ -109,12 +111,8 @@ def _has_room(annotations: Mapping[str, object]) -> bool:
     """Whether our annotations fit beside those of others, whatever the assignment is called."""
     if len(annotations) - sum(key in annotations for key in OURS) > MAX_ANNOTATIONS:
         return False
-    others = sum(_size(key) + _size(text(value)) for key, value in annotations.items() if key not in OURS)
-    return others <= MAX_ANNOTATION_BYTES
-
-
-def _size(value: str) -> int:
-    return len(value.encode(errors="surrogatepass"))
+    others = {key: value for key, value in annotations.items() if key not in OURS}
+    return have_room(others, limit=MAX_ANNOTATION_BYTES)
 
 
 def _safer(before: object, assigned: Mode) -> Mode:
@@ -125,16 +123,16 @@ def _safer(before: object, assigned: Mode) -> Mode:
 
 def _generation(request: object) -> int:
     """The generation of a request that admission wrote before; 0 of any other."""
-    found = _GENERATION.match(text(request)) if _size(text(request)) <= MAX_REQUEST_BYTES else None
+    found = _GENERATION.match(text(request)) if size(text(request)) <= MAX_REQUEST_BYTES else None
     generation = int(found[1]) if found else 0
     return generation if generation <= MAX_GENERATION else 0
 
 
 def _record(admitted: str, order: _Order) -> str:
     """The record with this assignment's entry first, and those of others as far as there is room."""
-    found = admitted.split(" ") if _size(admitted) <= MAX_RECORD_BYTES else []
+    found = admitted.split(" ") if size(admitted) <= MAX_RECORD_BYTES else []
     own = f"{order.assignment}/"
-    others = (entry for entry in found if 0 < _size(entry) <= MAX_ENTRY_BYTES and not entry.startswith(own))
+    others = (entry for entry in found if 0 < size(entry) <= MAX_ENTRY_BYTES and not entry.startswith(own))
     entries = [order.entry, *others]
     record = " ".join(entries[:MAX_ENTRIES])
-    return record if _size(record) <= MAX_RECORD_BYTES else " ".join(entries[:MAX_LONG_ENTRIES])
+    return record if size(record) <= MAX_RECORD_BYTES else " ".join(entries[:MAX_LONG_ENTRIES])

@@ -27,6 +27,7 @@ _BAD_NEWS = {
     "WritesAccepted": "False",
     "Stuck": "True",
     "WeightsSuspect": "True",
+    "InjectionRefused": "True",
     "Alerting": "True",
 }
 """Conditions that are explained, and when."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from precision_operator.api.injection import REMEDIES
 from precision_operator.api.state import Phase
 
 PHASES: Mapping[Phase, str] = {
@@ -118,8 +119,10 @@ REASONS: Mapping[str, Guidance] = {
     "Undeliverable": Guidance(
         "these workloads can be moved in no way that spec.delivery allows",
         (
-            "declare the contract in their pod template (docs/contract.md), or name ENABLE_FP16_TRAINING there, "
-            "or choose another delivery",
+            "declare the contract in their pod template, by hand or by one label (docs/onboarding.md), or name "
+            "ENABLE_FP16_TRAINING there, or choose another delivery",
+            "where it has the label precision.genesis.ai/inject already, see whether the policy that obeys it is installed: "
+            "`!kubectl get mutatingadmissionpolicy precision-inject.precision.genesis.ai`",
         ),
     ),
     "PolicyConflict": Guidance(
@@ -271,6 +274,7 @@ REASONS: Mapping[str, Guidance] = {
         ("look for a pod that is scraped twice, or for a query without `by (pod)`",),
     ),
     "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (_LOOK_AT_PODS,)),
+    **{refusal: Guidance(remedy.meaning, (remedy.step,)) for refusal, remedy in REMEDIES.items()},
 }
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
+from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
@@ -12,6 +13,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.progress import live_pods
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -35,6 +37,7 @@ def conditions(
         _writes(facts),
         _stuck(stuck),
         _weights(facts, state),
+        _injection(facts),
         alerting(facts),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]
@@ -116,6 +119,19 @@ def _should_have_rewound(facts: Facts, state: State) -> bool:
     over = state.incident.last_ack_at if state.incident is not None else None
     patience = facts.spec.rollback.ack_timeout_seconds
     return state.phase in (Phase.HELD, Phase.DEGRADED) and over is not None and facts.now - over > patience
+
+
+def _injection(facts: Facts) -> Condition:
+    found: dict[Refusal, set[str]] = {}
+    for workload in facts.workloads:
+        for pod in live_pods(workload):
+            if pod.refusal is not None:
+                found.setdefault(pod.refusal, set()).add(workload.name)
+    if not found:
+        return _is("InjectionRefused", False, "NothingRefused", "")
+    refused = [(refusal, names(list(found[refusal]))) for refusal in Refusal if refusal in found]
+    text = f"their label did not bring these the contract: {'; '.join(f'{why}: {who}' for why, who in refused)}"
+    return _is("InjectionRefused", True, refused[0][0], text)
 
 
 def _accepted(facts: Facts) -> Condition:

@@ -7,6 +7,7 @@ from the clock; a recording of it is enough to decide again, bit for bit.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
@@ -42,6 +43,8 @@ class PodView:
     """The request, parsed; None where absent or malformed."""
     admitted: tuple[tuple[str, int], ...] = ()
     """(assignment, its generation) of each that gave this pod a mode at its creation."""
+    refusal: Refusal | None = None
+    """Why its label did not bring it the contract; None: it did, or it has no such label."""
     started_mode: Mode | None = Mode.FP32
     """What the environment made it start in (literal value, or its annotations).
 

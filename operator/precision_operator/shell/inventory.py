@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
 
+from precision_operator.admission.injection import asks, inject
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
 from precision_operator.kube.port import JsonObject
 from precision_operator.shell.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
-from precision_operator.workloads.reading import controller_of, read_deployment, read_pod
+from precision_operator.workloads.reading import WorkloadRecord, controller_of, is_hot, read_deployment, read_pod
 
 
 class Kind(StrEnum):
@@ -168,7 +169,7 @@ class Inventory:
             case Kind.ASSIGNMENTS:
                 return space.put_assignment(name, AssignmentRecord.read(body))
             case Kind.WORKLOADS:
-                return space.put_workload(read_deployment(body))
+                return space.put_workload(_deployment(body))
             case Kind.REPLICASETS:
                 return space.put_replicaset(uid, controller_of(body))
             case Kind.PODS:
@@ -195,6 +196,14 @@ class Inventory:
     def _pod_went(self, uid: str) -> None:
         for going in self._going:
             going.add(uid)
+
+
+def _deployment(body: JsonObject) -> WorkloadRecord:
+    """A Deployment's record. What its label has injected into its pods stands in no template."""
+    record, template = read_deployment(body), mapping(mapping(body.get("spec")).get("template"))
+    if record.view.hot or not asks(template):
+        return record
+    return replace(record, injected=is_hot(mapping(inject(template).get("spec"))))
 
 
 def _keys(namespace: str, names: Names) -> Keys:

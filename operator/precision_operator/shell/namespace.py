@@ -252,7 +252,10 @@ class Namespace:
             uid = workload.record.view.uid
             sources: Set[str] = {uid, *self._controlled.get(uid, ())}
             pods = [record.view for source in sources for record in self._pods.get(source, {}).values()]
-            workload.view = replace(workload.record.view, pods=tuple(sorted(pods, key=lambda pod: (pod.name, pod.uid))))
+            # A label alone shows nothing: the policy that injects may not be installed. Its pods do.
+            hot = workload.record.view.hot or (workload.record.injected and (not pods or any(pod.hot for pod in pods)))
+            pods.sort(key=lambda pod: (pod.name, pod.uid))
+            workload.view = replace(workload.record.view, hot=hot, pods=tuple(pods))
         return workload.view
 
 

@@ -6,10 +6,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from sys import intern
 
+from precision_operator.api.injection import parse_refusal
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.wire import generation as believed
 from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text
-from precision_operator.contract import ADMITTED, ENABLE, ENABLE_ENV, MODE, MODE_ENV, REQUEST, REWIND, TRUE_SPELLINGS
+from precision_operator.contract import (
+    ADMITTED,
+    ENABLE,
+    ENABLE_ENV,
+    INJECT,
+    INJECTED,
+    MODE,
+    MODE_ENV,
+    REQUEST,
+    REWIND,
+    TRUE_SPELLINGS,
+)
 from precision_operator.core.model import PodView, Request, WorkloadView
 from precision_operator.workloads.identity import workload_key
 
@@ -28,6 +40,8 @@ class WorkloadRecord:
     labels: Mapping[str, str]
     template_labels: Mapping[str, str]
     """What selectors are evaluated on."""
+    injected: bool = False
+    """Its template has the contract only once admission has written it into a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +259,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         request_raw=raw[: REQUEST_CHARACTERS + 1] if raw is not None else None,
         request=parse_request(raw),
         admitted=parse_admitted(annotations.get(ADMITTED)),
+        refusal=parse_refusal(annotations.get(INJECTED)) if INJECT in mapping(metadata.get("labels")) else None,
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,

@@ -1,15 +1,18 @@
 """What a decision says around its phase: counts, times, conditions, when to look again, generations."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary
+from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.actions import DeleteAssignment, DeletePod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, RefusedWrite
@@ -240,6 +243,41 @@ def test_writes_that_the_api_server_refuses_are_shown_and_change_no_decision() -
     world.observe = observe  # type: ignore[method-assign]
     world.step()
     assert shown(world, "WritesAccepted") == ("True", "WritesAccepted")
+
+
+def with_refusals(world: World, refusals: Mapping[str, Refusal]) -> None:
+    """From now on the pods of these workloads say that nothing was injected into them."""
+    observe = world.observe
+
+    def observed() -> Observation:
+        seen = observe()
+        views = (
+            replace(w, pods=tuple(replace(pod, refusal=refusals.get(w.name)) for pod in w.pods)) for w in seen.workloads
+        )
+        return replace(seen, workloads=tuple(views))
+
+    world.observe = observed  # type: ignore[method-assign]
+
+
+def test_what_was_not_injected_is_shown_by_its_reason_and_changes_no_decision() -> None:
+    world = promoted()
+    assert shown(world, "InjectionRefused") == ("False", "NothingRefused")
+    before = world.state
+    with_refusals(world, {"hot-1": Refusal.PORT_TAKEN, "hot-2": Refusal.HOST_NETWORK, "hot-3": Refusal.PORT_TAKEN})
+    world.step()
+    assert shown(world, "InjectionRefused") == ("True", "HostNetwork")
+    assert condition(world, "InjectionRefused").message.endswith("HostNetwork: hot-2; PortTaken: hot-1, hot-3")
+    assert (world.state.phase, world.state.modes) == (before.phase, before.modes)
+
+
+def test_however_many_are_refused_the_message_is_bounded() -> None:
+    world = World(policy(**FAST))
+    names = ["w" * 200 + str(index) for index in range(60)]
+    for name in names:
+        world.add(name)
+    with_refusals(world, dict(zip(names, [*Refusal] * 6, strict=True)))
+    world.step()
+    assert len(condition(world, "InjectionRefused").message) <= MESSAGE_CHARACTERS
 
 
 def test_too_few_steps_in_mid_rollback_cost_no_write() -> None:

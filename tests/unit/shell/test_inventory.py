@@ -111,6 +111,38 @@ def test_an_evicted_finished_or_orphaned_pod_is_no_pod_of_the_workload(change: d
     assert inventory.observe(Kind.PODS, b.pod(), deleted=False) == {KEY}
 
 
+BARE = b.pod_spec(b.container())
+ASKING = b.deployment(BARE, labels={"precision.genesis.ai/inject": "trainer"})
+
+
+@pytest.mark.parametrize(
+    ("events", "hot"),
+    [
+        ([], True),
+        ([REPLICASET, POD], True),
+        ([REPLICASET, (Kind.PODS, b.pod(BARE))], False),
+        ([REPLICASET, (Kind.PODS, b.pod(BARE)), (Kind.PODS, b.pod(uid="p-2", name="train-abc-2"))], True),
+    ],
+)
+def test_a_template_with_the_label_alone_is_hot_unless_its_pods_show_that_nothing_injects(
+    events: list[Event], hot: bool
+) -> None:
+    (view,) = filled(POLICY, (Kind.WORKLOADS, ASKING), *events).selected("default", parse_selector(TRAIN))
+    assert view.hot is hot
+
+
+@pytest.mark.parametrize("more", [{"hostNetwork": True}, {"containers": [b.container("another")]}])
+def test_a_template_whose_label_cannot_be_obeyed_is_not_hot(more: dict[str, Any]) -> None:
+    body = b.deployment({**BARE, **more}, labels={"precision.genesis.ai/inject": "trainer"})
+    (view,) = filled(POLICY, (Kind.WORKLOADS, body)).selected("default", parse_selector(TRAIN))
+    assert not view.hot
+
+
+def test_a_template_that_gets_the_label_is_looked_at_again() -> None:
+    inventory = filled(POLICY, (Kind.WORKLOADS, b.deployment(BARE)), REPLICASET, POD)
+    assert inventory.observe(Kind.WORKLOADS, ASKING, deleted=False) == {KEY}
+
+
 def test_workloads_that_share_a_label_are_one() -> None:
     label = {"app": "train", "precision.genesis.ai/workload": "vit"}
     first = b.deployment(b.hot_spec(), name="vit-a", uid="d-1", labels=label, replicas=2)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
-from precision_operator.contract import ADMITTED, ENABLE, MODE, REQUEST, TRUE_SPELLINGS
+from precision_operator.contract import ADMITTED, ENABLE, INJECT, INJECTED, MODE, REQUEST, TRUE_SPELLINGS
 from precision_operator.core.model import Request
 from precision_operator.workloads.reading import (
     ADMITTED_CHARACTERS,
@@ -215,6 +216,25 @@ def test_the_record_of_admission_is_read_and_nonsense_in_it_passed_over(
     assert parse_admitted(raw) == found
     annotations = {ADMITTED: raw} if raw is not None else None
     assert read_pod(b.pod(annotations=annotations)).view.admitted == found
+
+
+@pytest.mark.parametrize(
+    ("record", "asks", "refusal"),
+    [
+        (None, True, None),
+        ("trainer", True, None),
+        ("refused: HostNetwork", True, Refusal.HOST_NETWORK),
+        ("refused: Weather", True, None),
+        ("refused: HostNetwork", False, None),
+    ],
+)
+def test_why_a_pod_that_asks_has_no_contract_is_read_from_its_record(
+    record: str | None, asks: bool, refusal: Refusal | None
+) -> None:
+    body = b.pod(annotations={INJECTED: record} if record is not None else None)
+    if asks:
+        body["metadata"]["labels"][INJECT] = "trainer"
+    assert read_pod(body).view.refusal is refusal
 
 
 def status(**container: object) -> dict[str, Any]:
