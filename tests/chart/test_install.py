@@ -16,6 +16,10 @@ from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import AS_OPERATOR, until_admitted
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
+from precision_operator.api.assignment import assignment_to_wire
+from precision_operator.api.modes import Mode
+from precision_operator.api.selector import Selector
+from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.cli import main
 from tests.support.users import PREFIX, Client, assignment, custom, pods, policy, said
 
@@ -275,6 +279,20 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         wait_for(lambda: "names who gave the command" in refusal(), what="the stamps' guard", seconds=60, found=refusal)
 
 
+LEFT = State(
+    phase=Phase.HELD,
+    reason="PolicyDeleted",
+    fallback=None,
+    enforce=True,
+    generation=1,
+    deletable=True,
+    selector=Selector((("app", "trainer"),)),
+    modes={"/Pod/trainer": Mode.FP32},
+    held=(HeldWorkload("/Pod/trainer", "LossNotFinite", 1_795_255_200.0),),
+)
+"""What a deleted policy has left behind."""
+
+
 def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,9 +302,8 @@ def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
         kubectl.wait_for_namespace(NAMESPACE)
         run_helm(cluster, "install", "precision-operator", CHART)
         until_admitted(kubectl)
-        held = {"key": "/Pod/trainer", "reason": "LossNotFinite", "since": "2026-11-22T10:00:00Z"}
-        state = {"phase": "Held", "reason": "PolicyDeleted", "held": [held]}
-        left = assignment(default="", modes={"/Pod/trainer": "fp32"}, deletable=True, state=state)
+        left = {**assignment(), **assignment_to_wire(LEFT)}
+        del left["default"]
         kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(left))
         line = ("run", "trainer", "--image=x", "-l=app=trainer", "--dry-run=server", "-o", "json")
 

@@ -204,7 +204,7 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     elif arguments.dry_run:
         sys.stdout.write("".join(f"{line}\n" for line in lines))
     else:
-        out, what = console(), f"admission, the CRDs, {len(targets)} policies, all incidents"
+        out, what = console(), f"admission, the CRDs, policies ({len(targets)}), incidents"
         out.print(_table(session, held) if held else "nothing is held in any namespace")
         out.print(f"removed: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
     if confirmed:
