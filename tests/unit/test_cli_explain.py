@@ -131,6 +131,7 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("WritesAccepted", "False", "Forbidden", "the API server refuses a write of the operator"),
         ("Stuck", "True", "PodsInWrongMode", "replaced pods came back in another mode"),
         ("WeightsSuspect", "True", "NotRewound", "start them from a checkpoint that was saved before the incident"),
+        ("AdmissionEnforced", "Unknown", "WebhookUnreachable", "reach each other on the webhook's port"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
     ],
