@@ -181,7 +181,11 @@ class App:
         self._gatherer = gatherer
         self._enforcement = enforcement
         self._alerts = Alerts(self._inventory, leading=lambda: self._elector.is_leader, wake=self._wake)
-        health = Health(self._watchdog, self._ready)
+        health = Health(
+            self._watchdog,
+            lambda: self._inventory.ready,
+            serving=lambda: self._webhook is None or self._webhook.serving,
+        )
         self._http = HttpServer(metrics, health, lambda body: self._alerts.receive(parse_webhook(body)))
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
@@ -243,9 +247,6 @@ class App:
             if self._queue.oldest_seconds < QUEUE_SILENCE_SECONDS or not self._elector.is_leader:
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)
-
-    def _ready(self) -> bool:
-        return self._inventory.ready and (self._webhook is None or self._webhook.serving)
 
     def _wake(self, key: PolicyKey) -> None:
         self._gatherer.wake(key)

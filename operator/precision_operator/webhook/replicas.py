@@ -51,10 +51,13 @@ class Replicas:
         servers = sorted({server for body in slices for server in _servers(body)})
         if not servers:
             return self._unreachable("no replica is ready")
+        trusted = self._trusted().decode(errors="replace")
         try:
-            context = ssl.create_default_context(cadata=self._trusted().decode())
+            context = ssl.create_default_context(cadata=trusted) if trusted else None
         except (ssl.SSLError, ValueError) as error:
             return self._unreachable(f"its authority cannot be read: {error}")
+        if context is None:  # else the system's authorities would be trusted
+            return self._unreachable("its authority is not known yet")
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context), timeout=timeout) as session:
             path = f"/known/{namespace}/{name}"

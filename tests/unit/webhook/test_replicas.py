@@ -126,6 +126,15 @@ async def test_a_server_of_another_authority_is_not_believed() -> None:
     assert (found.enforced, found.reason) == (None, "WebhookUnreachable")
 
 
+async def test_before_the_authority_is_known_no_other_is_trusted_in_its_place() -> None:
+    kube = FakeKube()
+    endpoint(kube, 1)
+    replicas = Replicas(kube, Learning(), namespace=NAMESPACE, service=SERVICE, trusted=lambda: b"")
+    found = await replicas.ask("training", "fleet", generation=8)
+    assert found is not None
+    assert (found.enforced, "not known yet" in found.message) == (None, True)
+
+
 async def test_without_a_ready_replica_it_is_unknown() -> None:
     kube = FakeKube()
     found = await asking(kube, await kept(kube)).ask("training", "fleet", generation=8)
