@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
@@ -42,7 +43,9 @@ from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.webhook.mode import AdmissionMode, chosen_mode
-from precision_operator.webhook.service import Webhook
+
+if TYPE_CHECKING:
+    from precision_operator.webhook.service import Webhook
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,18 +87,7 @@ class App:
             on_started_leading=self._started_leading,
             on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
         )
-        self._webhook = (
-            Webhook(
-                client,
-                clock,
-                settings=settings,
-                leading=lambda: self._elector.is_leader,
-                synced=lambda: self._inventory.ready,
-                count=metrics.reviewed,
-            )
-            if mode is AdmissionMode.WEBHOOK
-            else None
-        )
+        self._webhook = self._served(client, metrics) if mode is AdmissionMode.WEBHOOK else None
         self._sink = InventorySink(
             self._inventory,
             enqueue=self._queue.add,
@@ -190,6 +182,18 @@ class App:
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
+
+    def _served(self, client: KubeClient, metrics: Metrics) -> "Webhook":
+        from precision_operator.webhook.service import Webhook  # with 8 MiB of cryptography, which policy mode saves
+
+        return Webhook(
+            client,
+            self._clock,
+            settings=self._settings,
+            leading=lambda: self._elector.is_leader,
+            synced=lambda: self._inventory.ready,
+            count=metrics.reviewed,
+        )
 
     async def run(self, access: Access, stop: asyncio.Event) -> None:
         """Run until ``stop``. The end of any part is the end of all: no half-alive process.
