@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 
@@ -31,7 +32,7 @@ class WebhookServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int, context: ssl.SSLContext, *, host: str | None = None) -> int:
-        """Listen; port 0 picks a free one. Returns the port.
+        """Listen, on every address where there is no ``host``; port 0 picks a free one. Returns the port.
 
         Raises:
             OSError: the port is taken.
@@ -40,15 +41,11 @@ class WebhookServer:
         app.router.add_post("/admit", self._admit)
         app.router.add_get("/known/{namespace}/{name}", self._tell)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        listening = _listening(host, port)
         await runner.setup()
-        site = web.TCPSite(runner, host, port, ssl_context=context)
-        try:
-            await site.start()
-        except OSError:
-            await runner.cleanup()
-            raise
+        await web.SockSite(runner, listening, ssl_context=context).start()
         self._runner = runner
-        return int(runner.addresses[0][1])
+        return int(listening.getsockname()[1])
 
     async def stop(self) -> None:
         """Stop listening; harmless when not started."""
@@ -78,6 +75,13 @@ class WebhookServer:
         if generation is None:
             return web.json_response({"generation": None}, status=404)
         return web.json_response({"generation": generation})
+
+
+def _listening(host: str | None, port: int) -> socket.socket:
+    """One socket for IPv4 and IPv6: with one for each, port 0 would be two ports."""
+    if host is None and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server((host or "", port))
 
 
 def _patch(request: Mapping[str, object], known: KnownAssignments) -> dict[str, object]:
