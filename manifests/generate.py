@@ -3,8 +3,8 @@
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: crds/, manifests/admission/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs
-`helm` (the laboratory's, or from PATH).
+Sources: crds/, manifests/admission/, manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml,
+templates). Needs `helm` (the laboratory's, or from PATH).
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ def helm() -> Path:
 def copies() -> dict[Path, str]:
     """Helm reads only files inside the chart, so it holds copies of what other tools read where it stands."""
     admission = {path.name: path.read_text() for path in sorted((ROOT / "manifests" / "admission").glob("*.yaml"))}
-    # the operator compares the installed admission policies with its own
+    webhook = {path.name: path.read_text() for path in sorted((ROOT / "manifests" / "webhook").glob("*.yaml"))}
+    # the operator compares what is installed with its own
     found = {
-        folder / name: text for folder in (CHART / "files" / "admission", SHIPPED) for name, text in admission.items()
+        folder / name: text
+        for folders, texts in (
+            ((CHART / "files" / "admission", SHIPPED), admission),
+            ((CHART / "files" / "webhook", SHIPPED / "webhook"), webhook),
+        )
+        for folder in folders
+        for name, text in texts.items()
     }
     # `kubectl precision lint` checks a file without a cluster and without this checkout
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
@@ -194,7 +201,7 @@ def main() -> int:
     expected = copies()
     for path, content in expected.items():
         settle(path, content)
-    for path in (*(CHART / "files").rglob("*.yaml"), *SHIPPED.glob("*.yaml")):
+    for path in (*(CHART / "files").rglob("*.yaml"), *SHIPPED.rglob("*.yaml")):
         if path not in expected:
             wrong.append(str(path.relative_to(ROOT)))
             if not check:

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
@@ -41,6 +42,10 @@ from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
+from precision_operator.webhook.mode import AdmissionMode, chosen_mode
+
+if TYPE_CHECKING:
+    from precision_operator.webhook.service import Webhook
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,13 +65,19 @@ while kopf's takes in what we have just written."""
 class App:
     """One operator process."""
 
-    def __init__(self, settings: Settings, client: KubeClient, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        metrics: Metrics,
+        *,
+        mode: AdmissionMode = AdmissionMode.POLICY,
+    ) -> None:
         self._settings = settings
         self._clock = clock = SystemClock()
         self._watchdog = Watchdog(clock)
         self._queue: WorkQueue[PolicyKey] = WorkQueue(clock)
         self._inventory = Inventory(namespaces=settings.watch_namespaces)
-        self._sink = InventorySink(self._inventory, enqueue=self._queue.add, heartbeat=self._watchdog.beat)
         self._elector = LeaseElector(
             client,
             settings.lease,
@@ -76,14 +87,23 @@ class App:
             on_started_leading=self._started_leading,
             on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
         )
+        self._webhook = self._served(client, metrics) if mode is AdmissionMode.WEBHOOK else None
+        self._sink = InventorySink(
+            self._inventory,
+            enqueue=self._queue.add,
+            heartbeat=self._watchdog.beat,
+            known=self._webhook.known if self._webhook is not None else None,
+        )
         self._sources = {name: PrometheusSource(name, endpoint) for name, endpoint in settings.prometheus.items()}
         limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
         events = EventRecorder(client, identity=settings.identity)
         restarts = Restarts(clock)
         enforcement = Enforcement(
             client,
-            echoes=Echoes(client, clock),
-            installed=InstalledPolicies(client, clock, namespace=settings.namespace),
+            echoes=Echoes(
+                client, clock, mode=mode, replicas=self._webhook.replicas if self._webhook is not None else None
+            ),
+            installed=InstalledPolicies(client, clock, namespace=settings.namespace, mode=mode),
             inventory=self._inventory,
             clock=clock,
             changed=self._queue.add,
@@ -153,11 +173,27 @@ class App:
         self._gatherer = gatherer
         self._enforcement = enforcement
         self._alerts = Alerts(self._inventory, leading=lambda: self._elector.is_leader, wake=self._wake)
-        health = Health(self._watchdog, lambda: self._inventory.ready)
+        health = Health(
+            self._watchdog,
+            lambda: self._inventory.ready,
+            serving=lambda: self._webhook is None or self._webhook.serving,
+        )
         self._http = HttpServer(metrics, health, lambda body: self._alerts.receive(parse_webhook(body)))
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
+
+    def _served(self, client: KubeClient, metrics: Metrics) -> "Webhook":
+        from precision_operator.webhook.service import Webhook  # with 8 MiB of cryptography, which policy mode saves
+
+        return Webhook(
+            client,
+            self._clock,
+            settings=self._settings,
+            leading=lambda: self._elector.is_leader,
+            synced=lambda: self._inventory.ready,
+            count=metrics.reviewed,
+        )
 
     async def run(self, access: Access, stop: asyncio.Event) -> None:
         """Run until ``stop``. The end of any part is the end of all: no half-alive process.
@@ -185,13 +221,20 @@ class App:
                     group.create_task(part.run(), name=type(part).__name__.lower())
                     for part in (self._reporter, self._investigator)
                 ]
+                served = self._webhook
+                if served is not None:
+                    beside.append(group.create_task(served.run(), name="webhook"))
                 await stop.wait()
                 for task in (*workers, ticker, *beside):
                     task.cancel()
                 await asyncio.gather(*workers, ticker, *beside, return_exceptions=True)
                 led_work.set()  # only now may the next leader start
+                if served is not None:
+                    await served.drain()
         finally:
             await self._enforcement.close()
+            if self._webhook is not None:
+                await self._webhook.close()
             self._queue.close()
             await self._http.stop()
             for source in self._sources.values():
@@ -232,4 +275,6 @@ async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
         stack.push_async_callback(client.close)
-        await App(settings, client, metrics).run(access, stop)
+        mode = await chosen_mode(client, SystemClock(), settings.admission.mode)
+        _LOG.info("new pods are given their mode by %s", mode, extra={"reason": "AdmissionModeChosen"})
+        await App(settings, client, metrics, mode=mode).run(access, stop)

@@ -95,6 +95,30 @@ class NotificationChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """How new pods get their mode."""
+
+    mode: str = "Auto"
+    """``Policy`` (in the API server), ``Webhook`` (in this process), or ``Auto``: Policy where the API server serves it."""
+    inject: bool = True
+    """Webhook: write the contract into new pods whose label ``inject`` names a container."""
+    port: int = 10250
+    """Webhook: the port of its HTTPS server; 0 picks a free one."""
+    service: str = "precision-operator-webhook"
+    """Webhook: name of its Service, in the operator's own namespace."""
+    secret: str = "precision-operator-webhook"  # noqa: S105, RUF100  a name
+    """Webhook: name of the Secret with its certificates, there too."""
+    cert_manager: bool = False
+    """Webhook: cert-manager writes that Secret; the operator only reads it."""
+    refresh_seconds: float = 10.0
+    """Webhook: how often the Secret is read."""
+    authority_seconds: float = 10 * 365 * 86400.0
+    """Webhook: how long its own certificate authority is valid; renewed after two thirds."""
+    leaf_seconds: float = 90 * 86400.0
+    """Webhook: how long its server's certificate is valid; renewed after two thirds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the operator process."""
 
@@ -111,6 +135,8 @@ class Settings:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     incidents: IncidentSettings = field(default_factory=IncidentSettings)
     """What is kept of rollbacks."""
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    """How new pods get their mode."""
     notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
     """Who is notified of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
@@ -184,6 +210,7 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
             f"incidents: expected 0 < immediateSeconds < shortSeconds < longSeconds, found {incidents.immediate_seconds}, "
             f"{incidents.short_seconds}, {incidents.long_seconds}"
         )
+    admission = _admission(flat.pop("admission", None) or {})
     notifications = {
         name: _channel(_expand(value, environment), where=f"notifications.{name}")
         for name, value in (flat.pop("notifications", None) or {}).items()
@@ -199,12 +226,28 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         "watch_namespaces": namespaces,
         "lease": lease,
         "incidents": incidents,
+        "admission": admission,
         "notifications": notifications,
         "namespace": environment.get("POD_NAMESPACE", plain.namespace),
         "identity": environment.get("POD_NAME", plain.identity),
     }
     kept = {f.name: getattr(plain, f.name) for f in fields(Settings)}
     return Settings(**{**kept, **overrides})
+
+
+MODES = ("Auto", "Policy", "Webhook")
+
+
+def _admission(raw: object) -> AdmissionSettings:
+    admission = _build(AdmissionSettings, raw, where="admission")
+    if admission.mode not in MODES:
+        raise ConfigurationError(f"admission.mode: expected one of {', '.join(MODES)}, found {admission.mode!r}")
+    if not 0 < 20 * admission.refresh_seconds <= admission.leaf_seconds <= admission.authority_seconds / 3:
+        raise ConfigurationError(
+            "admission: expected 0 < 20 * refreshSeconds <= leafSeconds <= authoritySeconds / 3, found "
+            f"{admission.refresh_seconds}, {admission.leaf_seconds}, {admission.authority_seconds}"
+        )
+    return admission
 
 
 _SCHEMES = {"webhook": ("http://", "https://"), "slack": ("http://", "https://"), "smtp": ("smtp://", "smtps://")}

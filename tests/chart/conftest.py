@@ -33,14 +33,20 @@ def helm() -> Helm:
 
 @pytest.fixture(scope="session")
 def render(helm: Helm) -> Render:
-    """Objects that the chart gives: `render("replicaCount=1")`, `render(mutating=["v1beta1"])`."""
+    """Objects that the chart gives: `render("replicaCount=1")`, `render(mutating=["v1beta1"])`.
 
-    def objects(*values: str, mutating: Sequence[str] = ("v1",), namespace: str = "precision-system") -> list[Json]:
+    `mutating`: the versions of MutatingAdmissionPolicy that the cluster serves; None: there is no cluster.
+    """
+
+    def objects(
+        *values: str, mutating: Sequence[str] | None = ("v1",), namespace: str = "precision-system"
+    ) -> list[Json]:
         settings = [
             part for value in values for part in ("--set-json" if "=[" in value or "={" in value else "--set", value)
         ]
-        served = [f"admissionregistration.k8s.io/{version}/MutatingAdmissionPolicy" for version in mutating]
-        apis = [part for api in served for part in ("--api-versions", api)]
+        served = [f"{version}/MutatingAdmissionPolicy" for version in mutating or ()]
+        served += ["v1/MutatingWebhookConfiguration"] if mutating is not None else []
+        apis = [part for api in served for part in ("--api-versions", f"admissionregistration.k8s.io/{api}")]
         done = helm("template", "precision-operator", CHART, "--namespace", namespace, *apis, *settings)
         return [document for document in yaml.safe_load_all(done.stdout) if document]
 

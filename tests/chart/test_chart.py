@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from precision_operator.settings import parse_settings
+from precision_operator.webhook.keeper import server_names
 from tests.support.rendered import Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
@@ -137,6 +140,7 @@ def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
         "log_level",
     )
     assert {name: getattr(given, name) for name in names} == {name: getattr(bare, name) for name in names}
+    assert given.admission == replace(bare.admission, mode="Policy"), "the operator is told what was installed"
 
 
 def test_a_changed_configuration_starts_new_pods(render: Render) -> None:
@@ -193,13 +197,118 @@ def test_what_mutates_takes_the_newest_version_that_is_served(render: Render, se
 
 
 def test_what_mutates_is_left_out_where_it_is_not_served(render: Render) -> None:
-    assert policies(render(mutating=[])) == {item for item in policies(render()) if item[0].startswith("Validating")}
+    guards = {item for item in policies(render()) if item[0].startswith("Validating")}
+    assert policies(render("admission.mode=Policy", mutating=[])) == guards
+
+
+# ---- the webhook
+
+WEBHOOK = "precision-operator-webhook"
+CONFIGURATION = "precision-webhook.precision.genesis.ai"
+ASSIGNING = {("MutatingAdmissionPolicy", f"precision-{name}.precision.genesis.ai") for name in ("assign", "echo")}
+WEBHOOK_FENCE = ("ValidatingAdmissionPolicy", "precision-fence-webhooks.precision.genesis.ai")
+
+
+@pytest.mark.parametrize(
+    ("mode", "served", "chosen"),
+    [
+        ("Auto", ["v1"], "Policy"),
+        ("Auto", ["v1beta1"], "Policy"),
+        ("Auto", [], "Webhook"),
+        ("Auto", None, "Policy"),
+        ("Policy", [], "Policy"),
+        ("Webhook", ["v1"], "Webhook"),
+        ("Webhook", None, "Webhook"),
+    ],
+)
+def test_new_pods_are_given_their_mode_in_one_way(
+    render: Render, mode: str, served: list[str] | None, chosen: str
+) -> None:
+    objects = render(f"admission.mode={mode}", mutating=served)
+    assert parse_settings(config(objects), environment={}).admission.mode == chosen
+    webhook = chosen == "Webhook"
+    assert bool(of_kind(objects, "MutatingWebhookConfiguration")) is webhook
+    assert (WEBHOOK_FENCE in policies(objects)) is webhook
+    assert len([o for o in of_kind(objects, "Service") if o["metadata"]["name"] == WEBHOOK]) == webhook
+    (container,) = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert ({"name": "webhook", "containerPort": 10250, "protocol": "TCP"} in container["ports"]) is webhook
+    assert not (webhook and ASSIGNING & policies(objects))
+    assert webhook or served == [] or policies(objects) >= ASSIGNING
+
+
+@pytest.mark.parametrize(
+    ("values", "served", "asked"),
+    [
+        ([], [], [["-A"]]),
+        (['namespaces=["a","b"]'], [], [["-n", "a"], ["-n", "b"]]),
+        (["admission.releaseHolds=true"], [], []),
+        (["admission.enforce.enabled=false"], [], []),
+        ([], ["v1"], []),
+    ],
+)
+def test_a_release_whose_webhook_holds_workloads_is_uninstalled_only_where_that_is_wanted(
+    render: Render, values: list[str], served: list[str], asked: list[list[str]]
+) -> None:
+    jobs = of_kind(render(*values, mutating=served), "Job")
+    assert all(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete" for job in jobs)
+    commands = [c["command"] for job in jobs for c in job["spec"]["template"]["spec"]["containers"]]
+    assert commands == [["python3", "-m", "precision_operator.cli", "holds", "--exit-code", *words] for words in asked]
+
+
+def test_the_webhook_stands_behind_the_releases_own_service(render: Render) -> None:
+    objects = render("fullnameOverride=mover", "admission.webhook.port=9443", namespace="elsewhere", mutating=[])
+    for webhook in the(objects, "MutatingWebhookConfiguration", CONFIGURATION)["webhooks"]:
+        service = {"namespace": "elsewhere", "name": "mover-webhook", "path": "/admit", "port": 443}
+        assert webhook["clientConfig"] == {"service": service}
+        (left_out,) = webhook["namespaceSelector"]["matchExpressions"]
+        assert left_out["values"] == ["kube-system", "elsewhere"]
+    (configured,) = of_kind(objects, "ConfigMap")
+    settings = parse_settings(yaml.safe_load(configured["data"]["config.yaml"]), environment={})
+    assert (settings.admission.service, settings.admission.secret) == ("mover-webhook", "mover-webhook")
+    assert settings.admission.port == 9443
+    (port,) = the(objects, "Service", "mover-webhook")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (443, "webhook")
+    assert "precision-system" not in json.dumps(objects)
+
+
+def test_of_the_webhook_only_who_serves_it_differs_from_the_source(render: Render) -> None:
+    def kept(webhooks: list[Json]) -> list[Json]:
+        return [{key: value for key, value in webhook.items() if key != "clientConfig"} for webhook in webhooks]
+
+    source = yaml.safe_load((ROOT / "manifests" / "webhook" / "webhook.yaml").read_text())
+    installed = the(render(mutating=[]), "MutatingWebhookConfiguration", CONFIGURATION)
+    assert kept(installed["webhooks"]) == kept(source["webhooks"])
+    for webhook in source["webhooks"]:
+        assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["sideEffects"]) == ("Ignore", 2, "None")
+
+
+def test_enforcement_can_be_switched_off_in_webhook_mode_too(render: Render) -> None:
+    objects = render("admission.enforce.enabled=false", mutating=[])
+    assert of_kind(objects, "MutatingWebhookConfiguration") == []
+
+
+def test_cert_manager_is_asked_for_a_certificate_where_it_is_wanted(render: Render) -> None:
+    ours = render(mutating=[])
+    assert of_kind(ours, "Certificate") == []
+    assert "annotations" not in the(ours, "MutatingWebhookConfiguration", CONFIGURATION)["metadata"]
+    theirs = render("admission.certManager.enabled=true", mutating=[])
+    spec = the(theirs, "Certificate", WEBHOOK)["spec"]
+    names = server_names(WEBHOOK, "precision-system")
+    assert (spec["secretName"], tuple(spec["dnsNames"])) == (WEBHOOK, names)
+    assert spec["issuerRef"] == {"kind": "Issuer", "name": WEBHOOK}
+    assert the(theirs, "Issuer", WEBHOOK)["spec"] == {"selfSigned": {}}
+    annotations = the(theirs, "MutatingWebhookConfiguration", CONFIGURATION)["metadata"]["annotations"]
+    assert annotations == {"cert-manager.io/inject-ca-from": f"precision-system/{WEBHOOK}"}
+    assert parse_settings(config(theirs), environment={}).admission.cert_manager
+    issuer = 'admission.certManager.issuerRef={"kind":"ClusterIssuer","name":"internal"}'
+    chosen = render("admission.certManager.enabled=true", issuer, mutating=[])
+    assert the(chosen, "Certificate", WEBHOOK)["spec"]["issuerRef"]["name"] == "internal"
+    assert of_kind(chosen, "Issuer") == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        pytest.param([], "this cluster does not serve MutatingAdmissionPolicy", id="the API is missing"),
         pytest.param(
             ["--set", "admission.enforce.enabled=false"], "admission.enforce.enabled is false", id="switched off"
         ),
@@ -262,6 +371,9 @@ TYPOS = [
     "admission.enforce.enable=false",
     "admission.gate.enabled=false",
     "admission.inject=false",
+    "admission.mode=Both",
+    "admission.webhook.url=https://x",
+    "admission.certManager.enable=true",
     "crds.keep=true",
     "namespaces=default",
     "watchNamespaces=default",

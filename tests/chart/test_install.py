@@ -268,15 +268,19 @@ def test_the_chart_admits_by_the_beta(tmp_path: Path) -> None:
 def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
     with older(tmp_path, AS_1_33) as cluster:
         notes = run_helm(cluster, "install", "precision-operator", CHART)
-        assert "NOTE: admission is NotEnforcing, because this cluster does not serve MutatingAdmissionPolicy" in notes
+        assert "New pods are given their mode by the operator's webhook" in notes
+        assert len(cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"]) == 1
         policies = cluster.kubectl.json("get", "validatingadmissionpolicies")["items"]
-        assert len(policies) == 7
+        assert len(policies) == 8
         forged = json.dumps(policy("forged", annotations={f"{PREFIX}rollback": "1", f"{PREFIX}rollback-by": "ceo"}))
 
         def refusal() -> str:
             return cluster.kubectl("create", "--dry-run=server", "-f", "-", input=forged, check=False).stderr
 
         wait_for(lambda: "names who gave the command" in refusal(), what="the stamps' guard", seconds=60, found=refusal)
+        notes = run_helm(cluster, "upgrade", "precision-operator", CHART, "--set", "admission.mode=Policy")
+        assert "NOTE: admission is NotEnforcing, because this cluster does not serve MutatingAdmissionPolicy" in notes
+        assert cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"] == []
 
 
 LEFT = State(

@@ -58,6 +58,23 @@ LEASE = {
 APISERVERS = {("discovery.k8s.io", "endpointslices", "get", "kubernetes")}
 
 
+WEBHOOK = "precision-operator-webhook"
+ADMISSION = "admissionregistration.k8s.io"
+CONFIGURATION = "precision-webhook.precision.genesis.ai"
+WEBHOOK_FENCE = "precision-fence-webhooks.precision.genesis.ai"
+# In webhook mode, besides.
+OWN_NAMESPACE = {
+    ("", "secrets", "create", ""),
+    ("", "secrets", "get", WEBHOOK),
+    ("", "secrets", "update", WEBHOOK),
+    ("discovery.k8s.io", "endpointslices", "list", ""),
+}
+OWN_CONFIGURATION = {
+    (ADMISSION, "mutatingwebhookconfigurations", "get", CONFIGURATION),
+    (ADMISSION, "mutatingwebhookconfigurations", "patch", CONFIGURATION),
+}
+
+
 def plural(kind: str) -> str:
     return f"{kind.lower()}s" if kind.endswith("Binding") else f"{kind.lower()[:-1]}ies"
 
@@ -105,7 +122,7 @@ def called() -> set[tuple[str, str]]:
 
 
 def test_every_right_is_used_by_a_call_and_every_call_has_its_right() -> None:
-    granted = {*USED, *LEASE, *APISERVERS, *table(("", "nodes", "list"))}
+    granted = {*USED, *LEASE, *APISERVERS, *OWN_NAMESPACE, *OWN_CONFIGURATION, *table(("", "nodes", "list"))}
     assert {(resource.removesuffix("/status"), verb) for _, resource, verb, _ in granted} == called()
 
 
@@ -118,6 +135,26 @@ def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> No
     assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator"}
     roles = {o["metadata"]["name"] for kind in ("Role", "ClusterRole") for o in of_kind(objects, kind)}
     assert roles == {*bindings(objects).values(), "precision-operator-view", "precision-operator-edit"}
+
+
+def test_webhook_mode_gives_its_own_secret_and_configuration_and_nothing_more(render: Render) -> None:
+    objects, before = render(mutating=[]), render()
+    role = the(objects, "Role", WEBHOOK)
+    assert role["metadata"]["namespace"] == "precision-system"
+    assert verbs(role["rules"]) == OWN_NAMESPACE
+    compared = table((ADMISSION, "validatingadmissionpolicies", "get"))
+    compared |= table((ADMISSION, "validatingadmissionpolicybindings", "get"))
+    fence = {(*right[:3], WEBHOOK_FENCE) for right in compared}
+    assert verbs(the(objects, "ClusterRole", WEBHOOK)["rules"]) == OWN_CONFIGURATION | fence
+    bound = {("precision-system", WEBHOOK): WEBHOOK, ("", WEBHOOK): WEBHOOK}
+    assert bindings(objects) == {**bindings(before), **bound}
+    assert verbs(the(objects, "ClusterRole")["rules"]) == USED
+
+
+def test_where_cert_manager_writes_the_operator_only_reads(render: Render) -> None:
+    objects = render("admission.certManager.enabled=true", mutating=[])
+    rights = verbs(the(objects, "Role", WEBHOOK)["rules"]) | verbs(the(objects, "ClusterRole", WEBHOOK)["rules"])
+    assert {verb for _, _, verb, _ in rights} == {"get", "list"}
 
 
 def test_the_operator_reads_the_admission_policies_that_it_ships_and_no_others(render: Render) -> None:

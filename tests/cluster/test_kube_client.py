@@ -32,12 +32,14 @@ from precision_operator.kube.port import (
     DEPLOYMENTS,
     EVENTS,
     LEASES,
+    MUTATING_POLICIES,
     PODS,
     Deletion,
     JsonObject,
     JsonValue,
     KubeApi,
     Operation,
+    Resource,
 )
 from tests.support.fake_kube import FakeKube
 
@@ -415,3 +417,11 @@ async def test_a_rotated_token_is_used(control_plane: ControlPlane, namespace: s
             await client.list(PODS, namespace)
     finally:
         await client.close()
+
+
+async def test_what_an_api_server_serves_is_known_by_kind_and_version(real: KubeClient) -> None:
+    assert await real.serves(MUTATING_POLICIES)
+    assert await real.serves(PODS)
+    assert not await real.serves(Resource("admissionregistration.k8s.io", "v1", "somebodyelses"))
+    assert not await real.serves(Resource("admissionregistration.k8s.io", "v9", "mutatingadmissionpolicies"))
+    assert not await real.serves(Resource("nobody.example.com", "v1", "things"))

@@ -36,6 +36,8 @@ class FakeKube:
         """Who asks, by a SelfSubjectReview; empty: there is no such API."""
         self.answer: Callable[[JsonObject], JsonObject] = lambda body: body
         """What admission makes of an object in a dry run."""
+        self.unserved: set[Resource] = set()
+        """Kinds that there are not."""
         self.logs: dict[tuple[str, str, bool], str] = {}
         """(pod, container, previous) → its log."""
         self._versions = itertools.count(1)
@@ -64,6 +66,10 @@ class FakeKube:
             for (plural, where, _), body in sorted(self.objects.items())
             if plural == resource.plural and namespace in ("", where) and wanted.items() <= _labels(body).items()
         ]
+
+    async def serves(self, resource: Resource) -> bool:
+        """See the port."""
+        return resource not in self.unserved
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """See the port. A review is answered, and not stored."""

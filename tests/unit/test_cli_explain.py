@@ -133,6 +133,7 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("WeightsSuspect", "True", "NotRewound", "start them from a checkpoint that was saved before the incident"),
         ("FailSafe", "False", "TemplateStartsMixed", "take ENABLE_FP16_TRAINING out of the templates"),
         ("InjectionRefused", "True", "HostNetwork", "declare the contract by hand"),
+        ("AdmissionEnforced", "Unknown", "WebhookUnreachable", "reach each other on the webhook's port"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
     ],

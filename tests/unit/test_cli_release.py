@@ -46,6 +46,13 @@ def test_holds_are_listed_for_programs_too(cli: Cli) -> None:
     assert found["endsBy"] == "kubectl precision release fleet -n default"
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_script_can_ask_whether_anything_is_held(cli: Cli, output: str) -> None:
+    cli("holds", "-A", "--exit-code", "-o", output, code=0)
+    cli.assignment(LEFT)
+    cli("holds", "-A", "--exit-code", "-o", output, code=1)
+
+
 def test_a_healthy_fleet_holds_nothing(cli: Cli) -> None:
     cli.policy(stands(Phase.HEALTHY))
     assert cli("holds").strip() == "nothing is held in namespace default"

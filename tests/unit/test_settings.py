@@ -41,6 +41,10 @@ def test_reads_endpoints_queries_and_namespaces() -> None:
         ({"prometheus": {"default": {"uri": "x"}}}, "prometheus.default.uri: no such setting"),
         ({"lease": {"durationSeconds": 1, "renewSeconds": 2}}, "retrySeconds < renewSeconds < durationSeconds"),
         ({"queries": {"mine": 3}}, "queries"),
+        ({"admission": {"mode": "Both"}}, "admission.mode: expected one of Auto, Policy, Webhook, found 'Both'"),
+        ({"admission": {"leafSeconds": 60}}, "20 [*] refreshSeconds <= leafSeconds <= authoritySeconds / 3"),
+        ({"admission": {"leafSeconds": 1e9}}, "20 [*] refreshSeconds <= leafSeconds <= authoritySeconds / 3"),
+        ({"admission": {"url": "x"}}, "admission.url: no such setting"),
     ],
 )
 def test_refuses_what_it_cannot_use_by_name(raw: object, words: str) -> None:

@@ -43,7 +43,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The operator's configuration file; settings.py says what each key means. */}}
 {{- define "precision-operator.config" -}}
-{{- merge (dict "watchNamespaces" .Values.namespaces) .Values.config | toYaml }}
+{{- $name := include "precision-operator.webhookName" . }}
+{{- $webhook := dict "service" $name "secret" $name "certManager" .Values.admission.certManager.enabled "inject" .Values.admission.inject.enabled }}
+{{- $admission := merge (dict "mode" (include "precision-operator.admissionMode" .)) $webhook .Values.admission.webhook }}
+{{- merge (dict "watchNamespaces" .Values.namespaces "admission" $admission) .Values.config | toYaml }}
 {{- end }}
 
 {{/* Rights on namespaced objects: what the operator uses, and no more (tests/chart holds the table). Of `patch precisionpolicies` the fence
@@ -72,6 +75,28 @@ leaves a dry run, which asks admission what it knows. */}}
   verbs: [create, patch]
 {{- end }}
 
+{{/* Whether it is known what the cluster serves: `helm template` without a cluster knows no kinds. */}}
+{{- define "precision-operator.clusterKnown" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration" -}}true{{- end }}
+{{- end }}
+
+{{/* Policy or Webhook. Of Auto the operator is told what was installed, not Auto: a cluster that is upgraded must not lose its webhook before
+its policies are there. */}}
+{{- define "precision-operator.admissionMode" -}}
+{{- if ne .Values.admission.mode "Auto" -}}
+{{ .Values.admission.mode }}
+{{- else if include "precision-operator.mutatingVersion" . -}}
+Policy
+{{- else -}}
+Webhook
+{{- end }}
+{{- end }}
+
+{{/* Name of the webhook's Service and of the Secret with its certificates. */}}
+{{- define "precision-operator.webhookName" -}}
+{{- printf "%s-webhook" (include "precision-operator.fullname" . | trunc 55 | trimSuffix "-") }}
+{{- end }}
+
 {{/* The version in which the cluster serves MutatingAdmissionPolicy; empty where it serves none. */}}
 {{- define "precision-operator.mutatingVersion" -}}
 {{- $versions := .Capabilities.APIVersions }}
@@ -79,12 +104,14 @@ leaves a dry run, which asks admission what it knows. */}}
 v1
 {{- else if $versions.Has "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy" -}}
 v1beta1
+{{- else if not (include "precision-operator.clusterKnown" .) -}}
+v1
 {{- end }}
 {{- end }}
 
 {{/* A manifest of files/ with the chart's labels, which outlives the release: without CRDs and admission, workloads that are held would start in
-FP16 again. Only `kubectl precision uninstall` removes them. The files are copies of crds/ and manifests/admission, which are the source. The operator's
-account and namespace become the release's own. What mutates takes the version that the cluster serves, or is left out. */}}
+FP16 again. Only `kubectl precision uninstall` removes them. A webhook that nobody serves holds nothing, and goes. The files are copies of
+crds/, manifests/admission and manifests/webhook, which are the source. The operator's account and namespace become the release's own. What mutates takes the version that the cluster serves, or is left out. */}}
 {{- define "precision-operator.manifest" -}}
 {{- $root := .root }}
 {{- $account := printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "precision-operator.serviceAccountName" $root) }}
@@ -95,12 +122,18 @@ account and namespace become the release's own. What mutates takes the version t
 {{- range $text := splitList "\n---\n" $text }}
 {{- $object := fromYaml $text }}
 {{- if hasKey $object "Error" }}{{ fail (printf "%s: %s" $.file $object.Error) }}{{ end }}
-{{- $mutates := hasPrefix "Mutating" $object.kind }}
+{{- $mutates := hasPrefix "MutatingAdmission" $object.kind }}
 {{- if or (not $mutates) $version }}
 {{- if $mutates }}{{ $_ := set $object "apiVersion" (printf "admissionregistration.k8s.io/%s" $version) }}{{ end }}
 {{- $metadata := dict "name" $object.metadata.name "labels" (include "precision-operator.labels" $root | fromYaml) }}
-{{- $_ := set $metadata "annotations" (dict "helm.sh/resource-policy" "keep") }}
+{{- $annotations := default dict $.annotations | deepCopy }}
+{{- if ne $object.kind "MutatingWebhookConfiguration" }}{{ $_ := set $annotations "helm.sh/resource-policy" "keep" }}{{ end }}
+{{- if $annotations }}{{ $_ := set $metadata "annotations" $annotations }}{{ end }}
 {{- $_ := set $object "metadata" $metadata }}
+{{- range $object.webhooks }}
+{{- $_ := set .clientConfig.service "name" (include "precision-operator.webhookName" $root) }}
+{{- $_ := set .clientConfig.service "namespace" $root.Release.Namespace }}
+{{- end }}
 ---
 {{ toYaml $object }}
 {{- end }}

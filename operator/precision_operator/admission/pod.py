@@ -47,13 +47,17 @@ class _Order:
         return f"{self.assignment}/{self.generation}/{self.mode}"
 
 
-def admit(pod: Mapping[str, object], assignments: Iterable[Mapping[str, object]]) -> Mapping[str, object]:
+def admit(
+    pod: Mapping[str, object], assignments: Iterable[Mapping[str, object]], *, injecting: bool = True
+) -> Mapping[str, object]:
     """The pod as it is stored: with the contract where its label asks for that, then changed by each assignment that
     selects it and has a mode for its workload.
 
+    ``injecting``: whether the label is obeyed; an admin may not want that.
+
     The order of the assignments does not matter to the mode: the safest one wins. Doing it twice changes nothing more.
     """
-    pod = inject(pod)
+    pod = inject(pod) if injecting else pod
     for assignment in assignments:
         order = _order(pod, assignment)
         if order is not None:

@@ -39,6 +39,7 @@ _CHECK_SCRAPE = (
 _INSTALL_ADMISSION = (
     "ask the cluster's admin to upgrade the chart, or to apply manifests/admission",
     "see what is installed: `!kubectl get mutatingadmissionpolicies,validatingadmissionpolicies`",
+    "by webhook: `!kubectl get mutatingwebhookconfigurations`, and the operator's log",
 )
 _RELEASE = "end what it holds, so that new pods start as their templates have them: `!release {name}`"
 _AFTER_BREACH = (
@@ -167,7 +168,16 @@ REASONS: Mapping[str, Guidance] = {
         "it could not be confirmed that every API server knows the newest assignment; no pod is deleted before that",
         ("see whether the operator reaches each API server: its log, `!kubectl get endpointslices -n default`",),
     ),
-    "AdmissionBehind": Guidance("an API server does not know the newest assignment yet; it is asked again"),
+    "AdmissionBehind": Guidance(
+        "an API server, or a replica of the webhook, does not know the newest assignment yet; it is asked again"
+    ),
+    "WebhookUnreachable": Guidance(
+        "a replica of the operator's webhook cannot be asked which assignment it knows; no pod is deleted before that",
+        (
+            "see whether the operator's pods run and are ready, and whether they reach each other on the webhook's port",
+            "a replica that is gone leaves the endpoints of the webhook's Service by itself",
+        ),
+    ),
     "Unfenced": Guidance(
         "the admission policy that limits the operator's own writes is missing: it requests no mode and deletes no pod",
         _INSTALL_ADMISSION,

@@ -46,6 +46,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "New pods of these start in the fallback, also while the operator is away.",
     )
     holds.add_argument("-A", "--all-namespaces", action="store_true", help="of all namespaces")
+    holds.add_argument("--exit-code", action="store_true", help="exit with 1 where anything is held")
     holds.set_defaults(run=run_holds)
     release = commands.add_parser(
         "release",
@@ -96,13 +97,11 @@ async def _holds(session: "Session", arguments: argparse.Namespace) -> int:
     held = [target for target in await session.policies(everywhere=everywhere) if target.state.holds]
     if arguments.output == "json":
         write_json([_json(session, target) for target in held])
-        return 0
-    out = console()
-    if not held:
-        out.print(f"nothing is held in {'any namespace' if everywhere else f'namespace {session.namespace}'}")
-        return 0
-    out.print(_table(session, held))
-    return 0
+    elif held:
+        console().print(_table(session, held))
+    else:
+        console().print(f"nothing is held in {'any namespace' if everywhere else f'namespace {session.namespace}'}")
+    return 1 if held and arguments.exit_code else 0
 
 
 def _table(session: "Session", held: Sequence["Target"]) -> Table:

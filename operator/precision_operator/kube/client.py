@@ -12,7 +12,8 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 
 from precision_operator import __version__
-from precision_operator.errors import KubeError, Unavailable
+from precision_operator.api.wire import mapping, sequence
+from precision_operator.errors import KubeError, NotFound, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import (
@@ -107,6 +108,14 @@ class KubeClient:
         answer = await self._call("list", "GET", resource, _path(resource, namespace) + query)
         items = answer.get("items")
         return [cast(JsonObject, item) for item in items] if isinstance(items, list) else []
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the API server has this kind in this version, by its discovery."""
+        try:
+            found = await self._call("get", "GET", resource, resource.base)
+        except NotFound:
+            return False
+        return any(mapping(kind).get("name") == resource.plural for kind in sequence(found.get("resources")))
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """POST; raises Conflict where it exists already."""

@@ -36,6 +36,10 @@ NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
 LEASES = Resource("coordination.k8s.io", "v1", "leases")
 SELF_SUBJECT_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews")
+SECRETS = Resource("", "v1", "secrets")
+MUTATING_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
+MUTATING_POLICIES = Resource("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies")
+MUTATING_POLICIES_BETA = Resource("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
 
 LOG_LINES = 500
@@ -74,6 +78,14 @@ class Deletion:
 
 
 UNCONDITIONAL = Deletion()
+
+
+class Discovery(Protocol):
+    """What an API server has."""
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the API server has this kind in this version."""
+        ...
 
 
 class KubeApi(Protocol):

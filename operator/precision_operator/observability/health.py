@@ -1,6 +1,7 @@
 """What /livez and /readyz answer.
 
-Alive: no loop that must show life has been silent too long; else the kubelet restarts us. Ready: the caches are filled.
+Alive: no loop that must show life has been silent too long; else the kubelet restarts us. Ready: the caches are filled,
+and new pods are served, where that is our work.
 A standby is ready: leadership is no matter of health.
 """
 
@@ -21,9 +22,17 @@ class Verdict:
 class Health:
     """Liveness from the watchdog, readiness from named conditions."""
 
-    def __init__(self, watchdog: Watchdog, ready: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        ready: Callable[[], bool] = lambda: True,
+        *,
+        serving: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``ready``: the caches are filled. ``serving``: new pods may be sent here, where there is a webhook."""
         self._watchdog = watchdog
         self._ready = ready
+        self._serving = serving
 
     def live(self) -> Verdict:
         """Not alive names each silent loop and for how long."""
@@ -33,5 +42,7 @@ class Health:
         return Verdict(False, "no sign of life: " + ", ".join(f"{name} for {age:.1f} s" for name, age in stale))
 
     def ready(self) -> Verdict:
-        """Ready once the caches have been filled."""
-        return Verdict(True, "ok") if self._ready() else Verdict(False, "caches are not filled yet")
+        """Ready once the caches have been filled, and new pods can be admitted."""
+        if not self._ready():
+            return Verdict(False, "caches are not filled yet")
+        return Verdict(True, "ok") if self._serving() else Verdict(False, "the webhook has no certificate yet")

@@ -100,6 +100,12 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._reviews = Counter(
+            "precision_operator_admission_reviews_total",
+            "Requests that admission by webhook answered: Patched, Unchanged, or Failed (the pod passed unchanged).",
+            ["result"],
+            registry=registry,
+        )
         self._series: dict[tuple[str, str], set[tuple[Gauge | Counter, tuple[str, ...]]]] = {}
         self._now: dict[tuple[str, str], tuple[str, str]] = {}
 
@@ -180,6 +186,10 @@ class Metrics:
     def report_error(self, reason: str) -> None:
         """An incident, its evidence or a message could not be written."""
         self._report_errors.labels(reason).inc()
+
+    def reviewed(self, result: str) -> None:
+        """Admission by webhook has answered a request."""
+        self._reviews.labels(result).inc()
 
     def forget_policy(self, namespace: str, policy: str) -> None:
         """The policy is gone: so are its series."""

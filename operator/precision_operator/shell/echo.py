@@ -1,7 +1,8 @@
 """Which generation of an assignment does admission know? A dry run of a patch of its policy answers, at every API server.
 
 Pods are taken away, and workloads promoted, only after the committed generation was echoed: a pod that is created
-before may still start in the mode before. See manifests/admission/echo.yaml.
+before may still start in the mode before. See manifests/admission/echo.yaml. Of a webhook, an echo reaches one replica only:
+the others are asked beside it.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from precision_operator.errors import Conflict, KubeError, NotFound, Unavailable
 from precision_operator.kube.port import ENDPOINT_SLICES, POLICIES, JsonObject, KubeApi
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.webhook.mode import AdmissionMode
+from precision_operator.webhook.replicas import Replicas
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,16 +56,36 @@ class Echo:
 class Echoes:
     """Asks admission. Belongs to one event loop."""
 
-    def __init__(self, api: KubeApi, clock: Clock) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        clock: Clock,
+        *,
+        mode: AdmissionMode = AdmissionMode.POLICY,
+        replicas: Replicas | None = None,
+    ) -> None:
+        """``replicas``: those of the webhook, in that mode."""
         self._api = api
+        self._mode = mode
+        self._replicas = replicas
         self._clock = clock
         self._servers: tuple[float, tuple[str, ...]] = (-SERVERS_FRESH_SECONDS, ())
 
     async def ask(self, key: PolicyKey, *, generation: int, awaited: bool = True) -> Echo:
-        """Ask every API server whether it knows at least ``generation``.
+        """Ask every API server whether it knows at least ``generation``, and every replica of the webhook.
 
         ``awaited``: the generation is new, so each is asked until it knows it, or patience ends; else once.
         """
+        answer = await self._ask_servers(key, generation, awaited=awaited)
+        return await self._beside(key, generation, answer, awaited=awaited) if answer.confirmed else answer
+
+    async def _beside(self, key: PolicyKey, generation: int, answer: Echo, *, awaited: bool) -> Echo:
+        if self._replicas is None:
+            return answer
+        against = await self._replicas.ask(key.namespace, key.name, generation=generation, awaited=awaited)
+        return answer if against is None else Echo(against, answer.policy)
+
+    async def _ask_servers(self, key: PolicyKey, generation: int, *, awaited: bool) -> Echo:
         servers = await self._known_servers()
         asked = (self._until(key, generation, server, awaited=awaited) for server in servers)
         try:
@@ -88,10 +111,10 @@ class Echoes:
             await self._clock.sleep(SETTLE_SECONDS)
         return answer
 
-    async def without_policy(self) -> Echo:
-        """After a policy's deletion there is nothing to ask: what was committed has had its time after this."""
+    async def without_policy(self, key: PolicyKey, generation: int) -> Echo:
+        """After a policy's deletion no API server can be asked: what was committed has had its time after this."""
         await self._clock.sleep(SETTLE_SECONDS)
-        return Echo(_ENFORCING)
+        return await self._beside(key, generation, Echo(_ENFORCING[self._mode]), awaited=True)
 
     async def _until(self, key: PolicyKey, generation: int, server: str, *, awaited: bool) -> Echo:
         """One API server's answer.
@@ -119,7 +142,10 @@ class Echoes:
         except KubeError as error:
             return Echo(Admission(None, error.reason, f"admission cannot be asked: {error}"))
         echoed = text(mapping(mapping(body.get("metadata")).get("annotations")).get(ECHO))
-        return Echo(_judged(echoed, nonce, key.name, generation, server), body)
+        if not echoed:
+            return Echo(Admission(False, "NotEnforcing", f"{server or 'the API server'} {_SILENT[self._mode]}"), body)
+        against = _judged(echoed, nonce, key.name, generation, server)
+        return Echo(against or _ENFORCING[self._mode], body)
 
     async def _known_servers(self) -> tuple[str, ...]:
         """Base URLs of the API servers that say that they are there; none where they cannot be read or reached."""
@@ -136,18 +162,27 @@ class Echoes:
         return found
 
 
-_ENFORCING = Admission(True, "Enforcing", "every API server gives new pods the mode that is assigned")
+_ENFORCING = {
+    mode: Admission(True, "Enforcing", f"every API server gives new pods the mode that is assigned, by {how}")
+    for mode, how in ((AdmissionMode.POLICY, "admission policy"), (AdmissionMode.WEBHOOK, "the operator's webhook"))
+}
+_EXEMPT = "or this is kube-system or the operator's own namespace, where nothing is enforced"
+_SILENT = {
+    AdmissionMode.POLICY: (
+        "does not know PrecisionAssignments in admission: the policies of manifests/admission are not installed, not "
+        f"served by this version of Kubernetes, it was started a moment ago, {_EXEMPT}"
+    ),
+    AdmissionMode.WEBHOOK: (
+        "gets no answer of the webhook: its configuration precision-webhook.precision.genesis.ai is not installed, no "
+        f"replica is ready, it cannot be reached, its certificate is not trusted, {_EXEMPT}"
+    ),
+}
+"""Why there may be no echo."""
 
 
-def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) -> Admission:
+def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) -> Admission | None:
+    """What stands against an echo; None: nothing."""
     where = server or "the API server"
-    if not echoed:
-        text = (
-            f"{where} does not know PrecisionAssignments in admission: the policies of manifests/admission are not "
-            "installed, not served by this version of Kubernetes, it was started a moment ago, or this is kube-system or "
-            "the operator's own namespace, where nothing is enforced"
-        )
-        return Admission(False, "NotEnforcing", text)
     given, _, rest = echoed.partition("/")
     assignment, _, number = rest.partition("/")
     known = generation_text(number)
@@ -157,7 +192,7 @@ def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) ->
     if known < generation:
         text = f"admission at {where} knows generation {known} of the assignment, and {generation} is committed"
         return Admission(False, "AdmissionBehind", text)
-    return _ENFORCING
+    return None
 
 
 def _addresses(body: JsonObject) -> Iterable[str]:

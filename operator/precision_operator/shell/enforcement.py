@@ -194,7 +194,7 @@ class Enforcement:
             await self.ask(key, generation=state.generation)
         elif not self.confirmed(key, state.generation):
             number = next(self._numbers)
-            echo = await self._echoes.without_policy()
+            echo = await self._echoes.without_policy(key, state.generation)
             self._note(key, echo, state.generation, number=number, awaited=True, lasting=True)
         if self.settled(key, state.generation) or not self.confirmed(key, state.generation):
             return False

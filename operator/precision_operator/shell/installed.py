@@ -3,9 +3,10 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import chain
 
 import yaml
@@ -15,6 +16,7 @@ from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError, NotFound
 from precision_operator.kube.port import JsonObject, KubeApi, Resource
 from precision_operator.runtime.clock import Clock
+from precision_operator.webhook.mode import AdmissionMode
 
 FRESH_SECONDS = 60.0
 """How long it is believed that everything is as shipped."""
@@ -31,13 +33,14 @@ _PLURALS = {
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
 }
 _VERSIONS = ("v1", "v1beta1")
 
 _DEFAULTS: Mapping[str, object] = {"failurePolicy": "Fail", "matchPolicy": "Equivalent", "scope": "*"}
 """What the API server writes into a spec that leaves it open, beside empty values."""
 
-_NEEDED = ("precision-assign.", "precision-echo.")
+_NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
 """Names of what gives new pods their mode, and of what proves it."""
 
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
@@ -55,26 +58,55 @@ class Shipped:
     """Nothing is promoted without it."""
 
 
-def shipped() -> tuple[Shipped, ...]:
-    """The objects of manifests/admission, from the copies in this package."""
+def shipped(mode: AdmissionMode = AdmissionMode.POLICY) -> tuple[Shipped, ...]:
+    """The objects of manifests/admission, and in webhook mode those of manifests/webhook in place of what mutates.
+
+    From the copies in this package.
+    """
     folder = resources.files("precision_operator.admission") / "shipped"
+    if mode is AdmissionMode.POLICY:
+        return tuple(_read(folder))
+    guards = (ours for ours in _read(folder) if not ours.kind.startswith("Mutating"))
+    return (*_read(folder / "webhook"), *guards)
+
+
+def _read(folder: Traversable) -> Iterator[Shipped]:
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    documents = (document for file in files for document in yaml.safe_load_all(file.read_text()) if document)
-    named = [(text(mapping(d.get("metadata")).get("name")), d) for d in documents]
-    return tuple(
-        Shipped(text(d.get("kind")), name, mapping(d.get("spec")), name.startswith(_NEEDED)) for name, d in named
-    )
+    for body in (body for file in files for body in yaml.safe_load_all(file.read_text()) if body):
+        name = text(mapping(body.get("metadata")).get("name"))
+        yield Shipped(text(body.get("kind")), name, _spec(body), name.startswith(_NEEDED))
+
+
+def _spec(body: Mapping[str, object]) -> Mapping[str, object]:
+    """What is compared. Where a webhook's server stands, and who signs for it, is the installation's."""
+    if "webhooks" not in body:
+        return mapping(body.get("spec"))
+    webhooks = map(mapping, sequence(body.get("webhooks")))
+    return {"webhooks": [{k: v for k, v in webhook.items() if k != "clientConfig"} for webhook in webhooks]}
+
+
+def _next_step(ours: Shipped) -> str:
+    folder = "manifests/webhook" if "webhook" in ours.name else "manifests/admission"
+    return f"upgrade the chart, or apply {folder}"
 
 
 class InstalledPolicies:
     """Compares; belongs to one event loop."""
 
-    def __init__(self, api: KubeApi, clock: Clock, *, namespace: str, ours: Iterable[Shipped] | None = None) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        clock: Clock,
+        *,
+        namespace: str,
+        mode: AdmissionMode = AdmissionMode.POLICY,
+        ours: Iterable[Shipped] | None = None,
+    ) -> None:
         """``namespace``: the operator's own, which the shipped policies leave out."""
         self._api = api
         self._clock = clock
         self._namespace = namespace
-        self._ours = tuple(ours) if ours is not None else shipped()
+        self._ours = tuple(ours) if ours is not None else shipped(mode)
         self._known: Admission | None = None
         self._until = -FRESH_SECONDS
         self._comparing = asyncio.Lock()
@@ -102,14 +134,14 @@ class InstalledPolicies:
         except NotFound:
             if not ours.needed:
                 return None  # an admin may leave out a guard of people; the operator tries its own fence itself
-            text = f"{ours.kind} {ours.name} is not installed: apply manifests/admission, or upgrade the chart"
+            text = f"{ours.kind} {ours.name} is not installed: {_next_step(ours)}"
             return Admission(False, "AdmissionNotInstalled", text)
         except KubeError as error:
             return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
-        where = difference(self._normal(ours.spec), self._normal(mapping(body.get("spec"))))
+        where = difference(self._normal(ours.spec), self._normal(_spec(body)))
         if where is None:
             return None
-        text = f"{ours.kind} {ours.name} is not the shipped one: {where} differs; apply manifests/admission again"
+        text = f"{ours.kind} {ours.name} is not the shipped one: {where} differs: {_next_step(ours)}"
         return Admission(False, "AdmissionDiffers", text)
 
     async def _read(self, ours: Shipped) -> JsonObject:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from precision_operator.admission.known import KnownAssignments
 from precision_operator.kube.port import JsonObject
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
 
@@ -42,7 +43,10 @@ class InventorySink:
         enqueue: Callable[[PolicyKey], None],
         heartbeat: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        known: KnownAssignments | None = None,
     ) -> None:
+        """``known``: what admission by webhook knows; None where there is no webhook."""
+        self._known = known
         self._inventory = inventory
         self._enqueue = enqueue
         self._heartbeat = heartbeat
@@ -53,11 +57,15 @@ class InventorySink:
     def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
         """See Sink."""
         self.alive(kind)
+        if self._known is not None and kind is Kind.ASSIGNMENTS:
+            self._known.observe(body, deleted=deleted)
         self._wake(self._inventory.observe(kind, body, deleted=deleted))
 
     def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
         """See Sink. The first list of the last kind wakes all policies: only now may they be decided on."""
         self.alive(kind)
+        if self._known is not None and kind is Kind.ASSIGNMENTS:
+            self._known.relisted(namespace, uids)
         was_ready = self._inventory.ready
         self._wake(self._inventory.relisted(kind, namespace, uids))
         if self._inventory.ready and not was_ready:

@@ -15,8 +15,8 @@ from tests.unit.runtime.manual_clock import ManualClock
 async def test_probes_tell_what_is_wrong() -> None:
     clock = ManualClock()
     watchdog = Watchdog(clock)
-    synced = False
-    server = HttpServer(Metrics(), Health(watchdog, lambda: synced))
+    synced = serving = False
+    server = HttpServer(Metrics(), Health(watchdog, lambda: synced, serving=lambda: serving))
     port = await server.start(0, "127.0.0.1")
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
@@ -27,6 +27,8 @@ async def test_probes_tell_what_is_wrong() -> None:
 
             assert await ask("/readyz") == (503, "caches are not filled yet\n")
             synced = True
+            assert await ask("/readyz") == (503, "the webhook has no certificate yet\n")
+            serving = True
             assert await ask("/readyz") == (200, "ok\n")
             assert await ask("/livez") == (200, "ok\n")
             watchdog.expect("evaluation", 5)

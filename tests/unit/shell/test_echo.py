@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 from precision_operator.shell.echo import (
@@ -19,6 +20,8 @@ from precision_operator.shell.echo import (
     moved_on,
 )
 from precision_operator.shell.inventory import PolicyKey
+from precision_operator.webhook.mode import AdmissionMode
+from precision_operator.webhook.replicas import Replicas
 from tests.support import objects as b
 from tests.support.server import Server
 from tests.unit.runtime.manual_clock import ManualClock, finished, settle
@@ -55,6 +58,53 @@ async def test_every_api_server_is_asked_at_once_and_one_answer_each_is_enough()
     assert seconds == 0
     assert echo.policy is not None
     assert kube.writes == []
+
+
+class Beside(Replicas):
+    """Replicas of the webhook that answer what a test wants."""
+
+    def __init__(self, against: Admission | None) -> None:
+        self.against = against
+        self.asked: list[tuple[str, str, int, bool]] = []
+
+    async def ask(self, namespace: str, name: str, *, generation: int, awaited: bool = True) -> Admission | None:
+        self.asked.append((namespace, name, generation, awaited))
+        return self.against
+
+
+@pytest.mark.parametrize("against", [None, Admission(None, "WebhookUnreachable", "one does not answer")])
+async def test_in_webhook_mode_an_echo_counts_once_every_replica_knows_the_generation(
+    against: Admission | None,
+) -> None:
+    replicas = Beside(against)
+    echoes = Echoes(server("10.0.0.1"), ManualClock(), mode=AdmissionMode.WEBHOOK, replicas=replicas)
+    echo = await echoes.ask(KEY, generation=7)
+    assert echo.confirmed is (against is None)
+    assert against is None or echo.admission == against
+    assert replicas.asked == [("default", "p", 7, True)]
+    assert echo.policy is not None
+
+
+async def test_replicas_are_asked_without_a_policy_too() -> None:
+    clock, replicas = ManualClock(), Beside(None)
+    echoes = Echoes(server(), clock, mode=AdmissionMode.WEBHOOK, replicas=replicas)
+    assert (await finished(clock, echoes.without_policy(KEY, 9))).confirmed
+    assert replicas.asked == [("default", "p", 9, True)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown", "missing"),
+    [
+        (AdmissionMode.POLICY, "by admission policy", "manifests/admission are not installed"),
+        (AdmissionMode.WEBHOOK, "by the operator's webhook", "gets no answer of the webhook"),
+    ],
+)
+async def test_a_person_can_see_who_gives_new_pods_their_mode(mode: AdmissionMode, shown: str, missing: str) -> None:
+    kube = server("10.0.0.1")
+    echoes = Echoes(kube, ManualClock(), mode=mode)
+    assert shown in (await echoes.ask(KEY, generation=7)).admission.message
+    kube.installed = False
+    assert missing in (await echoes.ask(KEY, generation=7, awaited=False)).admission.message
 
 
 async def test_a_server_that_is_not_ready_is_not_asked() -> None:
@@ -195,7 +245,7 @@ async def test_a_policy_that_is_gone_cannot_be_asked_about() -> None:
     echo, _ = await Asking(kube)()
     assert (echo.admission.enforced, echo.admission.reason, echo.policy) == (None, "PolicyGone", None)
     clock = ManualClock()
-    task = asyncio.ensure_future(Echoes(kube, clock).without_policy())
+    task = asyncio.ensure_future(Echoes(kube, clock).without_policy(KEY, 7))
     await clock.advance(SETTLE_SECONDS / 2)
     assert not task.done()
     await clock.advance(SETTLE_SECONDS / 2)

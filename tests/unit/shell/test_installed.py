@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden
 from precision_operator.kube.client import READ_CONNECTIONS
-from precision_operator.kube.port import JsonObject, Resource
+from precision_operator.kube.port import MUTATING_WEBHOOKS, JsonObject, Resource
 from precision_operator.shell.installed import (
     AT_ONCE,
     FRESH_SECONDS,
@@ -23,6 +24,7 @@ from precision_operator.shell.installed import (
     difference,
     shipped,
 )
+from precision_operator.webhook.mode import AdmissionMode
 from tests.support.fake_kube import FakeKube
 from tests.support.server import INSTALLED, SHIPPED, install, install_all
 from tests.unit.runtime.manual_clock import ManualClock, finished
@@ -54,6 +56,48 @@ def test_the_package_brings_the_manifests_along() -> None:
         "ValidatingAdmissionPolicyBinding",
     }
     assert all(ours.name and ours.spec for ours in shipped())
+
+
+def test_in_webhook_mode_its_configuration_stands_in_place_of_what_mutates() -> None:
+    webhook = shipped(AdmissionMode.WEBHOOK)
+    assert [(ours.kind, ours.name) for ours in webhook if ours.needed] == [
+        ("MutatingWebhookConfiguration", "precision-webhook.precision.genesis.ai")
+    ]
+    assert {ours.name for ours in webhook} >= {o.name for o in shipped() if o.kind == "ValidatingAdmissionPolicy"}
+    assert not [ours for ours in webhook if ours.kind.startswith("MutatingAdmission")]
+
+
+CONFIGURATION = next(o for o in shipped(AdmissionMode.WEBHOOK) if o.needed)
+
+
+def stored_configuration() -> dict[str, Any]:
+    """As an installation has it: its own Service, and the authority that API servers trust."""
+    webhooks: Any = copy.deepcopy(CONFIGURATION.spec["webhooks"])
+    for webhook in webhooks:
+        webhook["clientConfig"] = {"service": {"namespace": "mine", "name": "w", "port": 443}, "caBundle": "QQ=="}
+        webhook["objectSelector"] = {}
+    return {"metadata": {"namespace": "", "name": CONFIGURATION.name}, "webhooks": webhooks}
+
+
+async def test_who_serves_the_webhook_is_the_installations_choice_and_all_else_is_ours() -> None:
+    async def found() -> Admission | None:
+        return await InstalledPolicies(
+            kube, ManualClock(), namespace="n", mode=AdmissionMode.WEBHOOK, ours=[CONFIGURATION]
+        ).differs()
+
+    kube = FakeKube()
+    missing = await found()
+    assert missing is not None
+    assert (missing.reason, "upgrade the chart" in missing.message) == ("AdmissionNotInstalled", True)
+    kube.put(MUTATING_WEBHOOKS, stored_configuration())
+    assert await found() is None
+    changed = stored_configuration()
+    changed["webhooks"][0]["failurePolicy"] = "Fail"
+    kube.put(MUTATING_WEBHOOKS, changed)
+    differs = await found()
+    assert differs is not None
+    assert differs.reason == "AdmissionDiffers"
+    assert "spec.webhooks[0].failurePolicy differs" in differs.message
 
 
 @pytest.mark.parametrize("ours", shipped(), ids=lambda ours: f"{ours.kind} {ours.name}")

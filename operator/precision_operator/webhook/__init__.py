@@ -1,0 +1,1 @@
+"""Admission by webhook, where the API server has no MutatingAdmissionPolicy. May import admission and kube."""
