@@ -14,7 +14,7 @@ from rich.table import Table
 from lab import paths
 from lab.progress import console
 
-TESTS = ("tests/cluster/test_admission.py", "tests/cluster/test_holds.py")
+TESTS = tuple(f"tests/cluster/test_{name}.py" for name in ("admission", "webhook", "holds"))
 REPORT = paths.BUILD / "reports" / "admission.xml"
 RESULT = paths.BUILD / "admission.json"
 ENFORCERS = ("policy", "webhook")

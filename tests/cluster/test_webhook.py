@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ from tests.support.cluster_scene import (
     break_two,
     staged,
 )
-from tests.support.comparison import differences, plainly
+from tests.support.comparison import differences, measured, plainly
 from tests.support.corpus import corpus, scenes
 from tests.support.shadow_trainers import ShadowTrainers
 from tests.support.webhooks import CONFIGURATION, SERVICE, SYSTEM, WITHOUT_POLICIES, Endpoints, install, refusal
@@ -107,7 +107,7 @@ def bundles(plane: ControlPlane) -> set[bytes]:
 
 
 def test_every_pod_becomes_what_the_function_says_and_none_is_refused(
-    plane: ControlPlane, api: Api, alone: Operators
+    plane: ControlPlane, api: Api, alone: Operators, record_property: Callable[[str, object], None]
 ) -> None:
     assert len(CORPUS) >= 300
     plain = Place(api)
@@ -122,6 +122,7 @@ def test_every_pod_becomes_what_the_function_says_and_none_is_refused(
             wrong[f"{name}: {pod_name}"] = difference
         place.leave()
     plain.leave()
+    measured(record_property, "webhook", len(CORPUS) * len(SCENES), wrong)
     assert not wrong, json.dumps(wrong)[:5_000]
 
 
