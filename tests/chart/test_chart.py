@@ -206,6 +206,7 @@ def test_what_mutates_is_left_out_where_it_is_not_served(render: Render) -> None
 WEBHOOK = "precision-operator-webhook"
 CONFIGURATION = "precision-webhook.precision.genesis.ai"
 ASSIGNING = {("MutatingAdmissionPolicy", f"precision-{name}.precision.genesis.ai") for name in ("assign", "echo")}
+WRITING = ("writers", "deleters")
 WEBHOOK_FENCE = ("ValidatingAdmissionPolicy", "precision-fence-webhooks.precision.genesis.ai")
 
 
@@ -324,16 +325,14 @@ def test_the_notes_say_where_policies_do_not_work(helm: Helm) -> None:
     assert "Policies work in every namespace but kube-system and training:" in done.stdout
 
 
-def test_crds_and_admission_outlive_the_release_and_nothing_else(render: Render) -> None:
-    kept = {
-        o["kind"] for o in render() if o["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep"
-    }
-    gone = {
-        o["kind"] for o in render() if o["metadata"].get("annotations", {}).get("helm.sh/resource-policy") != "keep"
-    }
-    policies = {f"{what}AdmissionPolicy{part}" for what in ("Mutating", "Validating") for part in ("", "Binding")}
-    assert kept == {"CustomResourceDefinition", *policies}
-    assert not kept & gone
+def test_what_enforces_and_guards_assignments_outlives_the_release_and_nothing_else(render: Render) -> None:
+    objects = [(o["kind"], o["metadata"]["name"], o["metadata"].get("annotations", {})) for o in render()]
+    kept = {(kind, name) for kind, name, annotations in objects if annotations.get("helm.sh/resource-policy") == "keep"}
+    crds = {("CustomResourceDefinition", o["metadata"]["name"]) for o in of_kind(render(), "CustomResourceDefinition")}
+    guards = {("ValidatingAdmissionPolicy", f"precision-assignment-{who}.precision.genesis.ai") for who in WRITING}
+    enforcing = ASSIGNING | guards
+    assert kept == crds | enforcing | {(f"{kind}Binding", name) for kind, name in enforcing}
+    assert len(crds) == 3
     assert of_kind(render("crds.enabled=false"), "CustomResourceDefinition") == []
 
 

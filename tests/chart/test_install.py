@@ -309,6 +309,10 @@ def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
         left = {**assignment(), **assignment_to_wire(LEFT)}
         del left["default"]
         kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(left))
+        inject = ("mutatingadmissionpolicy", "precision-inject.precision.genesis.ai")
+        assert kubectl.find(*inject)
+        run_helm(cluster, "upgrade", "precision-operator", CHART, "--set", "admission.inject.enabled=false")
+        assert kubectl.find(*inject) is None, "what is switched off goes at once"
         line = ("run", "trainer", "--image=x", "-l=app=trainer", "--dry-run=server", "-o", "json")
 
         def mode() -> str:

@@ -38,8 +38,7 @@ def remade(scene: Scene, workload: str) -> str:
 
     def there() -> str | None:
         pod = scene.pods().get(workload)
-        known = scene.shadow.modes().get(workload, set())
-        return next(iter(known), None) if pod and pod["metadata"]["uid"] != before and len(known) == 1 else None
+        return scene.shadow.mode(pod["metadata"]["name"]) if pod and pod["metadata"]["uid"] != before else None
 
     return wait_for(there, what=f"another pod of {workload}", seconds=PATIENCE_SECONDS)
 
@@ -64,8 +63,10 @@ def operator_away(scene: Scene) -> Iterator[None]:
         process.kill()
         process.wait(timeout=10)
     scene.operators.running.clear()
-    yield
-    scene.operators.start(f"again-{next(_NUMBERS)}")
+    try:
+        yield
+    finally:
+        scene.operators.start(f"again-{next(_NUMBERS)}")
 
 
 def restorable(scene: Scene, kind: str) -> Json:

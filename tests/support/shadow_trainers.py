@@ -130,6 +130,11 @@ class ShadowTrainers:
                 found.setdefault(pod.workload, set()).add(pod.mode)
         return found
 
+    def mode(self, pod: str) -> str | None:
+        """The mode that a pod trains in; None: it does not, or is not known yet."""
+        with self._lock:
+            return self._pods[pod].mode if pod in self._pods else None
+
     def exposition(self) -> str:
         """All series, with the pods' own labels."""
         lines = []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from precision_operator.api.state import Phase
-from precision_operator.kube.port import DEPLOYMENTS, JsonObject, Resource
+from precision_operator.errors import NotFound
+from precision_operator.kube.port import DEPLOYMENTS, POLICIES, JsonObject, Resource
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
 
 LEFT = stands(Phase.HELD, PARTLY, reason="PolicyDeleted", message="left", fallback=None, deletable=True)
@@ -27,15 +30,19 @@ def test_each_hold_of_a_policy_is_listed_with_what_ends_it(cli: Cli, found: Stan
     assert end in text
 
 
-@pytest.mark.parametrize(
-    ("found", "end"),
-    [(LEFT, "kubectl precision release fleet -n default"), (FINISHING, "its rollback is being finished")],
-)
-def test_what_a_deleted_policy_left_is_listed_with_its_workloads(cli: Cli, found: Stands, end: str) -> None:
-    cli.assignment(found)
+def test_what_a_deleted_policy_left_is_listed_with_its_workloads(cli: Cli) -> None:
+    cli.assignment(LEFT)
     text = cli("holds", "-A")
     assert A in text
-    assert end in text
+    assert "kubectl precision release fleet -n default" in text
+
+
+def test_a_fleet_whose_policy_went_in_mid_rollback_is_held_whole_until_the_operator_has_finished(cli: Cli) -> None:
+    cli.assignment(FINISHING)
+    text = cli("holds", "-A")
+    assert "the whole fleet" in text
+    assert "the operator, once its rollback is finished" in text
+    assert cli.json("holds")[0]["wholeFleet"] is True
 
 
 def test_holds_are_listed_for_programs_too(cli: Cli) -> None:
@@ -141,3 +148,19 @@ def test_uninstall_for_programs_says_what_is_held(cli: Cli) -> None:
     found = cli.json("uninstall")
     assert [entry["policy"] for entry in found["held"]] == ["fleet"]
     assert (found["policies"], found["confirmed"], len(found["kubectl"])) == (1, False, 2)
+
+
+def test_uninstall_names_what_is_held_though_a_crd_is_gone_already(cli: Cli) -> None:
+    installed(cli)
+    cli.assignment(LEFT)
+
+    listed = cli.fake.list
+
+    async def without_policies(resource: Resource, *where: str, **how: str) -> Sequence[JsonObject]:
+        if resource == POLICIES:
+            raise NotFound("the server could not find the requested resource", status=404)
+        return await listed(resource, *where, **how)
+
+    cli.fake.list = without_policies  # type: ignore[method-assign]
+    assert A in cli("uninstall", "--yes")
+    assert remaining(cli) == {"theirs"}

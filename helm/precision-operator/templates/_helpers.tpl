@@ -109,9 +109,10 @@ v1
 {{- end }}
 {{- end }}
 
-{{/* A manifest of files/ with the chart's labels, which outlives the release: without CRDs and admission, workloads that are held would start in
-FP16 again. Only `kubectl precision uninstall` removes them. A webhook that nobody serves holds nothing, and goes. The files are copies of
-crds/, manifests/admission and manifests/webhook, which are the source. The operator's account and namespace become the release's own. What mutates takes the version that the cluster serves, or is left out. */}}
+{{/* A manifest of files/ with the chart's labels. `keep`: it outlives the release, because without CRDs, and without what enforces and guards
+assignments, workloads that are held would start in FP16 again; only `kubectl precision uninstall` removes it. The files are copies of crds/,
+manifests/admission and manifests/webhook, which are the source. The operator's account and namespace become the release's own. What mutates
+takes the version that the cluster serves, or is left out. */}}
 {{- define "precision-operator.manifest" -}}
 {{- $root := .root }}
 {{- $account := printf "system:serviceaccount:%s:%s" $root.Release.Namespace (include "precision-operator.serviceAccountName" $root) }}
@@ -127,7 +128,7 @@ crds/, manifests/admission and manifests/webhook, which are the source. The oper
 {{- if $mutates }}{{ $_ := set $object "apiVersion" (printf "admissionregistration.k8s.io/%s" $version) }}{{ end }}
 {{- $metadata := dict "name" $object.metadata.name "labels" (include "precision-operator.labels" $root | fromYaml) }}
 {{- $annotations := default dict $.annotations | deepCopy }}
-{{- if ne $object.kind "MutatingWebhookConfiguration" }}{{ $_ := set $annotations "helm.sh/resource-policy" "keep" }}{{ end }}
+{{- if $.keep }}{{ $_ := set $annotations "helm.sh/resource-policy" "keep" }}{{ end }}
 {{- if $annotations }}{{ $_ := set $metadata "annotations" $annotations }}{{ end }}
 {{- $_ := set $object "metadata" $metadata }}
 {{- range $object.webhooks }}

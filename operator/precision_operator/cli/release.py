@@ -115,7 +115,7 @@ def _table(session: "Session", held: Sequence["Target"]) -> Table:
 def _whole(target: "Target") -> bool:
     """All of the fleet is held, not workloads by themselves."""
     state = target.state
-    return state.phase in (Phase.ROLLING_BACK, Phase.HELD) and not state.by_canary and not target.policy.deleted
+    return state.phase in (Phase.ROLLING_BACK, Phase.HELD) and not state.by_canary and not state.deletable
 
 
 def _rows(target: "Target") -> list[tuple[str, str, float | None]]:
@@ -123,7 +123,8 @@ def _rows(target: "Target") -> list[tuple[str, str, float | None]]:
     if state.by_canary:
         return [(key, state.reason, state.phase_since) for key in state.canary]
     if _whole(target):
-        return [(f"the whole fleet ({target.status.total} workloads)", state.reason, state.phase_since)]
+        known = "" if target.policy.deleted else f" ({target.status.total} workloads)"
+        return [(f"the whole fleet{known}", state.reason, state.phase_since)]
     return [(held.key, held.reason, held.since) for held in state.held]
 
 
@@ -133,7 +134,7 @@ def _end(session: "Session", target: "Target") -> str:
         return session.plugin("retry", name, namespace=namespace)
     if target.state.deletable:
         return session.plugin("release", name, namespace=namespace)
-    return "its rollback is being finished"
+    return "the operator, once its rollback is finished"
 
 
 def _json(session: "Session", target: "Target") -> Mapping[str, object]:
@@ -186,7 +187,7 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import Refused
     from precision_operator.kube.port import DEPLOYMENTS
 
-    targets = await _all_policies(session)
+    targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
     kinds = ",".join(f"{plural}.{_ADMISSION_GROUP}" for plural in _ADMISSION)
     lines = (session.everywhere("delete", kinds, "-l", _PART_OF), session.everywhere("delete", "crd", *_CRDS))
@@ -205,19 +206,12 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     else:
         out, what = console(), f"admission, the CRDs, policies ({len(targets)}), incidents"
         out.print(_table(session, held) if held else "nothing is held in any namespace")
-        out.print(f"removed: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
+        out.print(f"removing: {what}" if confirmed else f"would be removed: {what}; to do it, add --yes")
     if confirmed:
         await _remove(session.api)
+        if arguments.output != "json":
+            console().print("removed")
     return 0
-
-
-async def _all_policies(session: "Session") -> Sequence["Target"]:
-    from precision_operator.errors import NotFound
-
-    try:
-        return await session.policies(everywhere=True)
-    except NotFound:
-        return ()  # the CRDs are gone already
 
 
 async def _remove(api: "KubeApi") -> None:

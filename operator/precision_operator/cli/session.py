@@ -58,11 +58,14 @@ class Session:
     flags: tuple[str, ...] = ()
     """``--context`` and ``--kubeconfig`` as they were given, for kubectl lines that do the same."""
 
-    async def policies(self, *, everywhere: bool = False) -> tuple[Target, ...]:
-        """All policies of the namespace, or of all namespaces, and what deleted ones have left behind."""
+    async def policies(self, *, everywhere: bool = False, installed: bool = True) -> tuple[Target, ...]:
+        """All policies of the namespace, or of all namespaces, and what deleted ones have left behind.
+
+        ``installed``: a CRD that is not there is an error.
+        """
         where = "" if everywhere else self.namespace
-        bodies = {_key(body): body for body in await _readable(self.api.list(POLICIES, where))}
-        records = {_key(body): body for body in await _readable(self.api.list(ASSIGNMENTS, where))}
+        bodies = {_key(body): body for body in await self._listed(POLICIES, where, installed=installed)}
+        records = {_key(body): body for body in await self._listed(ASSIGNMENTS, where, installed=installed)}
         return tuple(_target(bodies.get(key), records.get(key)) for key in sorted({*bodies, *records}))
 
     async def policy(self, name: str | None) -> Target:
@@ -81,6 +84,14 @@ class Session:
         if len(found) != 1:
             raise Refused(f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}")
         return found[0]
+
+    async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
+        try:
+            return await _readable(self.api.list(resource, where))
+        except NotFound:
+            if installed:
+                raise
+            return ()
 
     async def _read(self, resource: Resource, name: str) -> JsonObject | None:
         try:

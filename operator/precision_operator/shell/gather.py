@@ -8,6 +8,7 @@ from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
+from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.model import Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.runtime.clock import Clock
@@ -132,6 +133,9 @@ class Gatherer:
         if known is not None and known.plan == plan and now - known.began < due:
             return known.evaluation
         shared = WAKE_SECONDS if woken else every / 2
+        if known is not None and known.plan == plan and not woken:
+            # A neighbour's answer is taken only where it is new enough to count beside the last one.
+            shared = min(shared, max(0.0, now - known.began - TURN_SHARE * every))
         evaluation = await self._evaluator.evaluate(plan, no_older_seconds=shared)
         age = self._clock.time() - evaluation.at - (self._clock.monotonic() - now)
         self._readings[key] = _Reading(plan, evaluation, now - min(max(age, 0.0), shared))

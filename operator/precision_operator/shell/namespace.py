@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from sys import intern
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
@@ -273,6 +274,15 @@ def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
             literal=first.literal or view.literal,
             replicas=first.replicas + view.replicas,
             labels_disagree=first.labels_disagree or view.labels_disagree,
+            template_mode=_least_safe(first.template_mode, view.template_mode),
             pods=(*first.pods, *view.pods),
         )
     return tuple(found.values())
+
+
+def _least_safe(one: Mode | None, other: Mode | None) -> Mode | None:
+    """Of two templates: a mixed mode of either counts, then that one is not known."""
+    mixed = [mode for mode in (one, other) if mode not in (None, Mode.FP32)]
+    if mixed:
+        return min(mixed, key=lambda mode: mode is not Mode.FP16)
+    return None if None in (one, other) else Mode.FP32

@@ -222,7 +222,9 @@ def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
     template = mapping(spec.get("template"))
     template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
     hot = is_hot(pod_spec)
-    started = environment(slots_of(pod_spec), strings(template_metadata.get("annotations")), hot=hot)
+    annotations = strings(template_metadata.get("annotations"))
+    started = environment(slots_of(pod_spec), annotations, hot=hot)
+    request = parse_request(annotations.get(REQUEST)) if hot else None
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": text(metadata.get("name")), "controller": True}
     pod = {"metadata": {"labels": template_metadata.get("labels"), "ownerReferences": [owner]}}
     view = WorkloadView(
@@ -232,7 +234,7 @@ def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
         hot=hot,
         literal=started.movable,
         replicas=integer(spec.get("replicas"), 1),
-        template_mode=started.mode,
+        template_mode=request.mode if request is not None else started.mode,
     )
     return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
 
@@ -248,6 +250,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
     metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
     annotations = strings(metadata.get("annotations"))
     hot = is_hot(spec)
+    asks = INJECT in mapping(metadata.get("labels"))
     raw = annotations.get(REQUEST)
     view = PodView(
         name=text(metadata.get("name")),
@@ -259,7 +262,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         request_raw=raw[: REQUEST_CHARACTERS + 1] if raw is not None else None,
         request=parse_request(raw),
         admitted=parse_admitted(annotations.get(ADMITTED)),
-        refusal=parse_refusal(annotations.get(INJECTED)) if INJECT in mapping(metadata.get("labels")) else None,
+        refusal=parse_refusal(annotations.get(INJECTED)) if asks and not hot else None,
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,

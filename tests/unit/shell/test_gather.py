@@ -7,6 +7,7 @@ import pytest
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, Restart, State
+from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.model import Observation
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import POLICIES
@@ -82,6 +83,21 @@ async def test_an_answer_that_another_policy_had_asked_for_is_followed_by_one_in
     assert shared.evaluation is not None
     assert again.evaluation is not None
     assert again.evaluation.at - shared.evaluation.at == pytest.approx(INTERVAL_SECONDS, abs=0.5)
+
+
+async def test_a_neighbour_with_another_interval_costs_a_policy_no_reading_that_counts() -> None:
+    rig = Rig()
+    neighbour, others = PolicyKey(KEY.namespace, "neighbour"), policy(evaluation={"interval": "10s"})
+    counted: list[float] = []
+    for second in range(121):
+        if second % 10 == 0:
+            await finished(rig.wandering, rig.gatherer.gather(neighbour, others, State()))
+        evaluation = (await rig.observe()).evaluation
+        assert evaluation is not None
+        if not counted or evaluation.at - counted[-1] >= TURN_SHARE * INTERVAL_SECONDS:
+            counted.append(evaluation.at)
+        await rig.wandering.advance(1.0)
+    assert len(counted) >= 120 / INTERVAL_SECONDS
 
 
 async def test_an_alert_is_a_reason_to_read_anew_but_not_for_ever() -> None:

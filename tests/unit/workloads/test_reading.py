@@ -108,6 +108,12 @@ def test_the_mode_of_a_pod_and_of_a_template_is_what_its_environment_says(
     assert read_deployment(body).view.template_mode is mode
 
 
+def test_a_hot_template_copied_from_a_pod_starts_in_what_that_was_asked_for() -> None:
+    body = b.deployment(b.hot_spec())
+    body["spec"]["template"]["metadata"]["annotations"] = {REQUEST: REQUEST_17, ENABLE: "false"}
+    assert read_deployment(body).view.template_mode is Mode.BF16
+
+
 def test_what_a_hot_pod_was_asked_for_beats_its_environment() -> None:
     asked = {ENABLE: "true", REQUEST: '{"generation":3,"mode":"fp32"}'}
     view = read_pod(b.pod(annotations=asked)).view
@@ -231,10 +237,16 @@ def test_the_record_of_admission_is_read_and_nonsense_in_it_passed_over(
 def test_why_a_pod_that_asks_has_no_contract_is_read_from_its_record(
     record: str | None, asks: bool, refusal: Refusal | None
 ) -> None:
-    body = b.pod(annotations={INJECTED: record} if record is not None else None)
+    body = b.pod(b.pod_spec(b.container()), annotations={INJECTED: record} if record is not None else None)
     if asks:
         body["metadata"]["labels"][INJECT] = "trainer"
     assert read_pod(body).view.refusal is refusal
+
+
+def test_a_pod_that_has_the_contract_by_hand_lacks_nothing() -> None:
+    body = b.pod(b.hot_spec(), annotations={INJECTED: "refused: HostNetwork"})
+    body["metadata"]["labels"][INJECT] = "trainer"
+    assert read_pod(body).view.refusal is None
 
 
 def status(**container: object) -> dict[str, Any]:
