@@ -21,7 +21,7 @@ demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, RE
 check: setup ## Style, types, architecture, unit and property tests (about a minute)
 	@$(PYTHON) -m lab.suite check
 
-admission: setup ## Judge admission by its corpus of pods, and what outlives policies; writes build/admission.json (about 5 minutes)
+admission: setup ## Judge admission by its corpus of pods, and what outlives policies; writes build/admission.json (about 9 minutes)
 	@$(PYTHON) -m lab.admission
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
