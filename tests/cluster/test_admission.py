@@ -20,14 +20,12 @@ from precision_operator.workloads.identity import workload_key
 from tests.support.api import Api, Place
 from tests.support.asking import MOUNT, RESTRICTED, asking
 from tests.support.bodies import ALL_PODS, Json, assignment, container, found, literal, pod
-from tests.support.comparison import differences, measured, plainly
+from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
 from tests.support.corpus import corpus, scenes
 from tests.support.shipped import assign_policy, inject_policy
 
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})
-MARKER = {"marker": "yes"}
-MARKING = assignment("marker", selector={"matchLabels": MARKER}, default="bf16")
 IN_FORCE = "in-force"
 
 
@@ -38,11 +36,6 @@ def with_failure_policy(policy: str, documents: list[Json]) -> list[Json]:
         {"name": IN_FORCE, "expression": f"!('{IN_FORCE}' in object.metadata.?labels.orValue({{}})) || 1 / 0 > 0"}
     )
     return documents
-
-
-def wait_for_marker(place: Place) -> None:
-    """The marker is written last: admission that knows it knows the other assignments."""
-    place.wait(pod(labels=MARKER), lambda made: "marker/" in found(made).get("admitted", ""), "the marker")
 
 
 @pytest.fixture(scope="module")

@@ -31,15 +31,13 @@ from tests.support.cluster_scene import (
     break_two,
     staged,
 )
-from tests.support.comparison import differences, measured, plainly
+from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
 from tests.support.corpus import corpus, scenes
 from tests.support.shadow_trainers import ShadowTrainers
 from tests.support.webhooks import CONFIGURATION, SERVICE, SYSTEM, WITHOUT_POLICIES, Endpoints, install, refusal
 
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})
-MARKER = {"marker": "yes"}
-MARKING = assignment("marker", selector={"matchLabels": MARKER}, default="bf16")
 LITERAL = "literal"
 ADMISSION = {"port": 0, "refreshSeconds": 0.25}
 SHORT_LIVED = {"leafSeconds": 6, "authoritySeconds": 24}
@@ -89,11 +87,6 @@ def served_by_a_follower(plane: ControlPlane, operators: Operators, **settings: 
     operators.settings = admission(**settings)
     operators.start("follower")
     endpoints.add("follower")
-
-
-def wait_for_marker(place: Place) -> None:
-    """The marker is written last: who knows it knows the other assignments."""
-    place.wait(pod(labels=MARKER), lambda made: "marker/" in found(made).get("admitted", ""), "the marker")
 
 
 def secret(plane: ControlPlane) -> dict[str, bytes]:

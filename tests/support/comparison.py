@@ -9,9 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from precision_operator.admission.pod import admit
 from precision_operator.contract import ADMITTED, INJECT
 from tests.support.api import Place
-from tests.support.bodies import Json
+from tests.support.bodies import Json, assignment, found, pod
 
+MARKER = {"marker": "yes"}
+MARKING = assignment("marker", selector={"matchLabels": MARKER}, default="bf16")
 _MADE_ANEW = {"uid", "creationTimestamp", "namespace", "managedFields"}
+
+
+def wait_for_marker(place: Place) -> None:
+    """The marker is written last: admission that knows it knows the other assignments."""
+    place.wait(pod(labels=MARKER), lambda made: "marker/" in found(made).get("admitted", ""), "the marker")
 
 
 def lasting(answer: str, *, named: bool) -> Json:

@@ -14,6 +14,8 @@ from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time, mapping, text
 from precision_operator.cli.output import age, console, said, write_json
 from precision_operator.cli.write import dry_run_flag
+from precision_operator.errors import NotFound
+from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, POLICIES, Deletion, Resource
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -31,9 +33,7 @@ _ADMISSION = (
     "validatingadmissionpolicybindings",
     "validatingadmissionpolicies",
 )
-_CRDS = tuple(
-    f"{plural}.precision.genesis.ai" for plural in ("precisionpolicies", "precisionassignments", "precisionincidents")
-)
+_CRDS = tuple(f"{resource.plural}.{resource.group}" for resource in (POLICIES, ASSIGNMENTS, INCIDENTS))
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -156,7 +156,6 @@ def _json(session: "Session", target: "Target") -> Mapping[str, object]:
 
 async def _release(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import Refused
-    from precision_operator.kube.port import ASSIGNMENTS, Deletion
 
     target = await session.policy(arguments.policy)
     name = target.policy.name
@@ -185,7 +184,6 @@ async def _release(session: "Session", arguments: argparse.Namespace) -> int:
 
 async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import Refused
-    from precision_operator.kube.port import DEPLOYMENTS
 
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
@@ -216,9 +214,6 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
 
 async def _remove(api: "KubeApi") -> None:
     """Admission first: what it enforces has no meaning without the assignments. What is gone already is passed over."""
-    from precision_operator.errors import NotFound
-    from precision_operator.kube.port import Resource
-
     for plural, version in product(_ADMISSION, ("v1", "v1beta1")):
         resource = Resource(_ADMISSION_GROUP, version, plural)
         with suppress(NotFound):  # a version that is not served

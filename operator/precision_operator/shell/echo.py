@@ -8,13 +8,13 @@ the others are asked beside it.
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from precision_operator.api.wire import generation_text, integer, mapping, sequence, text
+from precision_operator.api.wire import generation_text, mapping, text
 from precision_operator.contract import ECHO, ECHO_NONCE
 from precision_operator.core.model import Admission
 from precision_operator.errors import Conflict, KubeError, NotFound, Unavailable
+from precision_operator.kube.endpoints import ready_servers
 from precision_operator.kube.port import ENDPOINT_SLICES, POLICIES, JsonObject, KubeApi
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.inventory import PolicyKey
@@ -154,7 +154,9 @@ class Echoes:
         if now - at < SERVERS_FRESH_SECONDS:
             return known
         try:
-            found = tuple(_addresses(await self._api.get(ENDPOINT_SLICES, "default", "kubernetes")))
+            found = tuple(
+                ready_servers(await self._api.get(ENDPOINT_SLICES, "default", "kubernetes"), default_port=443)
+            )
         except KubeError as error:
             _LOG.info("the API servers' addresses cannot be read: %s", error, extra={"reason": error.reason})
             found = ()
@@ -193,16 +195,6 @@ def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) ->
         text = f"admission at {where} knows generation {known} of the assignment, and {generation} is committed"
         return Admission(False, "AdmissionBehind", text)
     return None
-
-
-def _addresses(body: JsonObject) -> Iterable[str]:
-    ports = [integer(mapping(port).get("port"), 443) for port in sequence(body.get("ports"))] or [443]
-    for endpoint in map(mapping, sequence(body.get("endpoints"))):
-        if mapping(endpoint.get("conditions")).get("ready") is False:
-            continue
-        for address in sequence(endpoint.get("addresses")):
-            host = f"[{address}]" if ":" in text(address) else text(address)
-            yield f"https://{host}:{ports[0]}"
 
 
 def moved_on(asked: JsonObject, answered: JsonObject | None) -> Conflict | None:

@@ -2,14 +2,15 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import aiohttp
 
-from precision_operator.api.wire import integer, mapping, sequence, text
+from precision_operator.api.wire import integer, mapping
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError
-from precision_operator.kube.port import ENDPOINT_SLICES, JsonObject, KubeApi
+from precision_operator.kube.endpoints import ready_servers
+from precision_operator.kube.port import ENDPOINT_SLICES, KubeApi
 from precision_operator.runtime.clock import Clock
 
 PATIENCE_SECONDS = 2.0
@@ -48,7 +49,7 @@ class Replicas:
             )
         except KubeError as error:
             return Admission(None, error.reason, f"the webhook's replicas cannot be listed: {error}")
-        servers = sorted({server for body in slices for server in _servers(body)})
+        servers = sorted({server for body in slices for server in ready_servers(body)})
         if not servers:
             return self._unreachable("no replica is ready")
         trusted = self._trusted().decode(errors="replace")
@@ -95,14 +96,3 @@ class Replicas:
         where = f"-n {self._namespace} -l {OF_SERVICE}={self._service}"
         text = f"the webhook's replicas cannot all be asked: {why}; look at kubectl get endpointslices {where}"
         return Admission(None, "WebhookUnreachable", text)
-
-
-def _servers(body: JsonObject) -> Iterable[str]:
-    """Base URLs of the ready endpoints of a slice."""
-    ports = [integer(mapping(port).get("port"), 0) for port in sequence(body.get("ports"))]
-    for endpoint in map(mapping, sequence(body.get("endpoints"))):
-        if not ports or mapping(endpoint.get("conditions")).get("ready") is False:
-            continue
-        for address in sequence(endpoint.get("addresses")):
-            host = f"[{address}]" if ":" in text(address) else text(address)
-            yield f"https://{host}:{ports[0]}"
