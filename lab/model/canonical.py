@@ -18,7 +18,7 @@ from precision_operator.core.model import PodView, WorkloadView
 
 _IGNORED = frozenset(
     {"message", "conditions", "id", "observed_generation", "writer", "epoch", "key", "workloads"}
-    | {"measured", "checks", "transition_id", "policy_uid", "commands", "settings", "selector"}
+    | {"measured", "checks", "predicted_seconds", "transition_id", "policy_uid", "commands", "settings", "selector"}
 )
 """Fields that only describe or name: ``decide`` draws no conclusion from what they say, or they are told otherwise below."""
 
@@ -138,10 +138,12 @@ class _Encoder:
             self._entries[key].append(("changed", self._ranks[generation]))
         for key, restart in state.restarts.items():
             self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
+        for key, suspension in state.suspensions.items():
+            self._entries[key].append(("suspensions", suspension.resuming))
         for name in ("held", "failing", "mitigations"):
             for entry in getattr(state, name):
                 self._entries[entry.key].append((name, self.encode(entry)))
-        apart = {*_ROLES, "modes", "changed", "restarts", "held", "failing", "mitigations"}
+        apart = {*_ROLES, "modes", "changed", "restarts", "suspensions", "held", "failing", "mitigations"}
         for name in _names_of(State):
             if name not in apart:
                 told.append(self._field(name, getattr(state, name)))
@@ -162,6 +164,8 @@ class _Encoder:
             return self._ranks[value]
         if isinstance(value, float) and name.endswith(_TIMES):
             return self._ago(value)
+        if name == "restart_seconds" and isinstance(value, tuple):
+            return round(max(value, default=0.0) / TICK_SECONDS)
         if name == "attempts" and isinstance(value, int):
             return min(value, _ATTEMPTS)
         return self.encode(value)
@@ -184,7 +188,8 @@ def _shape(workload: WorkloadView) -> tuple[int, tuple[int, ...]]:
         if len(_shapes) > _SHAPES_KEPT:
             _shapes.clear()
         generations: list[int] = []
-        said = [(workload.hot, workload.literal, workload.replicas)]
+        controlled = (workload.restart_by, workload.suspended, bool(workload.suspended_by), workload.pending_revision)
+        said = [(workload.hot, workload.literal, workload.replicas, *controlled)]
         said += [_flat(pod, generations) for pod in workload.pods]  # type: ignore[misc]
         known = (workload, hash(tuple(said)), tuple(generations))
         _shapes[id(workload)] = known

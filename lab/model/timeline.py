@@ -15,7 +15,16 @@ from typing import Generic, TypeVar
 
 from lab.model.world import World
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, Notify, RequestPod
+from precision_operator.core.actions import (
+    Action,
+    DeleteAssignment,
+    DeletePod,
+    EvictPod,
+    Notify,
+    RequestPod,
+    ResumeJob,
+    SuspendJob,
+)
 from precision_operator.core.decide import Decision
 from precision_operator.report.recording import describe
 
@@ -116,7 +125,14 @@ def _done(action: Action, *, held_back: bool) -> str:
             what = "checkpoint in" if action.checkpoint else "request"
             return f"{what} {action.mode}{' and rewind' if action.rewind else ''}{tuned}"
         case DeletePod():
-            return "delete pod (held back)" if held_back else "delete pod"
+            how = "" if action.grace_seconds is None else f" with a grace of {action.grace_seconds} s"
+            return f"delete pod{how} (held back)" if held_back else f"delete pod{how}"
+        case EvictPod():
+            return "evict pod (held back)" if held_back else "evict pod"
+        case SuspendJob():
+            return "suspend (held back)" if held_back else "suspend"
+        case ResumeJob():
+            return "resume (held back)" if held_back else "resume"
         case DeleteAssignment():
             return "delete assignment"
         case Notify():

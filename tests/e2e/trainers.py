@@ -136,8 +136,8 @@ class Fleet:
     def events(self, workload: str, event: str) -> list[Json]:
         """Lines of that kind of all ranks of a workload."""
         name = self.pods()[workload]["metadata"]["name"]
-        lines = self.kubectl("logs", name, "-n", self.namespace).stdout.splitlines()
-        written = (json.loads(line) for line in lines if line.startswith("{"))
+        lines = self.kubectl("logs", name, "-n", self.namespace).stdout.splitlines(keepends=True)
+        written = (json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n"))
         return [line for line in written if line.get("event") == event]
 
     def fault(self, workload: str, value: str) -> None:

@@ -53,6 +53,7 @@ FULL = Summary(
         last_ack_at=AT + 2,
         recovered_at=AT + 300,
         expedited_at=AT + 1,
+        predicted_seconds=41.5,
         escalated=True,
         strategy=Strategy.EMERGENCY,
         checks=Checks(5, 1, 2, 4),

@@ -12,7 +12,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Requirement, Selector
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
 from precision_operator.api.verification import Checks
 
 json_values = st.recursive(
@@ -45,6 +45,7 @@ incidents = st.builds(
     recovered_at=st.none() | moments,
     expedited_at=st.none() | moments,
     escalated=st.booleans(),
+    predicted_seconds=st.none() | st.floats(0, 1e6),
     strategy=st.sampled_from(Strategy),
     checks=st.none() | st.builds(Checks, counts, counts, counts, counts),
 )
@@ -123,6 +124,8 @@ _fleets = st.builds(
     canary=key_lists,
     breached=key_lists,
     poisoned=key_lists,
+    restart_seconds=st.lists(st.floats(0, 1e6), max_size=3).map(tuple),
+    suspensions=st.dictionaries(workload_keys, st.builds(Suspension, st.uuids().map(str), st.booleans()), max_size=3),
     restarts=st.dictionaries(
         workload_keys, st.builds(Restart, rounds=st.integers(1, 9), since=moments, newest=moments), max_size=4
     ),

@@ -55,8 +55,9 @@ class Process:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
+        """The whole ones: of the last, only a part may be written yet."""
         self._output.seek(0)
-        return [json.loads(line) for line in self._output if line.startswith("{")]
+        return [json.loads(line) for line in self._output if line.startswith("{") and line.endswith("\n")]
 
     @property
     def text(self) -> str:

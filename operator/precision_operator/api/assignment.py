@@ -15,13 +15,14 @@ from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.selector import parse_selector, selector_to_wire
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
 from precision_operator.api.wire import (
     boolean,
     choice,
     format_time,
     integer,
     mapping,
+    number,
     parse_time,
     sequence,
     text,
@@ -50,9 +51,13 @@ _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "pois
 def fleet_bytes(keys: Iterable[str]) -> int:
     """The most that these workloads take in an assignment, in any phase."""
     return sum(
-        _quoted_bytes(name_of(key)) + max(_quoted_bytes(key) + _MODE_BYTES + _MOVED_BYTES, _ROLLED_BACK_BYTES)
+        _quoted_bytes(name_of(key)) + max(_quoted_bytes(key) + _MODE_BYTES + _MOVED_BYTES, _rolled_back_bytes(key))
         for key in keys
     )
+
+
+def _rolled_back_bytes(key: str) -> int:
+    return _ROLLED_BACK_BYTES + (0 if key.startswith("apps/") else _SUSPENDED_BYTES)
 
 
 def _quoted_bytes(word: str) -> int:
@@ -64,8 +69,11 @@ _MODE_BYTES = len(':"fp16",')
 _MOVED_BYTES = len(':"1234567890 member breached",')
 """The line of a workload that has a mode of its own, beside its name."""
 _STAMP = "2026-11-22T12:00:00.000Z"
+_UID = "00000000-0000-4000-8000-000000000000"
 _ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP}",')
 """The line of one that is rolled back; it has no mode any more."""
+_SUSPENDED_BYTES = len(f" suspended={_UID}")
+"""The same, of a Job; a label may name one."""
 
 
 def assignment_to_wire(state: State) -> dict[str, object]:
@@ -104,6 +112,7 @@ def _state_to_wire(state: State) -> dict[str, object]:
         "workloads": _workloads_to_wire(state),
         "failing": [_failing_to_wire(f) for f in state.failing],
         "mitigations": mitigations_to_wire(state.mitigations),
+        "restartSeconds": list(state.restart_seconds),
         **{name: format_time(getattr(state, attribute)) for name, attribute in _FIELDS.items()},
     }
     return {key: value for key, value in wire.items() if value not in (None, "", [], {})}
@@ -146,6 +155,9 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     for key, restart in state.restarts.items():
         stamp = f"{format_time(restart.since)},{format_time(restart.newest)}"
         lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{stamp}")
+    for key, suspension in state.suspensions.items():
+        word = "resuming" if suspension.resuming else "suspended"
+        lines.setdefault(key, ["0"]).append(f"{word}={suspension.uid}")
     grouped: dict[str, dict[str, str]] = {}
     for key, words in sorted(lines.items()):
         grouped.setdefault(kind_of(key), {})[name_of(key)] = " ".join(words)
@@ -188,6 +200,7 @@ def parse_assignment(body: Mapping[str, object]) -> State:
         epoch=integer(writer.get("epoch"), 0),
         failing=_failing(raw.get("failing")),
         mitigations=parse_mitigations(raw.get("mitigations")),
+        restart_seconds=tuple(number(value, 0.0) for value in sequence(raw.get("restartSeconds"))),
     )
     return _with_workloads(state, mapping(raw.get("workloads")), texts(raw.get("holds")))
 
@@ -224,10 +237,11 @@ def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, .
     changed: dict[str, int] = {}
     held: list[HeldWorkload] = []
     restarts: dict[str, Restart] = {}
+    suspensions: dict[str, Suspension] = {}
     lines = {f"{kind}/{name}": line for kind, group in raw.items() for name, line in mapping(group).items()}
     for key, line in sorted(lines.items()):
-        number, *words = text(line).split(" ")
-        changed[key] = _number(number) or 0
+        first, *words = text(line).split(" ")
+        changed[key] = _number(first) or 0
         for word in words:
             head, _, rest = word.partition("=")
             if head in roles:
@@ -236,11 +250,14 @@ def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, .
                 held.append(_held(key, rest, holds))
             elif head == "restart":
                 restarts[key] = _restart(rest)
+            elif head in ("suspended", "resuming"):
+                suspensions[key] = Suspension(rest, resuming=head == "resuming")
     return replace(
         state,
-        changed={key: number for key, number in changed.items() if number},
+        changed={key: generation for key, generation in changed.items() if generation},
         held=tuple(held),
         restarts=restarts,
+        suspensions=suspensions,
         members=tuple(roles["member"]),
         canary=tuple(roles["canary"]),
         breached=tuple(roles["breached"]),

@@ -1,12 +1,13 @@
 """``status.incident``: the newest rollback, as decided and as measured."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
-from precision_operator.api.wire import boolean, camel, choice, format_time, parse_time, text, texts
+from precision_operator.api.wire import boolean, camel, choice, format_time, number, parse_time, text, texts
 
 NAMES_LIMIT = 20
 """Names of workloads that an incident's summary lists: an object of thousands must stay small."""
@@ -41,6 +42,8 @@ class Incident:
     expedited_at: float | None = None
     """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
     escalated: bool = False
+    predicted_seconds: float | None = None
+    """From the decision until all train in the fallback, as it was predicted then."""
     strategy: Strategy = Strategy.EMERGENCY
     checks: Checks | None = None
     """The checklist of its PrecisionIncident, counted."""
@@ -83,6 +86,7 @@ def parse_incident(raw: Mapping[str, object]) -> Incident | None:
         recovered_at=parse_time(raw.get("recoveredAt")),
         expedited_at=parse_time(raw.get("expeditedAt")),
         escalated=boolean(raw.get("escalated"), False),
+        predicted_seconds=number(raw.get("predictedSeconds"), math.nan) if "predictedSeconds" in raw else None,
         strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
         checks=parse_checks(raw.get("checks")),
     )

@@ -105,6 +105,26 @@ class GradualSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EmergencySpec:
+    """How an emergency takes pods away."""
+
+    max_concurrent_pods: int = 500
+    """So many may be on their way at once, whatever the deadline needs."""
+    expected_restart_seconds: float = 60.0
+    """How long a restart is taken to last until one was measured."""
+    respect_disruption_budgets: bool = False
+    """It evicts, and waits for PodDisruptionBudgets."""
+
+
+class OnPendingRevision(StrEnum):
+    """What becomes of a workload whose template was changed and whose pods were not, when it has to be restarted."""
+
+    WAIT = "Wait"
+    RESTART = "Restart"
+    """An emergency restarts it, and its pods come from the changed template."""
+
+
+@dataclass(frozen=True, slots=True)
 class RollbackSpec:
     """How far and how fast a rollback reaches."""
 
@@ -123,6 +143,8 @@ class RollbackSpec:
             Severity.P2: Strategy.GRADUAL,
         }
     )
+    emergency: EmergencySpec = EmergencySpec()
+    on_pending_revision: OnPendingRevision = OnPendingRevision.WAIT
     gradual: GradualSpec = GradualSpec()
     canary: CanarySpec = field(default_factory=CanarySpec)
     mitigation: MitigationSpec = field(default_factory=MitigationSpec)
@@ -206,7 +228,7 @@ def _evaluation(raw: Mapping[str, object]) -> EvaluationSpec:
 def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
     base = RollbackSpec()
     deadlines, strategies = mapping(raw.get("deadlines")), mapping(raw.get("strategies"))
-    gradual = mapping(raw.get("gradual"))
+    gradual, emergency = mapping(raw.get("gradual")), mapping(raw.get("emergency"))
     return RollbackSpec(
         fleet_share=number(raw.get("fleetShare"), base.fleet_share),
         fleet_minimum=integer(raw.get("fleetMinimum"), base.fleet_minimum),
@@ -217,6 +239,14 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
             for severity, seconds in base.deadlines_seconds.items()
         },
         strategies={s: choice(strategies.get(s), default) for s, default in base.strategies.items()},
+        emergency=EmergencySpec(
+            max_concurrent_pods=integer(emergency.get("maxConcurrentPods"), base.emergency.max_concurrent_pods),
+            expected_restart_seconds=duration_seconds(
+                emergency.get("expectedRestart"), base.emergency.expected_restart_seconds
+            ),
+            respect_disruption_budgets=boolean(emergency.get("respectDisruptionBudgets"), False),
+        ),
+        on_pending_revision=choice(raw.get("onPendingRevision"), base.on_pending_revision),
         gradual=GradualSpec(
             sustain_seconds=duration_seconds(gradual.get("sustain"), base.gradual.sustain_seconds),
             batch_share=number(gradual.get("batchShare"), base.gradual.batch_share),

@@ -79,6 +79,15 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspension:
+    """A Job that we suspend: recorded before it is done, so that whoever leads next resumes it, and no other."""
+
+    uid: str
+    resuming: bool = False
+    """All its pods are gone: it is resumed, and the record ends once it runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """Everything that survives a restart of the operator."""
 
@@ -143,6 +152,9 @@ class State:
     poisoned: tuple[str, ...] = ()
     """Those whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
     restarts: Mapping[str, Restart] = field(default_factory=dict)
+    restart_seconds: tuple[float, ...] = ()
+    """How long the newest restarts took, the last at the end."""
+    suspensions: Mapping[str, Suspension] = field(default_factory=dict)
     failing: tuple[Failing, ...] = ()
     mitigations: tuple[Mitigation, ...] = ()
     """What is tried against mild breaches before they are rolled back, and what came of it."""

@@ -41,6 +41,38 @@ class DeletePod:
     workload: WorkloadView
     pod: PodView
     generation: int
+    grace_seconds: int | None = None
+    """Until it is killed; None: what the pod says itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Take a pod away as far as the PodDisruptionBudgets allow it; waits for admission as :class:`DeletePod` does."""
+
+    workload: WorkloadView
+    pod: PodView
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob:
+    """Take all pods of a Job away, which uses up none of its back-off limit; recorded in the state before it is done.
+
+    Waits for admission as :class:`DeletePod` does.
+    """
+
+    workload: WorkloadView
+    generation: int
+    respects_budgets: bool = False
+    """Only once the PodDisruptionBudgets allow all its pods to go: the suspension itself asks none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJob:
+    """End a suspension that the state records as ours; waits for admission, but never for longer than an emergency does."""
+
+    workload: WorkloadView
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +89,4 @@ class Notify:
     warning: bool = False
 
 
-Action = RequestPod | DeletePod | DeleteAssignment | Notify
+Action = RequestPod | DeletePod | EvictPod | SuspendJob | ResumeJob | DeleteAssignment | Notify

@@ -6,12 +6,24 @@ from the clock; a recording of it is enough to decide again, bit for bit.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
+
+
+class RestartBy(StrEnum):
+    """How the pods of a workload are made anew."""
+
+    PODS = "Pods"
+    """They are taken away, and their controller makes others."""
+    SUSPENSION = "Suspension"
+    """Its Job is suspended until no pod is left, and resumed: deleted pods would use up its back-off limit."""
+    NEVER = "Never"
+    """Nothing that we may do brings new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,10 @@ class PodView:
     pending: bool = False
     """None of its containers has started yet: it waits for a node, an image, a quota."""
     terminating: bool = False
+    gone_by: float = 0.0
+    """When the grace of a terminating pod ends; seconds since the epoch, by the API server's clock."""
+    finalizer: str = ""
+    """A finalizer that keeps its object after its process has ended; the first of several. The Job controller's is none."""
     crashing: bool = False
     """A container waits in CrashLoopBackOff, or ended with a failure and has not come back."""
 
@@ -96,6 +112,17 @@ class WorkloadView:
     """What its template starts a new pod in that admission does not see; None: a reference decides it."""
     labels_disagree: bool = False
     """Its own labels and its template's labels give different answers to the selector."""
+    restart_by: RestartBy = RestartBy.PODS
+    no_restart: str = ""
+    """Why it cannot be restarted, for a person; where ``restart_by`` is NEVER."""
+    object_name: str = ""
+    """The name of its object: a label may have named its key."""
+    suspended: bool = False
+    """Its Job is suspended: it has no pods, or loses them."""
+    suspended_by: str = ""
+    """Who suspended its Job, where that was not the operator."""
+    pending_revision: bool = False
+    """A new pod would come from another template than the ones that run: a change of it has not reached them."""
     pods: tuple[PodView, ...] = ()
 
     @property
@@ -176,6 +203,10 @@ class Observation:
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
+    unsupported: tuple[str, ...] = ()
+    """Keys of what the selector matches and no rule here can govern, for its kind is not known."""
+    nodes_away: frozenset[str] = frozenset()
+    """Nodes of terminating pods that do not answer: what runs there cannot be ended from here."""
     verified: tuple[str, Checks] | None = None
     """(incident, its checklist, counted), as the reporter has it; shown, and nothing is decided by it."""
     writer: str = ""

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from precision_operator.api.assignment import (
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
 from tests.support.views import key, keys
 from tests.support.wires import breaches, json_values, states
 
@@ -36,12 +37,18 @@ FULL = State(
     changed={key("a"): 400, key("b"): 411},
     held=(HeldWorkload(key("b"), "LossNotFinite", 1000.0), HeldWorkload(key("c"), "LossNotFinite", 1000.0)),
     restarts={key("a"): Restart(2, 1000.5, 900.25)},
+    restart_seconds=(41.5, 60.0),
+    suspensions={key("a"): Suspension("uid-a"), key("d"): Suspension("uid-d", resuming=True)},
 )
 
 
 def wired(state: State) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.dumps(assignment_to_wire(state)))
     return found
+
+
+def test_a_record_survives_the_wire() -> None:
+    assert parse_assignment(wired(FULL)) == FULL
 
 
 @given(states)
@@ -82,9 +89,10 @@ def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
 def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
     assert wired(FULL)["state"]["workloads"] == {
         "apps/Deployment": {
-            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z",
+            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z suspended=uid-a",
             "b": "411 member canary held=0",
             "c": "0 held=0",
+            "d": "0 resuming=uid-d",
         }
     }
     assert wired(FULL)["state"]["holds"] == ["LossNotFinite@1970-01-01T00:16:40.000Z"]
@@ -169,10 +177,12 @@ def test_a_fleet_takes_no_more_than_is_counted_for_it() -> None:
     assert fleet_bytes(keys(*names)) <= 1.05 * taken
 
 
+@pytest.mark.parametrize("kind", ["apps/Deployment", "batch/Job"])
 @pytest.mark.parametrize("length", [6, 60, 240])
-def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too(length: int) -> None:
-    count = (OBJECT_LIMIT_BYTES - RESERVE_BYTES) // fleet_bytes(keys(f"{0:0{length}d}"))
-    fleet = keys(*(f"{index:0{length}d}" for index in range(count)))
+def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too(length: int, kind: str) -> None:
+    count = (OBJECT_LIMIT_BYTES - RESERVE_BYTES) // fleet_bytes([f"{kind}/{0:0{length}d}"])
+    fleet = tuple(f"{kind}/{index:0{length}d}" for index in range(count))
+    jobs = fleet if kind == "batch/Job" else ()
     held = tuple(HeldWorkload(one, "LossNotFinite", 1e9) for one in fleet)
     rolled_back = State(
         changed=dict.fromkeys(fleet, 1234567890),
@@ -181,8 +191,11 @@ def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too
         poisoned=fleet,
         held=held,
         restarts=dict.fromkeys(fleet, Restart(2, 1.7e9, 1.7e9)),
+        suspensions={one: Suspension(str(UUID(int=2**127 + n))) for n, one in enumerate(jobs)},
     )
-    left = replace(rolled_back, members=(), restarts={}, modes=dict.fromkeys(fleet, Mode.FP32), fallback=None)
+    left = replace(
+        rolled_back, members=(), restarts={}, suspensions={}, modes=dict.fromkeys(fleet, Mode.FP32), fallback=None
+    )
     for state in (rolled_back, left):
         assert len(json.dumps(wired(state), separators=(",", ":"))) < OBJECT_LIMIT_BYTES
 
