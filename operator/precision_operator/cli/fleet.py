@@ -12,8 +12,8 @@ from precision_operator.api.state import Phase
 from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
-from precision_operator.core.plan import ROUNDS
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.core.restarting import ROUNDS
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, REPLICASETS, JsonObject
 from precision_operator.shell.inventory import Inventory, Kind, PolicyKey

@@ -68,6 +68,20 @@ REASONS: Mapping[str, Guidance] = {
         "the rollback takes longer than its deadline",
         (_LOOK_AT_PODS, "delete pods that are unresponsive; new ones start in the fallback"),
     ),
+    "Blocked": Guidance(
+        "pods that are deleted do not go, so that what runs in them is not known; no deadline is about them",
+        (
+            "NodeUnreachable: power the node off or bring it back, then `!kubectl delete node`; ForeignFinalizer: ask whose "
+            "it is",
+            _LOOK_AT_PODS,
+        ),
+    ),
+    "DeadlineUnreachable": Guidance(
+        "the restarts of this rollback are predicted to take longer than its deadline leaves",
+        (
+            "raise rollback.emergency.maxConcurrentPods, or let workloads carry the contract: those change without a restart",
+        ),
+    ),
     "EvidenceInsufficient": Guidance(
         "a signal is neither in breach nor good enough to promote",
         ("wait for better metrics, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),

@@ -13,6 +13,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
 
 _STUCK = frozenset(
@@ -22,9 +23,7 @@ _STUCK = frozenset(
 """What is waited for without getting nearer by itself."""
 
 
-def conditions(
-    facts: Facts, state: State, waiting: Closed | None, *, stuck: tuple[str, ...] = ()
-) -> tuple[Condition, ...]:
+def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
         _accepted(facts),
@@ -35,7 +34,10 @@ def conditions(
         _admission(facts, state),
         _fail_safe(facts),
         _writes(facts),
-        _stuck(stuck),
+        _stuck(planned.stuck),
+        _pending(planned),
+        _capacity(planned),
+        _blocked(planned),
         _weights(facts, state),
         _injection(facts),
         alerting(facts),
@@ -95,6 +97,37 @@ def _stuck(stuck: tuple[str, ...]) -> Condition:
         return _is("Stuck", False, "NothingStuck", "")
     text = f"pods of {names(list(stuck))} came back in another mode than the assigned one, twice: see AdmissionEnforced"
     return _is("Stuck", True, "PodsInWrongMode", text)
+
+
+def _pending(planned: Plan) -> Condition:
+    if not planned.pending:
+        return _is("PendingRevision", False, "NothingPending", "")
+    text = (
+        f"{names(list(planned.pending))} not restarted: a change of the template has not reached the pods, and a restart "
+        "would bring it in; roll it out, take it back, or set rollback.onPendingRevision: Restart"
+    )
+    return _is("PendingRevision", True, "TemplateChanged", text)
+
+
+def _capacity(planned: Plan) -> Condition:
+    if not planned.lost:
+        return _is("CapacityLost", False, "NothingLost", "")
+    text = (
+        f"new pods of {names(list(planned.lost))} find no place: nothing more is restarted until they do, but for what "
+        "cannot wait; look at their scheduling events"
+    )
+    return _is("CapacityLost", True, "ReplacementPending", text)
+
+
+def _blocked(planned: Plan) -> Condition:
+    if not planned.blocked:
+        return _is("Blocked", False, "NothingBlocked", "")
+    shown = "; ".join(f"{bounded(name, 63)}: {bounded(why, 120)}" for name, why in planned.blocked[:3])
+    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
+    reason = planned.blocked[0][1].partition(" ")[0]
+    return _is(
+        "Blocked", True, reason, f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    )
 
 
 def _weights(facts: Facts, state: State) -> Condition:

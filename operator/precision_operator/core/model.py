@@ -73,6 +73,8 @@ class PodView:
     terminating: bool = False
     gone_by: float = 0.0
     """When the grace of a terminating pod ends; seconds since the epoch, by the API server's clock."""
+    grace_seconds: float = 0.0
+    """Of its deletion: how long before ``gone_by`` it was asked to go."""
     finalizer: str = ""
     """A finalizer that keeps its object after its process has ended; the first of several. The Job controller's is none."""
     crashing: bool = False
@@ -121,6 +123,10 @@ class WorkloadView:
     """Its Job is suspended: it has no pods, or loses them."""
     suspended_by: str = ""
     """Who suspended its Job, where that was not the operator."""
+    emptied: bool = False
+    """The Job controller reports that no pod of the suspended Job is left, terminating ones included."""
+    object_generation: int = 0
+    """``metadata.generation`` of its object: a write that was decided on another one must not be carried out."""
     pending_revision: bool = False
     """A new pod would come from another template than the ones that run: a change of it has not reached them."""
     pods: tuple[PodView, ...] = ()
@@ -203,6 +209,8 @@ class Observation:
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
+    suspended: tuple[WorkloadView, ...] = ()
+    """Jobs that the state records as suspended by us, and that are not among ``workloads`` any more."""
     unsupported: tuple[str, ...] = ()
     """Keys of what the selector matches and no rule here can govern, for its kind is not known."""
     nodes_away: frozenset[str] = frozenset()

@@ -9,13 +9,13 @@ from precision_operator.api.workload import name_of
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.assess import assess, trains_in
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
-from precision_operator.core.plan import Desired
 from precision_operator.core.progress import live_pods
 from precision_operator.core.triggers import find_trigger
 
