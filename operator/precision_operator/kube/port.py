@@ -31,6 +31,8 @@ ASSIGNMENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionassignments
 INCIDENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionincidents")
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
+STATEFULSETS = Resource("apps", "v1", "statefulsets")
+JOBS = Resource("batch", "v1", "jobs")
 PODS = Resource("", "v1", "pods")
 NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
@@ -41,6 +43,9 @@ MUTATING_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebh
 MUTATING_POLICIES = Resource("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies")
 MUTATING_POLICIES_BETA = Resource("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
+
+FIELD_MANAGER = "precision-operator"
+"""Under this name the API server records which fields of an object are ours (``metadata.managedFields``)."""
 
 LOG_LINES = 500
 LOG_BYTES = 256 * 1024

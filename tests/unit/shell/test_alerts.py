@@ -2,8 +2,9 @@
 
 import pytest
 
+from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from precision_operator.shell.alerts import Alerts
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.signals.alertmanager import MAX_ALERTS, Alert, parse_webhook
 from tests.support import trainers
 from tests.support.bodies import Json
@@ -18,11 +19,11 @@ def filled() -> Inventory:
     """The policy p with the trainer ``train``, and the policy q with nothing."""
     labels = {"app": "train"}
     bodies = [
-        (Kind.POLICIES, policy("p", **labels)),
-        (Kind.POLICIES, policy("q", app="other")),
-        (Kind.WORKLOADS, trainers.deployment("train", labels=labels)),
-        (Kind.REPLICASETS, trainers.replicaset("train")),
-        (Kind.PODS, trainers.pod("train", labels=labels)),
+        (POLICIES, policy("p", **labels)),
+        (POLICIES, policy("q", app="other")),
+        (DEPLOYMENTS, trainers.deployment("train", labels=labels)),
+        (REPLICASETS, trainers.replicaset("train")),
+        (PODS, trainers.pod("train", labels=labels)),
     ]
     inventory = Inventory()
     for kind, body in bodies:
