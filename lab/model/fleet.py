@@ -25,8 +25,8 @@ TICK_SECONDS = 10.0
 AWAY_SECONDS = 100.0
 """An absence of the operator that is longer than every limit."""
 
-_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken")
-_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced")
+_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken", "used_up")
+_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced", "budgeted")
 
 
 @dataclass
@@ -137,7 +137,7 @@ class Fleet(World):
         """Every fault of one workload stops."""
         if name in self.crashing:
             self.crash(name, False)
-        for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable):
+        for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable, self.budgeted):
             known.discard(name)
         self.room.pop(name, None)
         self.bad.pop(name, None)

@@ -10,6 +10,7 @@
     │   ├── Conflict            409: somebody wrote first; gather again
     │   ├── PreconditionFailed  422 on a JSON patch `test`: the object is not what was decided on
     │   ├── TooManyRequests     429; carries retry_after_seconds
+    │   ├── DisruptionBudget    429 on an eviction: a PodDisruptionBudget keeps the pod; others may go
     │   ├── Forbidden           403: a verb is missing from the ServiceAccount's role
     │   └── Unavailable         5xx, time-outs, broken connections
     ├── NotConfirmed            admission has not echoed what was committed: nothing may depend on it yet
@@ -79,6 +80,17 @@ class TooManyRequests(KubeError):
     def __init__(self, message: str, *, status: int = 429, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message, status=status)
         self.retry_after_seconds = retry_after_seconds
+
+
+class DisruptionBudget(KubeError):
+    """A PodDisruptionBudget keeps pods where they are; says nothing about how busy the API server is."""
+
+    reason = "DisruptionBudget"
+
+    def __init__(self, message: str, *, status: int = 429, budget: str = "") -> None:
+        """``budget``: which one, and what it lacks, for a person."""
+        super().__init__(message, status=status)
+        self.budget = budget
 
 
 class Forbidden(KubeError):

@@ -68,6 +68,14 @@ class MortalClient(KubeClient):
         if dies:
             raise Died
 
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        """See KubeClient."""
+        dies = not deletion.dry_run and self._dies()
+        if not dies or self.after_the_write:
+            await super().evict(namespace, pod, deletion)
+        if dies:
+            raise Died
+
     def _dies(self) -> bool:
         self.survive -= self._armed
         return self._armed and self.survive < 0

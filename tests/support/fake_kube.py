@@ -7,8 +7,9 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from precision_operator.errors import Conflict, KubeError, NotFound, PreconditionFailed
+from precision_operator.errors import Conflict, DisruptionBudget, KubeError, NotFound, PreconditionFailed
 from precision_operator.kube.port import (
+    DISRUPTION_BUDGETS,
     PODS,
     SELF_SUBJECT_REVIEWS,
     UNCONDITIONAL,
@@ -18,6 +19,7 @@ from precision_operator.kube.port import (
     Operation,
     Resource,
 )
+from precision_operator.workloads.budgets import budget_against
 
 Key = tuple[str, str, str]
 
@@ -124,18 +126,21 @@ class FakeKube:
         key = (resource.plural, namespace, name)
         if not deletion.dry_run:
             self._write("delete", key)
-        found = _object(self._find(key)["metadata"])
-        for what, wanted, there in (
-            ("UID", deletion.uid, "uid"),
-            ("ResourceVersion", deletion.resource_version, "resourceVersion"),
-        ):
-            if wanted and found[there] != wanted:
-                raise Conflict(
-                    f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found[there]})",
-                    status=409,
-                )
+        _check_preconditions(_object(self._find(key)["metadata"]), deletion)
         if not deletion.dry_run:
             del self.objects[key]
+
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        """See the port; counts as a creation of ``pods/eviction``. Each budget allows what its status says."""
+        if not deletion.dry_run:
+            self._write("create", ("pods/eviction", namespace, pod))
+        body = self._find((PODS.plural, namespace, pod))
+        against = budget_against([body], await self.list(DISRUPTION_BUDGETS, namespace))
+        if against is not None:
+            raise DisruptionBudget(f"Cannot evict pod: {against}", budget=against)
+        _check_preconditions(_object(body["metadata"]), deletion)
+        if not deletion.dry_run:
+            del self.objects[PODS.plural, namespace, pod]
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -171,6 +176,18 @@ class FakeKube:
 def _object(value: JsonValue) -> JsonObject:
     assert isinstance(value, dict)
     return value
+
+
+def _check_preconditions(found: JsonObject, deletion: Deletion) -> None:
+    for what, wanted, there in (
+        ("UID", deletion.uid, "uid"),
+        ("ResourceVersion", deletion.resource_version, "resourceVersion"),
+    ):
+        if wanted and found[there] != wanted:
+            raise Conflict(
+                f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found[there]})",
+                status=409,
+            )
 
 
 def _labels(body: JsonObject) -> Mapping[str, JsonValue]:

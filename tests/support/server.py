@@ -10,6 +10,7 @@ from precision_operator.errors import Forbidden, KubeError
 from precision_operator.kube.port import (
     ASSIGNMENTS,
     ENDPOINT_SLICES,
+    JOBS,
     PODS,
     POLICIES,
     UNCONDITIONAL,
@@ -34,7 +35,7 @@ class Server(FakeKube):
         super().__init__()
         self.fenced = True
         self.unruled: set[str] = set()
-        """Rules that the fence lacks: ``pods``, ``grace``, ``uid`` or ``policies``."""
+        """What the fence lacks: ``pods``, ``grace``, ``uid``, ``policies``, ``jobs``, ``evict-grace`` or ``evict-uid``."""
         self.installed = True
         """Whether admission knows assignments at all."""
         self.known: dict[str, int] = {}
@@ -79,13 +80,22 @@ class Server(FakeKube):
             if deletion.grace_seconds == 0 and pod.get("spec", {}).get("nodeName"):
                 self._fence("grace")
 
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        """See the port."""
+        if not deletion.uid:
+            self._fence("evict-uid")
+        if deletion.grace_seconds == 0:
+            self._fence("evict-grace")
+        await super().evict(namespace, pod, deletion)
+        self.graces[pod] = deletion.grace_seconds
+
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
     ) -> JsonObject:
         """See the port."""
         if resource != POLICIES:
             found = await super().dry_run(resource, namespace, name, body)
-            self._fence("pods")
+            self._fence("jobs" if resource == JOBS else "pods")
             return found
         asks: Any = body
         if "labels" in asks["metadata"]:

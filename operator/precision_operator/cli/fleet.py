@@ -12,8 +12,8 @@ from precision_operator.api.state import Phase
 from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
-from precision_operator.core.plan import ROUNDS
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.core.restarting import ROUNDS
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.kube.port import POLICIES
 from precision_operator.shell.inventory import Inventory, PolicyKey
@@ -179,16 +179,18 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
 
 def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | None) -> Iterable[str]:
     if delivery is None:
-        yield (
-            f"cannot be moved by delivery {target.policy.spec.delivery}: "
-            "neither the contract's mounts and annotations nor ENABLE_FP16_TRAINING"
-        )
+        why = view.no_restart or "neither the contract's mounts and annotations nor ENABLE_FP16_TRAINING"
+        yield f"cannot be moved by delivery {target.policy.spec.delivery}: {why}"
+    if view.suspended:
+        yield f"suspended by {view.suspended_by}" if view.suspended_by else "suspended"
+    if view.pending_revision:
+        yield "a change of its template has not reached its pods"
     if view.labels_disagree:
         yield "its own labels and its template's disagree about the selector; the template's count"
     restart = target.state.restarts.get(view.key)
     if restart is not None:
         yield f"restarting for {max(0.0, time.time() - restart.since):.0f} s, round {restart.rounds} of {ROUNDS}"
-    if len(live_pods(view)) < view.replicas:
+    if len(live_pods(view)) < view.replicas and not view.suspended:
         yield f"{len(live_pods(view))} of {view.replicas} pods are there"
 
 

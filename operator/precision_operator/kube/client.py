@@ -17,6 +17,7 @@ from precision_operator.errors import KubeError, NotFound, Unavailable
 from precision_operator.kube.access import Access, authorization, load_configuration
 from precision_operator.kube.answers import error_of, parsed_object, unread_object
 from precision_operator.kube.port import (
+    FIELD_MANAGER,
     LOG_BYTES,
     LOG_LINES,
     PODS,
@@ -33,6 +34,9 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 """An answer without spec and status: nobody reads them, and a fleet's worth takes both sides' time in an emergency."""
+
+EVICTIONS = Resource("", "v1", "pods/eviction")
+"""As requests are counted: an eviction is addressed by its pod."""
 
 READ_CONNECTIONS = 8
 """Connections on top of the concurrent writes, so that a Lease renewal never waits behind an emergency's writes."""
@@ -58,7 +62,7 @@ class KubeClient:
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
-        program: str = "precision-operator",
+        program: str = FIELD_MANAGER,
     ) -> None:
         configuration.connection_pool_maxsize = concurrent_writes + READ_CONNECTIONS
         configuration.retries = None
@@ -70,6 +74,7 @@ class KubeClient:
         self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._on_request = on_request
         self._headers = {"User-Agent": f"{program}/{__version__}"}
+        self._manager = urlencode({"fieldManager": program})
 
     @classmethod
     async def connect(
@@ -79,9 +84,9 @@ class KubeClient:
         concurrent_writes: int = 32,
         timeout_seconds: float = 10.0,
         on_request: RequestHook = _nothing,
-        program: str = "precision-operator",
+        program: str = FIELD_MANAGER,
     ) -> Self:
-        """A client for this access; opens no connection yet. The API server keeps ``program`` as who manages what it writes.
+        """A client for this access; opens no connection yet. ``program``: who manages what it patches.
 
         Raises:
             ConfigurationError: the access cannot be used.
@@ -130,28 +135,30 @@ class KubeClient:
     ) -> JsonObject:
         """Merge patch of the object, or of one of its subresources."""
         path = _path(resource, namespace, name) + (f"/{subresource}" if subresource else "")
-        return await self._call("patch", "PATCH", resource, path, dict(body), MERGE_PATCH)
+        return await self._call("patch", "PATCH", resource, f"{path}?{self._manager}", dict(body), MERGE_PATCH)
 
     async def json_patch(self, resource: Resource, namespace: str, name: str, operations: Sequence[Operation]) -> None:
         """JSON patch; a ``test`` that does not hold raises PreconditionFailed."""
         body: list[JsonValue] = [operation.to_json() for operation in operations]
         path = _path(resource, namespace, name)
-        await self._call("patch", "PATCH", resource, path, body, JSON_PATCH, accept=METADATA, read=unread_object)
+        await self._call(
+            "patch", "PATCH", resource, f"{path}?{self._manager}", body, JSON_PATCH, accept=METADATA, read=unread_object
+        )
 
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         """DELETE; raises NotFound where it is gone already, Conflict where it is not the object that is meant."""
-        options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        preconditions: JsonObject = {"uid": deletion.uid, "resourceVersion": deletion.resource_version}
-        if any(preconditions.values()):
-            options["preconditions"] = {name: value for name, value in preconditions.items() if value}
-        if deletion.grace_seconds is not None:
-            options["gracePeriodSeconds"] = deletion.grace_seconds
-        if deletion.dry_run:
-            options["dryRun"] = ["All"]  # in a query alone it is ignored: the server reads the body's options then
         verb, query = ("dry-run", "?dryRun=All") if deletion.dry_run else ("delete", "")
-        await self._call(
-            verb, "DELETE", resource, _path(resource, namespace, name) + query, options, read=unread_object
-        )
+        path = _path(resource, namespace, name) + query
+        await self._call(verb, "DELETE", resource, path, _options(deletion), read=unread_object)
+
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        """POST to the pod's subresource; raises DisruptionBudget where a budget keeps the pod."""
+        verb, query = ("dry-run", "?dryRun=All") if deletion.dry_run else ("create", "")
+        metadata: JsonObject = {"name": pod, "namespace": namespace}
+        body: JsonObject = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+        body["deleteOptions"] = _options(deletion)
+        path = f"{_path(PODS, namespace, pod)}/eviction{query}"
+        await self._call(verb, "POST", EVICTIONS, path, body, read=unread_object)
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -159,7 +166,7 @@ class KubeClient:
         """A merge patch that writes nothing, over a connection of its own: behind a load balancer each may reach another
         server.
         """
-        path = f"{_path(resource, namespace, name)}?dryRun=All"
+        path = f"{_path(resource, namespace, name)}?dryRun=All&{self._manager}"
         headers = {**self._headers, "Content-Type": MERGE_PATCH, "Accept": JSON, **await self._authorization()}
         context = self._api.rest_client.ssl_context
         base = server or str(self._configuration.host)
@@ -263,6 +270,19 @@ class KubeClient:
             return await authorization(self._configuration)
         except OSError as error:
             raise Unavailable(f"the service account's token cannot be read: {error}") from error
+
+
+def _options(deletion: Deletion) -> JsonObject:
+    """As the wire wants it."""
+    options: JsonObject = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    preconditions: JsonObject = {"uid": deletion.uid, "resourceVersion": deletion.resource_version}
+    if any(preconditions.values()):
+        options["preconditions"] = {name: value for name, value in preconditions.items() if value}
+    if deletion.grace_seconds is not None:
+        options["gracePeriodSeconds"] = deletion.grace_seconds
+    if deletion.dry_run:
+        options["dryRun"] = ["All"]  # in a query alone it is ignored: the server reads the body's options then
+    return options
 
 
 def _path(resource: Resource, namespace: str, name: str = "") -> str:

@@ -29,10 +29,14 @@ class Resource:
 POLICIES = Resource("precision.genesis.ai", "v1alpha1", "precisionpolicies")
 ASSIGNMENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionassignments")
 INCIDENTS = Resource("precision.genesis.ai", "v1alpha1", "precisionincidents")
+FIELD_MANAGER = "precision-operator"
+"""Who manages the fields that the operator patches: whether it suspended a Job is read from there."""
+
 DEPLOYMENTS = Resource("apps", "v1", "deployments")
 REPLICASETS = Resource("apps", "v1", "replicasets")
 STATEFULSETS = Resource("apps", "v1", "statefulsets")
 JOBS = Resource("batch", "v1", "jobs")
+DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
 PODS = Resource("", "v1", "pods")
 NODES = Resource("", "v1", "nodes")
 EVENTS = Resource("", "v1", "events")
@@ -43,9 +47,6 @@ MUTATING_WEBHOOKS = Resource("admissionregistration.k8s.io", "v1", "mutatingwebh
 MUTATING_POLICIES = Resource("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies")
 MUTATING_POLICIES_BETA = Resource("admissionregistration.k8s.io", "v1beta1", "mutatingadmissionpolicies")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices")
-
-FIELD_MANAGER = "precision-operator"
-"""Under this name the API server records which fields of an object are ours (``metadata.managedFields``)."""
 
 LOG_LINES = 500
 LOG_BYTES = 256 * 1024
@@ -124,6 +125,13 @@ class KubeApi(Protocol):
 
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = Deletion()) -> None:
         """Delete it; NotFound where it is gone already, Conflict where it is not the object that is meant."""
+        ...
+
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = Deletion()) -> None:
+        """Delete a pod as far as PodDisruptionBudgets allow it.
+
+        DisruptionBudget where one does not; NotFound and Conflict as for a deletion.
+        """
         ...
 
     async def dry_run(

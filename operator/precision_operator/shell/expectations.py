@@ -4,7 +4,7 @@ Level-triggered planning would ask for them again on every pass until the watch 
 entry expires after seconds, and a write made twice is harmless.
 """
 
-from precision_operator.core.actions import Action, DeletePod, RequestPod
+from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.runtime.clock import Clock
 
 EXPIRY_SECONDS = 3.0
@@ -16,7 +16,14 @@ def _key(action: Action) -> tuple[str, ...] | None:
         case RequestPod():
             return ("request", action.pod.uid, str(action.generation), action.mode, action.pod.request_raw or "")
         case DeletePod():
-            return ("delete", action.pod.uid)
+            # One that is late is deleted again at once, with less grace.
+            return ("delete", action.pod.uid, str(action.grace_seconds))
+        case EvictPod():
+            return ("evict", action.pod.uid)
+        case SuspendJob():
+            return ("suspend", action.workload.uid, str(action.workload.suspended))
+        case ResumeJob():
+            return ("resume", action.workload.uid, str(action.workload.suspended))
         case _:
             return None
 

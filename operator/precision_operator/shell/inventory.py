@@ -135,6 +135,10 @@ class Inventory:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)
 
+    def workload(self, namespace: str, uid: str) -> WorkloadView | None:
+        """The workload with this object, with its pods; None where it is not known."""
+        return self._space(namespace).view(uid)
+
     def unsupported(self, namespace: str, selector: Selector) -> tuple[str, ...]:
         """The keys of what the selector matches and no known kind controls, sorted."""
         return self._space(namespace).unsupported(selector)

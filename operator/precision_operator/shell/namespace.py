@@ -281,6 +281,11 @@ class Namespace:
         ]
         return _merged(found)
 
+    def view(self, uid: str) -> WorkloadView | None:
+        """The workload with this object, with its pods; None where it is not known."""
+        workload = self.workloads.get(uid)
+        return self._view(workload) if workload is not None else None
+
     def _view(self, workload: _Workload) -> WorkloadView:
         if workload.view is None:
             known, uid = workload.record, workload.record.view.uid
@@ -312,6 +317,7 @@ def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
             restart_by=restart_by,
             no_restart=no_restart,
             suspended=first.suspended and view.suspended,
+            emptied=first.emptied and view.emptied,
             suspended_by=first.suspended_by or view.suspended_by,
             pending_revision=first.pending_revision or view.pending_revision,
             hot=first.hot and view.hot,

@@ -10,7 +10,7 @@ from precision_operator.api.injection import parse_refusal
 from precision_operator.api.modes import Mode, is_safer, parse_mode
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import generation as believed
-from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text, texts
+from precision_operator.api.wire import generation_text, integer, mapping, number, parse_time, sequence, text, texts
 from precision_operator.contract import (
     ADMITTED,
     ENABLE,
@@ -232,6 +232,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         pending=status.get("phase") in (None, "Pending"),
         terminating=metadata.get("deletionTimestamp") is not None,
         gone_by=parse_time(metadata.get("deletionTimestamp")) or 0.0,
+        grace_seconds=max(0.0, number(metadata.get("deletionGracePeriodSeconds"), 0.0)),
         finalizer=_finalizer(metadata),
         crashing=any(_crashed(container) for container in _statuses(status)),
     )

@@ -1,6 +1,6 @@
-"""The request as a JSON patch of a pod. Pure: an action in, operations out.
+"""What is asked of pods and Jobs, as JSON patches. Pure: an action in, operations out.
 
-The patch begins with ``test`` on the uid and on our own annotation as it was read, never on resourceVersion: the
+A patch of a pod begins with ``test`` on the uid and on our own annotation as it was read, never on resourceVersion: the
 kubelet's and controllers' status writes would turn an emergency into a storm of conflicts.
 """
 
@@ -8,12 +8,13 @@ import json
 
 from precision_operator.api.modes import Mode
 from precision_operator.contract import CHECKPOINT, ENABLE, GROWTH_INTERVAL, LOSS_SCALE_FACTOR, MODE, REQUEST, REWIND
-from precision_operator.core.actions import RequestPod
+from precision_operator.core.actions import RequestPod, ResumeJob, SuspendJob
 from precision_operator.errors import PreconditionFailed
 from precision_operator.kube.port import JsonObject, Operation
 from precision_operator.workloads.reading import REQUEST_CHARACTERS
 
 _ANNOTATIONS = "/metadata/annotations"
+_SUSPEND = "/spec/suspend"
 
 
 def request_pod(action: RequestPod) -> list[Operation]:
@@ -44,6 +45,22 @@ def request_pod(action: RequestPod) -> list[Operation]:
         guard = [Operation("test", _ANNOTATIONS), Operation("add", _ANNOTATIONS, {})]
     writes = [Operation("add", _pointer(key), value) for key, value in values.items()]
     return [Operation("test", "/metadata/uid", pod.uid), *guard, *writes]
+
+
+def suspend_job(action: SuspendJob | ResumeJob) -> list[Operation]:
+    """The Job's suspension, or its end; empty where it is seen to be as wanted.
+
+    Guarded by the uid and by what is seen: whoever suspended or resumed it since is not overruled. The API server
+    writes ``false`` where a Job's manifest says nothing.
+    """
+    wanted = isinstance(action, SuspendJob)
+    if action.workload.suspended == wanted:
+        return []
+    return [
+        Operation("test", "/metadata/uid", action.workload.uid),
+        Operation("test", _SUSPEND, not wanted),
+        Operation("replace", _SUSPEND, wanted),
+    ]
 
 
 def _request(action: RequestPod) -> str:

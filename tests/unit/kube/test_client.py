@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from kubernetes.aio.client import Configuration
 
-from precision_operator.errors import Forbidden, TooManyRequests, Unavailable
+from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.answers import error_of
 from precision_operator.kube.client import KubeClient
-from precision_operator.kube.port import PODS
+from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, Operation
 from tests.unit.signals.bodies import http, serve
 
 
@@ -74,6 +74,62 @@ async def test_a_dry_run_asks_the_server_that_it_is_sent_to_over_a_connection_of
                 await kube.dry_run(PODS, "ns", "p", {})
             assert (balancer.accepted, server.accepted) == (3, 2)
     assert all("?dryRun=All" in head.splitlines()[0] for head in server.heads)
+
+
+NEEDS = "The disruption budget train needs 2 healthy pods and has 2 currently"
+
+
+def too_many(*causes: JsonObject) -> JsonObject:
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    return {"reason": "TooManyRequests", "message": message, "details": {"causes": list(causes)}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "budget"),
+    [
+        (429, too_many({"reason": "DisruptionBudget", "message": NEEDS}), NEEDS),
+        (429, too_many({"reason": "DisruptionBudget"}), ""),
+        (429, too_many({"reason": "Other", "message": NEEDS}), None),
+        (429, too_many(), None),
+        (429, {"message": "too many requests, please try again later"}, None),
+        (500, {"message": "This pod has more than one PodDisruptionBudget, which is not supported."}, "more than one"),
+        (500, {"message": "etcdserver: request timed out"}, None),
+        (429, {"details": {"causes": [{"reason": "DisruptionBudget", "message": 7}]}}, ""),
+        (429, {"details": "x"}, None),
+    ],
+)
+def test_a_budget_that_refuses_an_eviction_is_no_server_that_is_busy(
+    status: int, body: JsonObject, budget: str | None
+) -> None:
+    error = error_of("POST /", status, body)
+    assert isinstance(error, DisruptionBudget) == (budget is not None)
+    if isinstance(error, DisruptionBudget):
+        assert (budget or "") in error.budget
+        assert error.budget in str(error)
+    else:
+        assert isinstance(error, TooManyRequests if status == 429 else Unavailable)
+
+
+async def test_an_eviction_names_the_pod_and_what_must_be_true_of_it() -> None:
+    with serve(http(b"{}")) as server:
+        async with client(server.url) as kube:
+            await kube.evict("ns", "p", Deletion(uid="u"))
+            await kube.evict("ns", "p", Deletion(uid="u", dry_run=True))
+    assert [head.splitlines()[0] for head in server.heads] == [
+        "POST /api/v1/namespaces/ns/pods/p/eviction HTTP/1.1",
+        "POST /api/v1/namespaces/ns/pods/p/eviction?dryRun=All HTTP/1.1",
+    ]
+
+
+async def test_every_patch_says_who_manages_what_it_writes() -> None:
+    with serve(http(b"{}")) as server:
+        async with client(server.url) as kube:
+            await kube.json_patch(JOBS, "ns", "j", [Operation("replace", "/spec/suspend", True)])
+            await kube.merge_patch(PODS, "ns", "p", {})
+            await kube.merge_patch(PODS, "ns", "p", {}, subresource="status")
+            await kube.dry_run(PODS, "ns", "p", {})
+    assert len(server.heads) == 4
+    assert all("fieldManager=precision-operator" in head.splitlines()[0] for head in server.heads)
 
 
 async def test_nobody_listens() -> None:

@@ -83,6 +83,9 @@ class OneLease:
     async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = UNCONDITIONAL) -> None:
         raise NotImplementedError
 
+    async def evict(self, namespace: str, pod: str, deletion: Deletion = UNCONDITIONAL) -> None:
+        raise NotImplementedError
+
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
     ) -> JsonObject:

@@ -9,103 +9,18 @@ from typing import Any
 
 import pytest
 
-from lab.model.policies import policy
-from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
-from precision_operator.api.selector import Selector
-from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.state import Phase, State
-from precision_operator.core.actions import Action, DeletePod, Notify, RequestPod
+from precision_operator.api.state import State
+from precision_operator.core.actions import Action, DeletePod, Notify
 from precision_operator.core.model import RefusedWrite, Request
-from precision_operator.errors import Conflict, Forbidden, KubeError, PreconditionFailed, TooManyRequests, Unavailable
-from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
-from precision_operator.runtime.ratelimit import RateLimiter
-from precision_operator.shell.act import OVERDUE_SECONDS, REFUSED_LIMIT, Acted, Actor
-from precision_operator.shell.echo import PATIENCE_SECONDS, Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, PolicyKey
-from tests.support.fake_kube import Key
-from tests.support.server import SHIPPED, Server, install_all
+from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
+from precision_operator.shell.act import OVERDUE_SECONDS, Acted
+from precision_operator.shell.echo import PATIENCE_SECONDS
+from precision_operator.shell.expectations import EXPIRY_SECONDS
+from precision_operator.shell.refusals import REFUSED_LIMIT
+from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
 from tests.support.views import pod, workload
-from tests.unit.runtime.manual_clock import ManualClock, finished
-
-KEY = PolicyKey("ns", "fleet")
-SERVER = "https://10.0.0.1:6443"
-POLICY = policy()
-INCIDENT = Incident("fleet-1", Severity.P0, Scope.FLEET, "NonFinite", "NaN", (), 0.0, 0.0, 300.0)
-STATE = State(generation=7, enforce=True, selector=Selector((("fleet", "demo"),)))
-EMERGENCY = replace(STATE, phase=Phase.ROLLING_BACK, incident=INCIDENT)
-GRADUAL = replace(EMERGENCY, incident=replace(INCIDENT, strategy=Strategy.GRADUAL))
-
-
-class Rig:
-    """An actor over an API server in memory with these pods, and the assignment that was committed."""
-
-    def __init__(self, *pods: str) -> None:
-        self.clock = ManualClock()
-        self.kube = Server("10.0.0.1")
-        install_all(self.kube)
-        self.kube.put(POLICIES, {"metadata": {"namespace": "ns", "name": "fleet"}})
-        self.kube.put(ASSIGNMENTS, {"metadata": {"namespace": "ns", "name": "fleet"}, "generation": 7})
-        for name in pods:
-            self.kube.put(
-                PODS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", "annotations": {"a": "b"}}}
-            )
-        self.limiter = RateLimiter(1000, 100, self.clock)
-        self.enforcement = Enforcement(
-            self.kube,
-            echoes=Echoes(self.kube, self.clock),
-            installed=InstalledPolicies(self.kube, self.clock, namespace="system", ours=SHIPPED),
-            inventory=Inventory(),
-            clock=self.clock,
-        )
-        self.actor = Actor(
-            self.kube,
-            events=EventRecorder(self.kube, identity="one"),
-            limiter=self.limiter,
-            expectations=Expectations(self.clock),
-            enforcement=self.enforcement,
-            fence=Fence(self.kube, self.clock),
-            clock=self.clock,
-        )
-        self.order: list[str] = []
-        """Writes to pods, and questions to admission, in order."""
-        self.refuse: dict[str, KubeError] = {}
-        """Pod → what a write to it meets."""
-        self.kube.before_write = self._before_write
-
-    def _before_write(self, verb: str, key: Key) -> None:
-        if key[0] == "pods":
-            self.order.append(f"{verb} {key[2]}{' after the echo' if self.kube.asked else ''}")
-            if key[2] in self.refuse:
-                raise self.refuse[key[2]]
-
-    async def act(self, *actions: Action, state: State = STATE, emergency: bool = True) -> Acted:
-        return await finished(self.clock, self.actor.act(POLICY, state, actions, emergency=emergency))
-
-    @property
-    def events(self) -> list[tuple[str, int]]:
-        found: Any = [body for (plural, *_), body in self.kube.objects.items() if plural == "events"]
-        return [(body["reason"], body["count"]) for body in found]
-
-    @property
-    def pods(self) -> list[str]:
-        return [name for plural, _, name in sorted(self.kube.objects) if plural == "pods"]
-
-    def reasons(self, acted: Acted) -> list[str]:
-        return [failure.reason for failure in acted.failures]
-
-
-def request(name: str, **fields: object) -> RequestPod:
-    return RequestPod(workload(), pod(name, **fields), Mode.FP32, 7)
-
-
-def deletion(name: str) -> DeletePod:
-    return DeletePod(workload(), pod(name), 7)
+from tests.unit.runtime.manual_clock import finished
 
 
 async def test_running_pods_are_asked_before_the_echo_and_others_taken_away_after_it() -> None:
@@ -257,7 +172,7 @@ async def test_a_refusal_is_forgotten_once_it_is_written_or_not_wanted_any_more(
     assert {write.what for write in rig.actor.refused(KEY)} == {"RequestPod b"}
     await rig.act(request("c"))
     assert rig.actor.refused(KEY) == ()
-    assert rig.actor._refused == {}
+    assert rig.actor._refusals._known == {}
 
 
 async def test_so_many_refusals_are_remembered_and_logged_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +191,7 @@ async def test_nothing_is_kept_of_a_policy_that_is_gone() -> None:
     rig.refuse = {"a": Forbidden("403")}
     await rig.act(request("a"), deletion("b"), state=EMERGENCY)
     rig.actor.forget(KEY)
-    assert (rig.actor._refused, rig.actor._waiting) == ({}, {})
+    assert (rig.actor._refusals._known, rig.actor._waiting) == ({}, {})
 
 
 async def test_a_server_that_asks_for_less_pauses_this_namespace_and_no_other() -> None:

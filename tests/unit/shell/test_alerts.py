@@ -59,7 +59,7 @@ def test_what_is_no_webhook_is_refused_with_what_was_expected(body: object) -> N
         (Alert("default"), {"p", "q"}),
         (Alert("default", policy="q"), {"q"}),
         (Alert("default", policy="gone"), set()),
-        (Alert("default", deployment="train"), {"p"}),
+        (Alert("default", workload="train"), {"p"}),
         (Alert("default", pod="train-abc-1"), {"p"}),
         (Alert("default", pod="somebody-else-0"), set()),
         (Alert("other"), set()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precision_operator.api.modes import Mode
-from precision_operator.core.actions import DeletePod, Notify, RequestPod
+from precision_operator.core.actions import DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
 from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
 from tests.support.views import pod, workload
 from tests.unit.runtime.manual_clock import ManualClock
@@ -67,3 +67,30 @@ async def test_a_pod_is_taken_away_once_whatever_the_generation() -> None:
     assert expectations.fresh(replace(deletion, pod=pod(uid="its-successor")))
     expectations.wrote(Notify("Reason", "an Event is no write that is waited for"))
     assert expectations.fresh(Notify("Reason", "an Event is no write that is waited for"))
+
+
+async def test_a_pod_that_is_late_is_deleted_again_at_once_with_less_grace() -> None:
+    expectations = Expectations(ManualClock())
+    deletion = DeletePod(workload(), pod(), 3)
+    expectations.wrote(deletion)
+    assert expectations.fresh(replace(deletion, grace_seconds=1))
+    assert expectations.fresh(EvictPod(workload(), pod(), 3))
+
+
+async def test_a_job_is_suspended_once_and_resumed_once_as_it_is_seen() -> None:
+    expectations = Expectations(ManualClock())
+    running, suspended = workload(), workload(suspended=True)
+    expectations.wrote(SuspendJob(running, 3))
+    assert not expectations.fresh(SuspendJob(running, 4, respects_budgets=True))
+    assert expectations.fresh(ResumeJob(suspended, 3))
+    expectations.wrote(ResumeJob(suspended, 3))
+    assert not expectations.fresh(ResumeJob(suspended, 4))
+    assert expectations.fresh(SuspendJob(suspended, 3))
+
+
+async def test_a_pod_is_evicted_once() -> None:
+    expectations = Expectations(ManualClock())
+    eviction = EvictPod(workload(), pod(), 3)
+    expectations.wrote(eviction)
+    assert not expectations.fresh(replace(eviction, generation=4))
+    assert expectations.fresh(replace(eviction, pod=pod(uid="its-successor")))

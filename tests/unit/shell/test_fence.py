@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable, Unfenced
-from precision_operator.kube.port import PODS, POLICIES, JsonObject, JsonValue, Resource
+from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, POLICIES, JsonObject, JsonValue, Resource
 from precision_operator.shell.fence import (
     AGAIN_SECONDS,
     KEPT_SECONDS,
     PARTLY_SECONDS,
     PATIENCE_SECONDS,
     PAUSE_SECONDS,
-    PODS_TRIED,
+    TRIED,
     Fence,
 )
 from tests.support import objects as b
@@ -266,11 +267,90 @@ async def test_pods_that_are_gone_prove_nothing() -> None:
     unfenced = await Fence(kube, ManualClock()).check(gone)
     assert isinstance(unfenced, Unfenced)
     assert "gone" in str(unfenced)
-    assert len(kube.reads) == PODS_TRIED
+    assert len(kube.reads) == TRIED
 
 
 async def test_a_person_may_do_without_for_development() -> None:
     kube, fence, _ = rig(required=False)
     kube.fenced = False
     assert await fence.check(POD) is None
+    assert kube.reads == []
+
+
+# ---- evictions and Jobs
+
+EVICTED = [("default", "train-abc-1", b.pod()["metadata"]["uid"])]
+JOB = [("default", "train")]
+
+
+def with_job() -> tuple[Server, Fence, ManualClock]:
+    kube, fence, clock = rig()
+    kube.put(JOBS, {"metadata": {"name": "train"}, "spec": {"suspend": False}})
+    return kube, fence, clock
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"), [("evict-uid", "evict a pod without its uid"), ("evict-grace", "evict a pod without grace")]
+)
+async def test_evictions_are_fenced_by_all_their_rules_or_not_used(rule: str, what: str) -> None:
+    kube, fence, clock = with_job()
+    kube.unruled = {rule}
+    unfenced = await fence.check_evictions(EVICTED)
+    assert isinstance(unfenced, Unfenced)
+    assert f"the operator could {what}" in str(unfenced)
+    assert "no pod is evicted until it is" in str(unfenced)
+    assert await fence.check(POD) is await fence.check_jobs(JOB) is None, "what is fenced goes on"
+    kube.unruled = set()
+    assert await fence.check_evictions(EVICTED) is None
+    assert kube.writes == []
+    kube.fenced = False
+    assert await fence.check_evictions(EVICTED) is None, "it was proven a moment ago"
+    await clock.advance(AGAIN_SECONDS)
+    assert isinstance(await fence.check_evictions(EVICTED), Unfenced)
+
+
+async def test_a_budget_that_refuses_a_forbidden_eviction_hides_no_open_fence() -> None:
+    kube, fence, _ = with_job()
+    pod: Any = kube.objects["pods", "default", "train-abc-1"]
+    pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    kube.put(DISRUPTION_BUDGETS, {"metadata": {"name": "b"}, "spec": {"selector": {}}, "status": {}})
+    kube.fenced = False
+    assert "the operator could evict" in str(await fence.check_evictions(EVICTED))
+    kube.fenced = True
+    assert await fence.check_evictions(EVICTED) is None
+
+
+async def test_suspensions_are_fenced_or_not_used() -> None:
+    kube, fence, _ = with_job()
+    kube.unruled = {"jobs"}
+    unfenced = await fence.check_jobs(JOB)
+    assert isinstance(unfenced, Unfenced)
+    assert "the operator could change a Job's labels" in str(unfenced)
+    assert await fence.check(POD) is await fence.check_evictions(EVICTED) is None
+    kube.unruled = set()
+    assert await fence.check_jobs([("default", "gone"), *JOB]) is None
+
+
+async def test_jobs_and_evicted_pods_that_are_gone_prove_nothing() -> None:
+    kube, fence, _ = with_job()
+    kube.fenced = False  # else it denies before it is seen that they are gone
+    for answer in (
+        await fence.check_jobs(("default", f"gone-{number}") for number in range(9)),
+        await fence.check_evictions(("default", f"gone-{number}", "u") for number in range(9)),
+    ):
+        assert isinstance(answer, Unfenced)
+        assert "gone" in str(answer)
+    assert await fence.check(POD) is not None
+
+
+async def test_an_operator_that_suspends_nothing_needs_no_job_to_be_fenced() -> None:
+    kube, fence, _ = rig()
+    assert await fence.check(POD) is await fence.check_evictions(EVICTED) is None
+    assert [read for read in kube.reads if read[1] == "jobs"] == []
+
+
+async def test_a_person_may_do_without_for_development_of_all_kinds() -> None:
+    kube, fence, _ = rig(required=False)
+    kube.fenced = False
+    assert await fence.check_evictions(EVICTED) is await fence.check_jobs(JOB) is None
     assert kube.reads == []

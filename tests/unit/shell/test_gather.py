@@ -199,7 +199,7 @@ async def test_nodes_are_read_only_for_policies_that_ask_for_them() -> None:
 
 async def test_what_was_refused_is_observed() -> None:
     rig = Rig("a")
-    rig.actor._remember(KEY, "RequestPod a", Forbidden.reason)
+    rig.actor._refusals.remember(KEY, "RequestPod a", Forbidden.reason)
     assert [write.reason for write in (await rig.observe()).refused] == ["Forbidden"]
     rig.gatherer.forget(KEY)
     assert (await rig.observe()).refused == ()

@@ -412,7 +412,7 @@ async def test_nothing_is_left_of_a_policy_that_is_gone() -> None:
     del rig.kube.objects["precisionpolicies", "default", "fleet"]
     del rig.kube.objects["precisionassignments", "default", "fleet"]
     assert await rig.go() is None
-    kept = (rig.gatherer._readings, rig.gatherer._woken, rig.actor._refused, rig.actor._waiting)
+    kept = (rig.gatherer._readings, rig.gatherer._woken, rig.actor._refusals._known, rig.actor._waiting)
     assert all(not found for found in (*kept, rig.enforcement._known, rig.restarts._since))
 
 

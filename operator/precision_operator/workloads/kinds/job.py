@@ -36,6 +36,7 @@ def read_job(body: Body) -> WorkloadRecord | None:
         replicas=expected_pods(body),
         suspended=suspended,
         suspended_by=suspension.suspended_by(body) if suspended else "",
+        emptied=suspended and _emptied(body),
     )
 
 
@@ -43,6 +44,14 @@ def finished(body: Body) -> bool:
     """Whether it has ended, or is about to."""
     conditions = map(mapping, sequence(mapping(body.get("status")).get("conditions")))
     return any(found.get("type") in _ENDED and found.get("status") == "True" for found in conditions)
+
+
+def _emptied(body: Body) -> bool:
+    """Its controller has carried the suspension out, and waits for no pod that terminates."""
+    status = mapping(body.get("status"))
+    conditions = map(mapping, sequence(status.get("conditions")))
+    seen = any(found.get("type") == "Suspended" and found.get("status") == "True" for found in conditions)
+    return seen and all(integer(status.get(count), 0) == 0 for count in ("active", "terminating"))
 
 
 def expected_pods(body: Body) -> int:

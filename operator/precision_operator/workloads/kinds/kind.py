@@ -39,6 +39,7 @@ def read_template(
     pending_revision: bool = False,
     suspended: bool = False,
     suspended_by: str = "",
+    emptied: bool = False,
 ) -> WorkloadRecord:
     """The record of an object with a pod template. ``no_restart``: why it cannot be restarted after all."""
     metadata = mapping(body.get("metadata"))
@@ -61,6 +62,8 @@ def read_template(
         object_name=text(metadata.get("name")),
         suspended=suspended,
         suspended_by=suspended_by,
+        emptied=emptied,
+        object_generation=generation_of(body),
         pending_revision=pending_revision,
     )
     return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
@@ -86,8 +89,12 @@ def replicas_of(body: Body) -> int:
 
 def unobserved(body: Body) -> bool:
     """Its controller has not looked at its newest spec yet."""
-    generation = integer(mapping(body.get("metadata")).get("generation"), 0)
-    return integer(mapping(body.get("status")).get("observedGeneration"), 0) < generation
+    return integer(mapping(body.get("status")).get("observedGeneration"), 0) < generation_of(body)
+
+
+def generation_of(body: Body) -> int:
+    """Grows with every change of its spec."""
+    return integer(mapping(body.get("metadata")).get("generation"), 0)
 
 
 def owned_by(owner: Owner | None) -> str:

@@ -1,0 +1,122 @@
+"""An actor over an API server in memory, with all that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lab.model.policies import policy
+from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.modes import Mode
+from precision_operator.api.selector import Selector
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.state import Phase, State
+from precision_operator.core.actions import Action, DeletePod, RequestPod
+from precision_operator.errors import KubeError
+from precision_operator.kube.events import EventRecorder
+from precision_operator.kube.port import ASSIGNMENTS, JOBS, PODS, POLICIES
+from precision_operator.runtime.ratelimit import RateLimiter
+from precision_operator.shell.act import Acted, Actor
+from precision_operator.shell.echo import Echoes
+from precision_operator.shell.enforcement import Enforcement
+from precision_operator.shell.expectations import Expectations
+from precision_operator.shell.fence import Fence
+from precision_operator.shell.installed import InstalledPolicies
+from precision_operator.shell.inventory import Inventory, PolicyKey
+from tests.support.fake_kube import Key
+from tests.support.server import SHIPPED, Server, install_all
+from tests.support.views import pod, workload
+from tests.unit.runtime.manual_clock import ManualClock, finished
+
+KEY = PolicyKey("ns", "fleet")
+SERVER = "https://10.0.0.1:6443"
+POLICY = policy()
+INCIDENT = Incident("fleet-1", Severity.P0, Scope.FLEET, "NonFinite", "NaN", (), 0.0, 0.0, 300.0)
+STATE = State(generation=7, enforce=True, selector=Selector((("fleet", "demo"),)))
+EMERGENCY = replace(STATE, phase=Phase.ROLLING_BACK, incident=INCIDENT)
+GRADUAL = replace(EMERGENCY, incident=replace(INCIDENT, strategy=Strategy.GRADUAL))
+
+
+class Rig:
+    """An actor over an API server in memory with these pods, and the assignment that was committed."""
+
+    def __init__(self, *pods: str) -> None:
+        self.clock = ManualClock()
+        self.kube = Server("10.0.0.1")
+        install_all(self.kube)
+        self.kube.put(POLICIES, {"metadata": {"namespace": "ns", "name": "fleet"}})
+        self.kube.put(ASSIGNMENTS, {"metadata": {"namespace": "ns", "name": "fleet"}, "generation": 7})
+        for name in pods:
+            self.kube.put(
+                PODS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", "annotations": {"a": "b"}}}
+            )
+        self.limiter = RateLimiter(1000, 100, self.clock)
+        self.enforcement = Enforcement(
+            self.kube,
+            echoes=Echoes(self.kube, self.clock),
+            installed=InstalledPolicies(self.kube, self.clock, namespace="system", ours=SHIPPED),
+            inventory=Inventory(),
+            clock=self.clock,
+        )
+        self.actor = Actor(
+            self.kube,
+            events=EventRecorder(self.kube, identity="one"),
+            limiter=self.limiter,
+            expectations=Expectations(self.clock),
+            enforcement=self.enforcement,
+            fence=Fence(self.kube, self.clock),
+            clock=self.clock,
+        )
+        self.order: list[str] = []
+        """Writes to pods and Jobs, in order."""
+        self.refuse: dict[str, KubeError] = {}
+        """Name → what a write to it meets."""
+        self.kube.before_write = self._before_write
+
+    def _before_write(self, verb: str, key: Key) -> None:
+        plural, _, name = key
+        if plural in ("pods", "pods/eviction", "jobs"):
+            done = {"pods/eviction": "evict", "jobs": "patch job"}.get(plural, verb)
+            self.order.append(f"{done} {name}{' after the echo' if self.kube.asked else ''}")
+            if name in self.refuse:
+                raise self.refuse[name]
+
+    def put_job(self, name: str, *, suspend: bool = False) -> None:
+        """A Job that the API server has."""
+        self.kube.put(
+            JOBS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}"}, "spec": {"suspend": suspend}}
+        )
+
+    def suspended(self, name: str) -> bool:
+        """Whether a Job is suspended."""
+        body: Any = self.kube.objects["jobs", "ns", name]
+        return bool(body["spec"]["suspend"])
+
+    async def act(self, *actions: Action, state: State = STATE, emergency: bool = True) -> Acted:
+        """One pass' actions."""
+        return await finished(self.clock, self.actor.act(POLICY, state, actions, emergency=emergency))
+
+    @property
+    def events(self) -> list[tuple[str, int]]:
+        """(reason, how often) of each."""
+        found: Any = [body for (plural, *_), body in self.kube.objects.items() if plural == "events"]
+        return [(body["reason"], body["count"]) for body in found]
+
+    @property
+    def pods(self) -> list[str]:
+        """Names of those that are there."""
+        return [name for plural, _, name in sorted(self.kube.objects) if plural == "pods"]
+
+    def reasons(self, acted: Acted) -> list[str]:
+        """Of what failed."""
+        return [failure.reason for failure in acted.failures]
+
+
+def request(name: str, **fields: object) -> RequestPod:
+    """Ask this pod for FP32."""
+    return RequestPod(workload(), pod(name, **fields), Mode.FP32, 7)
+
+
+def deletion(name: str) -> DeletePod:
+    """Take this pod away."""
+    return DeletePod(workload(), pod(name), 7)
