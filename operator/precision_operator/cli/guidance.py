@@ -79,7 +79,7 @@ REASONS: Mapping[str, Guidance] = {
     "DeadlineUnreachable": Guidance(
         "the restarts of this rollback are predicted to take longer than its deadline leaves",
         (
-            "raise rollback.emergency.maxConcurrentPods, or let workloads carry the contract: those change without a restart",
+            "raise rollback.emergency.maxConcurrentPods, or declare the contract: such workloads change without a restart",
         ),
     ),
     "EvidenceInsufficient": Guidance(
