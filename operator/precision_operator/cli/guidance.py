@@ -127,8 +127,19 @@ REASONS: Mapping[str, Guidance] = {
     "NoWorkloads": Guidance(
         "no workload's pod template carries the labels of spec.selector",
         (
-            "compare: `!kubectl get deployments "
-            "-o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels`",
+            "compare: `!kubectl get deployments,replicasets,statefulsets,jobs "
+            "-o custom-columns=KIND:.kind,NAME:.metadata.name,LABELS:.spec.template.metadata.labels`; of bare pods: "
+            "`!kubectl get pods --show-labels`",
+        ),
+    ),
+    "UnsupportedKind": Guidance(
+        "spec.selector matches pods whose controller is of no supported kind (Deployment, ReplicaSet, StatefulSet, Job, or "
+        "none): their new pods get the assigned mode, and running ones are left alone",
+        (
+            "see who owns them: `!kubectl get pods "
+            "-o custom-columns=POD:.metadata.name,KIND:.metadata.ownerReferences[*].kind,"
+            "OWNER:.metadata.ownerReferences[*].name`",
+            "restart them as their own controller wants it, to bring them into the assigned mode; or narrow spec.selector",
         ),
     ),
     "Undeliverable": Guidance(
@@ -136,6 +147,7 @@ REASONS: Mapping[str, Guidance] = {
         (
             "declare the contract in their pod template, by hand or by one label (docs/onboarding.md), or name "
             "ENABLE_FP16_TRAINING there, or choose another delivery",
+            "what cannot be restarted changes precision only by the contract, or as new pods (spec.delivery: NewOnly)",
             "where it has the label precision.genesis.ai/inject already, see whether the policy that obeys it is installed: "
             "`!kubectl get mutatingadmissionpolicy precision-inject.precision.genesis.ai`",
         ),

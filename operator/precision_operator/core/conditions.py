@@ -15,6 +15,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
+from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -40,6 +41,7 @@ def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan
         _blocked(planned),
         _weights(facts, state),
         _injection(facts),
+        _kinds(facts),
         alerting(facts),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]
@@ -167,6 +169,12 @@ def _injection(facts: Facts) -> Condition:
     return _is("InjectionRefused", True, refused[0][0], text)
 
 
+def _kinds(facts: Facts) -> Condition:
+    if not facts.observation.unsupported:
+        return _is("KindsSupported", True, "KindsSupported", "")
+    return _is("KindsSupported", False, UNSUPPORTED, unsupported(facts))
+
+
 def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
         return _is("Accepted", False, *facts.observation.problem)
@@ -175,6 +183,8 @@ def _accepted(facts: Facts) -> Condition:
         found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
         text = f"an older policy selects them too: {found}; make them disjoint"
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
+    if not facts.workloads and facts.observation.unsupported:
+        return _is("Accepted", False, UNSUPPORTED, unsupported(facts))
     if not facts.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
     if facts.too_large is not None:
@@ -186,7 +196,7 @@ def _accepted(facts: Facts) -> Condition:
         )
         return _is("Accepted", True, "SelectorPending", text)
     if facts.stuck:
-        text = f"cannot be moved by delivery {facts.spec.delivery}: {names([name_of(key) for key in facts.stuck])}"
+        text = f"cannot be moved by delivery {facts.spec.delivery}: {undeliverable(facts)}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:

@@ -14,6 +14,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
 
+UNSUPPORTED_LIMIT = 20
+"""How many workloads of kinds that are not known are named."""
+
 
 class RestartBy(StrEnum):
     """How the pods of a workload are made anew."""
@@ -212,7 +215,7 @@ class Observation:
     suspended: tuple[WorkloadView, ...] = ()
     """Jobs that the state records as suspended by us, and that are not among ``workloads`` any more."""
     unsupported: tuple[str, ...] = ()
-    """Keys of what the selector matches and no rule here can govern, for its kind is not known."""
+    """Keys of what the selector matches and nothing here governs: its kind is not known. UNSUPPORTED_LIMIT at most."""
     nodes_away: frozenset[str] = frozenset()
     """Nodes of terminating pods that do not answer: what runs there cannot be ended from here."""
     verified: tuple[str, Checks] | None = None

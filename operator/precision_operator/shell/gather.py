@@ -10,7 +10,7 @@ from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.decide import HURRY_SECONDS
-from precision_operator.core.model import Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
@@ -91,6 +91,8 @@ class Gatherer:
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             contested=contested,
+            suspended=self._suspended(key.namespace, state, workloads),
+            unsupported=self._unsupported(key.namespace, policy, state),
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
@@ -111,6 +113,19 @@ class Gatherer:
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
         contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
         return workloads, matching, contested
+
+    def _suspended(self, namespace: str, state: State, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
+        """Jobs that are to be resumed, and that no selector matches any more, or that are another policy's by now."""
+        known = {view.uid for view in workloads}
+        away = (record.uid for _, record in sorted(state.suspensions.items()) if record.uid not in known)
+        found = (self._inventory.workload(namespace, uid) for uid in away)
+        return tuple(view for view in found if view is not None)
+
+    def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:
+        """Of the policy's selector, and of the one in force, as with the workloads."""
+        selectors = {policy.spec.selector, state.selector}
+        found = {key for selector in selectors for key in self._inventory.unsupported(namespace, selector)}
+        return tuple(sorted(found)[:UNSUPPORTED_LIMIT])
 
     async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
