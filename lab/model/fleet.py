@@ -105,11 +105,11 @@ class Fleet(World):
         alive = {pod.name for workload in self.workloads.values() for pod in workload.pods}
         self.taken = {name: count for name, count in self.taken.items() if name in alive}
 
-    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "") -> None:
+    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "", job: bool = False) -> None:
         """A person creates a workload; ``part`` is a label that an edited selector asks for."""
         self.serial += 1
         uid = f"uid-{name}{self.serial}"
-        self.add(name, hot=hot, mode=mode)
+        (self.add_job if job else self.add)(name, hot=hot, mode=mode)
         self.workloads[name] = replace(self.workloads[name], uid=uid)
         if part:
             self.labels[name] = {**LABELS, "part": part}

@@ -180,7 +180,7 @@ def test_every_admission_policy_belongs_to_a_switch(render: Render) -> None:
         "commands": {"precision-commands"},
         "author": {"precision-author"},
         "assignments": {"precision-assignment-writers", "precision-assignment-deleters"},
-        "fence": {"precision-fence-pods", "precision-fence-deletions", "precision-fence-policies"},
+        "fence": {f"precision-fence-{what}" for what in ("pods", "deletions", "evictions", "jobs", "policies")},
     }
 
 

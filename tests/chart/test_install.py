@@ -21,7 +21,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.cli import main
-from tests.support.users import PREFIX, Client, assignment, custom, pods, policy, said
+from tests.support.users import PREFIX, Client, Json, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "precision-operator"
@@ -99,7 +99,6 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("list", "configmaps"),
         ("create", "pods"),
         ("deletecollection", "pods"),
-        ("create", "pods/eviction"),
         ("create", "pods/exec"),
         ("patch", "pods/status"),
         ("update", "pods/ephemeralcontainers"),
@@ -110,7 +109,11 @@ def test_the_samples_are_good_policies(release: Kubectl, sample: str) -> None:
         ("patch", "deployments.apps/scale"),
         ("patch", "replicasets.apps"),
         ("patch", "statefulsets.apps"),
-        ("patch", "jobs.batch"),
+        ("update", "jobs.batch"),
+        ("create", "jobs.batch"),
+        ("delete", "jobs.batch"),
+        ("patch", "jobs.batch/status"),
+        ("patch", "poddisruptionbudgets.policy"),
         ("deletecollection", "precisionassignments.precision.genesis.ai"),
         ("patch", "precisionassignments.precision.genesis.ai"),
         ("create", "precisionpolicies.precision.genesis.ai"),
@@ -149,6 +152,8 @@ def test_the_operators_account_may_not(release: Kubectl, verb: str, resource: st
         ("watch", "deployments.apps", "default"),
         ("patch", "pods", "default"),
         ("delete", "pods", "default"),
+        ("patch", "jobs.batch", "default"),
+        ("list", "poddisruptionbudgets.policy", "default"),
         ("get", "endpointslices.discovery.k8s.io/kubernetes", "default"),
         ("get", "mutatingadmissionpolicies.admissionregistration.k8s.io/precision-assign.precision.genesis.ai", ""),
         ("create", "leases.coordination.k8s.io", NAMESPACE),
@@ -213,14 +218,33 @@ def shipped_paths() -> list[str]:
     return [f"/apis/{d['apiVersion']}/{plurals[d['kind']]}/{d['metadata']['name']}" for d in documents]
 
 
-def test_the_installed_account_evicts_no_pod(operator: Client, victim: str) -> None:
-    """An eviction's inner deletion meets no admission policy, so RBAC alone stands in its way."""
+def test_the_installed_account_evicts_a_pod_that_it_means_and_no_other(operator: Client, victim: str) -> None:
+    """An eviction's inner deletion meets no admission policy, so its own fence stands in its way."""
     for version in ("policy/v1", "policy/v1beta1"):
-        body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
+        body: Json = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": "victim", "namespace": "default"}}
         answer = operator("POST", f"{victim}/eviction", body)
         assert answer.status_code == 403, said(answer)
-        assert 'cannot create resource "pods/eviction"' in said(answer)
-    assert "deletionTimestamp" not in operator.made("GET", victim)["metadata"]
+        assert "the operator may evict a pod only with its uid as a precondition" in said(answer)
+    found = operator.made("GET", victim)["metadata"]
+    assert "deletionTimestamp" not in found
+    operator.made("POST", f"{victim}/eviction", {**body, "apiVersion": "policy/v1", "deleteOptions": meant(found)})
+
+
+def meant(metadata: Json) -> Json:
+    return {"preconditions": {"uid": metadata["uid"]}}
+
+
+def test_the_installed_account_suspends_a_job_and_changes_nothing_else_of_it(
+    operator: Client, release: Kubectl
+) -> None:
+    release("create", "job", "train", "--image=good", "-n", "default")
+    path = "/apis/batch/v1/namespaces/default/jobs/train"
+    try:
+        operator.made("PATCH", path, {"spec": {"suspend": True}})
+        assert "but spec.suspend" in said(operator("PATCH", path, {"spec": {"suspend": False, "backoffLimit": 0}}))
+    finally:
+        release("delete", "job", "train", "-n", "default")
+    operator.made("GET", "/apis/policy/v1/namespaces/default/poddisruptionbudgets")
 
 
 def test_the_installed_fence_holds_the_releases_account(operator: Client, victim: str) -> None:
@@ -271,7 +295,7 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         assert "New pods are given their mode by the operator's webhook" in notes
         assert len(cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"]) == 1
         policies = cluster.kubectl.json("get", "validatingadmissionpolicies")["items"]
-        assert len(policies) == 8
+        assert len(policies) == 10
         forged = json.dumps(policy("forged", annotations={f"{PREFIX}rollback": "1", f"{PREFIX}rollback-by": "ceo"}))
 
         def refusal() -> str:

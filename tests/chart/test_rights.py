@@ -49,6 +49,9 @@ USED = table(
     ("apps", "statefulsets", "list watch"),
     ("batch", "jobs", "list watch"),
     ("", "pods", "get list watch patch delete"),
+    ("", "pods/eviction", "create"),
+    ("batch", "jobs", "patch"),
+    ("policy", "poddisruptionbudgets", "list"),
     ("", "events", "create patch"),
 )
 LEASES = "coordination.k8s.io"
@@ -116,6 +119,8 @@ def called() -> set[tuple[str, str]]:
             continue  # acts with the rights of the person
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
+                case ast.Call(func=ast.Attribute(attr="evict")):
+                    found.add(("pods/eviction", "create"))
                 case ast.Call(func=ast.Attribute(attr=method), args=[ast.Name(id=name), *_]) if method in VERBS:
                     resource = getattr(port, name, None)
                     if isinstance(resource, port.Resource):
@@ -166,10 +171,12 @@ def test_the_operator_reads_the_admission_policies_that_it_ships_and_no_others(r
         assert verbs(the(objects, "ClusterRole", "precision-operator-admission")["rules"]) == wanted
 
 
-def test_no_right_writes_a_workload(render: Render) -> None:
+def test_no_right_writes_a_workload_but_the_suspension_of_jobs(render: Render) -> None:
     written = {"create", "update", "patch", "delete", "deletecollection", "*"}
     rules = [rule for kind in ("Role", "ClusterRole") for o in of_kind(render(), kind) for rule in o["rules"]]
-    assert {right[0] for right in verbs(rules) if right[2] in written} <= {"precision.genesis.ai", "", LEASES}
+    found = {right for right in verbs(rules) if right[2] in written}
+    assert {right[0] for right in found} == {"precision.genesis.ai", "", "batch", LEASES}
+    assert {right for right in found if right[0] == "batch"} == table(("batch", "jobs", "patch"))
 
 
 def test_named_namespaces_need_no_right_on_namespaced_objects_elsewhere(render: Render) -> None:
@@ -216,7 +223,7 @@ def test_the_policies_name_the_releases_own_account_and_namespace(render: Render
     objects = render("serviceAccount.name=mover", namespace="elsewhere")
     account = "'system:serviceaccount:elsewhere:mover'"
     fences = [o for o in of_kind(objects, "ValidatingAdmissionPolicy") if "fence" in o["metadata"]["name"]]
-    assert len(fences) == 3
+    assert len(fences) == 5
     assert all(account in condition["expression"] for o in fences for condition in o["spec"]["matchConditions"])
     (left_out,) = left_out_by(objects, "assign")["matchExpressions"]
     assert left_out["values"] == ["kube-system", "elsewhere"]

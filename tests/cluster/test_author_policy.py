@@ -94,6 +94,14 @@ def test_who_lacks_one_of_the_rights_may_not_write_a_policy(author: Author, name
     assert "let somebody who has it apply the policy" in said(answer)
 
 
+@pytest.mark.parametrize("delivery", ["Auto", "Hot", "Restart", "NewOnly"])
+def test_no_delivery_does_without_the_right_on_jobs(author: Author, namespace: str, delivery: str) -> None:
+    """A pod that does not answer a request is restarted in the end."""
+    dora = author("dora", PATCH_PODS, DELETE_PODS)
+    answer = dora("POST", custom(namespace, "precisionpolicies") + DRY, policy(delivery=delivery))
+    assert "must be allowed to patch jobs.batch" in said(answer)
+
+
 def test_who_has_the_rights_may_write_a_policy(alice: Client, namespace: str) -> None:
     alice.made("POST", custom(namespace, "precisionpolicies") + DRY, policy())
 

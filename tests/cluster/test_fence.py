@@ -251,3 +251,131 @@ def test_the_operator_touches_no_pod_of_kube_system(operator: Client, admin: Cli
         assert "the operator may delete no pod in kube-system" in said(deleted)
     finally:
         admin.made("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+# ---- evicting pods
+
+
+def eviction(name: str, uid: str = "", *, version: str = "policy/v1", **options: object) -> Json:
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    return {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": options}
+
+
+def uid_of(client: Client, path: str) -> str:
+    return str(client.made("GET", path)["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("fields", [{}, {"gracePeriodSeconds": 1}, {"gracePeriodSeconds": 600}])
+@pytest.mark.parametrize("target", ["waiting", "running"])
+def test_the_operator_evicts_a_pod_gracefully(operator: Client, place: str, target: str, fields: Json) -> None:
+    path = pods(place, target)
+    operator.made("POST", f"{path}/eviction{DRY}", eviction(target, uid_of(operator, path), **fields))
+
+
+UNCONDITIONAL_EVICTION = "the operator may evict a pod only with its uid as a precondition"
+ABRUPT_EVICTION = "the operator may not evict a pod with a grace of 0 seconds"
+
+
+@pytest.mark.parametrize("target", ["waiting", "running", "abrupt"])
+def test_the_operator_evicts_no_pod_otherwise(operator: Client, admin: Client, place: str, target: str) -> None:
+    path = f"{pods(place, target)}/eviction{DRY}"
+    uid = uid_of(operator, pods(place, target))
+    plain = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": target}}
+    for body, words in (
+        (plain, UNCONDITIONAL_EVICTION),
+        (eviction(target), UNCONDITIONAL_EVICTION),
+        (eviction(target, gracePeriodSeconds=5), UNCONDITIONAL_EVICTION),
+        (eviction(target, preconditions={"resourceVersion": "1"}), UNCONDITIONAL_EVICTION),
+        (eviction(target, uid, gracePeriodSeconds=0), ABRUPT_EVICTION),
+        (eviction(target, uid, gracePeriodSeconds=-1), ABRUPT_EVICTION),
+        (eviction(target, uid, version="policy/v1beta1", gracePeriodSeconds=0), ABRUPT_EVICTION),
+    ):
+        assert words in said(operator("POST", path, body)), body
+    admin.made("POST", path, eviction(target, gracePeriodSeconds=0))
+
+
+def test_an_eviction_that_names_another_pod_evicts_none(operator: Client, place: str) -> None:
+    uid = uid_of(operator, pods(place, "running"))
+    answer = operator("POST", f"{pods(place, 'running')}/eviction{DRY}", eviction("waiting", uid))
+    assert not answer.ok, said(answer)
+
+
+def test_an_eviction_of_another_uid_evicts_none(operator: Client, place: str) -> None:
+    answer = operator("POST", f"{pods(place, 'running')}/eviction", eviction("running", str(uuid.uuid4())))
+    assert answer.status_code == 409, said(answer)
+    assert "deletionTimestamp" not in operator.made("GET", pods(place, "running"))["metadata"]
+
+
+# ---- Jobs
+
+
+@pytest.fixture(scope="module")
+def jobs(admin: Client, place: str) -> str:
+    """Path of the Jobs of the place: `train`, whose pod finds no node, and `held`, which is suspended from the beginning."""
+    path = f"/apis/batch/v1/namespaces/{place}/jobs"
+    admin.made("POST", path, job("train"))
+    admin.made("POST", path, job("held", suspend=True))
+    return path
+
+
+def job(name: str, **spec: object) -> Json:
+    template = {"metadata": {"labels": {"app": "trainer"}}, "spec": pod(name, nodeSelector={"no": "node"})["spec"]}
+    template["spec"]["restartPolicy"] = "Never"
+    metadata = {"name": name, "labels": {"app": "trainer"}, "annotations": {"theirs": "1"}}
+    return {"metadata": metadata, "spec": {"backoffLimit": 3, "template": template, **spec}}
+
+
+def test_the_operator_suspends_and_resumes_a_job(operator: Client, jobs: str) -> None:
+    for suspend in (True, False):
+        operations: list[Json] = [
+            {"op": "test", "path": "/spec/suspend", "value": not suspend},
+            {"op": "replace", "path": "/spec/suspend", "value": suspend},
+        ]
+        answer = operator.made("PATCH", f"{jobs}/train", operations, patch="json-patch")
+        assert answer["spec"]["suspend"] is suspend
+    operator.made("PATCH", f"{jobs}/train{DRY}", {"spec": {"suspend": True}})
+
+
+OF_JOBS: dict[str, Json] = {
+    "a label": {"metadata": {"labels": {"x": "y"}}},
+    "a label beside the suspension": {"metadata": {"labels": {"x": "y"}}, "spec": {"suspend": True}},
+    "an annotation": {"metadata": {"annotations": {"x": "y"}}},
+    "somebody's annotation taken away": {"metadata": {"annotations": None}},
+    "an owner": {"metadata": {"ownerReferences": [OWNER]}},
+    "a finalizer": {"metadata": {"finalizers": ["example.com/x"]}},
+    "the parallelism": {"spec": {"parallelism": 0}},
+    "the back-off limit": {"spec": {"backoffLimit": 0}},
+    "a deadline": {"spec": {"activeDeadlineSeconds": 1}},
+    "a time to live": {"spec": {"ttlSecondsAfterFinished": 1}},
+    "its pods' labels": {"spec": {"template": {"metadata": {"labels": {"x": "y"}}}}},
+    "its pods' labels at its start": {"spec": {"suspend": False, "template": {"metadata": {"labels": {"x": "y"}}}}},
+}
+
+
+@pytest.mark.parametrize("name", OF_JOBS)
+def test_the_operator_changes_nothing_else_of_a_job(operator: Client, admin: Client, jobs: str, name: str) -> None:
+    path = f"{jobs}/held{DRY}"
+    assert "the operator may change nothing of a Job but spec.suspend" in said(operator("PATCH", path, OF_JOBS[name]))
+    admin.made("PATCH", path, OF_JOBS[name])
+
+
+def test_the_operator_writes_no_subresource_of_a_job(operator: Client, admin: Client, jobs: str) -> None:
+    path, body = f"{jobs}/train/status{DRY}", {"status": {"conditions": [{"type": "Mine", "status": "True"}]}}
+    assert "the operator may write no subresource of a Job" in said(operator("PATCH", path, body))
+    admin.made("PATCH", path, body)
+
+
+def test_the_operator_touches_no_pod_or_job_of_kube_system(operator: Client, admin: Client) -> None:
+    where = "/apis/batch/v1/namespaces/kube-system/jobs"
+    admin.made("POST", where, job("fence-probe"))
+    admin.made("POST", pods("kube-system"), pod("fence-evicted", nodeSelector={"no": "node"}))
+    try:
+        answer = operator("PATCH", f"{where}/fence-probe{DRY}", {"spec": {"suspend": True}})
+        assert "the operator may change no Job in kube-system" in said(answer)
+        path = pods("kube-system", "fence-evicted")
+        answer = operator("POST", f"{path}/eviction{DRY}", eviction("fence-evicted", uid_of(operator, path)))
+        assert "the operator may evict no pod in kube-system" in said(answer)
+    finally:
+        admin.made("DELETE", f"{where}/fence-probe", {"propagationPolicy": "Background"})
+        admin.made("DELETE", pods("kube-system", "fence-evicted"), {"gracePeriodSeconds": 0})

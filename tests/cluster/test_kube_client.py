@@ -225,6 +225,22 @@ async def test_a_deletion_takes_only_the_object_that_is_meant(api: KubeApi, spac
     await api.delete(LEASES, space, "l")
 
 
+async def test_an_eviction_takes_only_the_pod_that_is_meant(api: KubeApi, space: str) -> None:
+    spec: JsonObject = {"nodeSelector": {"no": "node"}, "containers": [{"name": "c", "image": "none"}]}
+    pod: JsonObject = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    created: Any = await api.create(PODS, space, pod)
+    uid = created["metadata"]["uid"]
+    with pytest.raises(Conflict):
+        await api.evict(space, "p", Deletion(uid=str(uuid.uuid4())))
+    await api.evict(space, "p", Deletion(uid=uid, dry_run=True))
+    found: Any = await api.get(PODS, space, "p")
+    assert found["metadata"]["uid"] == uid
+    await api.evict(space, "p", Deletion(uid=uid))
+    for call in (api.get(PODS, space, "p"), api.evict(space, "p", Deletion(uid=uid))):
+        with pytest.raises(NotFound):
+            await call
+
+
 async def test_a_deletion_can_ask_for_the_version_that_was_read(api: KubeApi, space: str) -> None:
     first: Any = await api.create(LEASES, space, _lease())
     version = first["metadata"]["resourceVersion"]
