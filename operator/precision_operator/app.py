@@ -30,7 +30,7 @@ from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.investigator import Investigator
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
@@ -119,7 +119,7 @@ class App:
         )
         gatherer = Gatherer(
             inventory=self._inventory,
-            nodes=LabelledNodes(client, clock),
+            nodes=Nodes(client, clock),
             evaluator=Evaluator(
                 self._sources,
                 settings.queries,

@@ -27,7 +27,7 @@ from precision_operator.shell.fence import Fence
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import Evaluator
@@ -110,7 +110,7 @@ class Controller:
         )
         self.gatherer = Gatherer(
             inventory=self.inventory,
-            nodes=LabelledNodes(self.kube, clock),
+            nodes=Nodes(self.kube, clock),
             evaluator=Evaluator({"default": self.trainers}, {}, clock),
             elector=LeaseElector(self.kube, LeaseSettings(), "system", identity, clock),
             actor=self.actor,
