@@ -45,12 +45,13 @@ def install(plane: ControlPlane) -> Path:
     kubectl.wait_for_namespace(SYSTEM)
     kubectl.apply(CRDS)
     kubectl.wait_until("condition=Established", "crd/precisionassignments.precision.genesis.ai", seconds=30)
-    kubectl.apply(*(body for body in _rendered() if body["kind"] not in _LEFT_OUT))
+    kubectl.apply(*(body for body in manifests() if body["kind"] not in _LEFT_OUT))
     wait_for(lambda: "the operator may change nothing" in refusal(kubectl), what="the fence", seconds=60)
     return plane.service_account_kubeconfig(SYSTEM, "precision-operator")
 
 
-def _rendered() -> list[Json]:
+def manifests() -> list[Json]:
+    """What the chart gives in webhook mode."""
     served = ("--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration")
     command: list[str | Path] = [kube_binaries() / "helm", "template", "precision-operator", CHART]
     command += ["--namespace", SYSTEM, *served]
