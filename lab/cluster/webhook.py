@@ -46,7 +46,7 @@ def install(plane: ControlPlane) -> Path:
     kubectl.wait_for_namespace(SYSTEM)
     kubectl.apply(CRDS)
     kubectl.wait_until("condition=Established", "crd/precisionassignments.precision.genesis.ai", seconds=30)
-    kubectl.apply(*(body for body in _rendered(version(plane)) if body["kind"] not in _LEFT_OUT))
+    kubectl.apply(*(body for body in manifests(version(plane)) if body["kind"] not in _LEFT_OUT))
     wait_for(lambda: "the operator may change nothing" in refusal(kubectl), what="the fence", seconds=60)
     return plane.service_account_kubeconfig(SYSTEM, "precision-operator")
 
@@ -56,7 +56,8 @@ def version(plane: ControlPlane) -> str:
     return str(plane.kubectl.json("version")["serverVersion"]["gitVersion"])
 
 
-def _rendered(kubernetes: str) -> list[Json]:
+def manifests(kubernetes: str) -> list[Json]:
+    """What the chart gives in webhook mode, on that version of Kubernetes."""
     served = ("--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration")
     command: list[str | Path] = [kube_binaries() / "helm", "template", "precision-operator", CHART]
     command += ["--namespace", SYSTEM, "--kube-version", kubernetes, *served]

@@ -175,10 +175,9 @@ class Inventory:
         if resource == PODS:
             return self._put_pod(space, uid, body)
         record = KIND_OF[resource].read(body)
-        if record is None:
-            changed = space.drop_workload(uid)
-        else:
-            changed = space.put_workload(resource, _with_injection(record, body))
+        changed = (
+            space.drop_workload(uid) if record is None else space.put_workload(resource, _with_injection(record, body))
+        )
         if resource == REPLICASETS:
             owner = controller_of(body)
             changed |= space.put_replicaset(uid, owner.uid if owner is not None else "")
