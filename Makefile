@@ -21,7 +21,7 @@ demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, RE
 check: setup ## Style, types, architecture, unit and property tests (about a minute)
 	@$(PYTHON) -m lab.suite check
 
-admission: setup ## Judge admission by its corpus of pods, and what outlives policies; writes build/admission.json (about 9 minutes)
+admission: setup ## Judge admission by its corpus of pods, and what outlives policies; also on an older minor; writes build/admission.json (about 12 minutes)
 	@$(PYTHON) -m lab.admission
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
@@ -30,7 +30,7 @@ model: setup ## Explore the decisions of a small fleet exhaustively, judge the t
 test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
 	@$(PYTHON) -m lab.suite test
 
-test-all: setup ## test, and the tests that take long (faults, benchmarks)
+test-all: setup ## test, and the tests that take long (faults, benchmarks, an older minor of Kubernetes)
 	@$(PYTHON) -m lab.suite test-all
 
 bench-operator: setup ## The operator at scale against its budgets (20 minutes, estimated); build/bench/operator.json

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.progress import console, elapsed, say
 from lab.setup.kube import ENVIRONMENT, MODULE, kube_binaries, test_command
+from lab.setup.older import older_control_plane
 from lab.setup.prerequisites import require_node_programs
 
 _REPORTS = paths.BUILD / "reports"
@@ -84,24 +85,27 @@ class Suite:
         program = str(Path(sys.executable).with_name(command[0]))
         return self.stage(" ".join(command), lambda: _call([program, *command[1:]]))
 
-    def pytest(self, *folders: str, workers: int = 1) -> bool:
+    def pytest(self, *folders: str, workers: int = 1, options: Sequence[str] = ()) -> bool:
         """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
 
         ``workers``: processes that share the files among them, each with a control plane of its own: tests of one file
-        share what they set up.
+        share what they set up. ``options``: pytest's own; they name the report too.
         """
-        report = _REPORTS / f"{'-'.join(Path(folder).name for folder in folders)}.xml"
+        names = [*(Path(folder).name for folder in folders), *(option.strip("-") for option in options)]
+        report = _REPORTS / f"{'-'.join(names)}.xml"
         report.unlink(missing_ok=True)
 
         def action() -> int:
             shared = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
             report_to = f"--junitxml={report}"
-            code = _call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *folders])
+            code = _call(
+                [sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *options, *folders]
+            )
             if report.exists():
                 self.counts.add(report)
             return code
 
-        return self.stage(f"pytest {' '.join(folders)}", action)
+        return self.stage(f"pytest {' '.join((*options, *folders))}", action)
 
     def conclude(self) -> int:
         """Print what happened, and return the exit code."""
@@ -147,6 +151,8 @@ def test(suite: Suite, *more: str) -> None:
 def test_all(suite: Suite) -> None:
     """`test`, and what takes long."""
     test(suite, *(folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir()))
+    if suite.stage("an older minor of Kubernetes", lambda: 0 if older_control_plane() else 1):
+        suite.pytest("tests/cluster", options=("--older-minor", "-m", "older_minor"))
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no finding: examples are judged by what they show, never by how long they took. Continuous integration
@@ -16,3 +17,12 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("project")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Tests that need minutes of preparation run only where they are asked for."""
+    parser.addoption(
+        "--older-minor",
+        action="store_true",
+        help="run also what is marked older_minor: it compiles an older Kubernetes, once a machine",
+    )

@@ -43,17 +43,24 @@ class ControlPlane:
     Use it as a context manager; it is ready when `with` is entered, and its data is gone with its folder. `address` is
     where pods reach it: the loopback address will do where there are none. A detached one outlives the program that
     started it, and another program takes it up again by giving the same folder. `api_flags` are added to the API
-    server's own, for example to make it behave as an older version.
+    server's own, for example to leave out an API. `programs` is a folder with the API server, the controller manager
+    and the scheduler of another version (`lab.setup.older`); etcd and kubectl stay the lab's own.
     """
 
     def __init__(
-        self, directory: Path, *, address: str = "127.0.0.1", detached: bool = False, api_flags: Sequence[str] = ()
+        self,
+        directory: Path,
+        *,
+        address: str = "127.0.0.1",
+        detached: bool = False,
+        api_flags: Sequence[str] = (),
+        programs: Path | None = None,
     ) -> None:
         self.directory = directory
         self.address = address
         self._detached = detached
         self._more_api_flags = api_flags
-        self._bin = paths.BIN
+        self._programs = programs or paths.BIN
         self.authority = Authority(directory / "pki")
         self._ports = self._settle_ports()
         self.server = f"https://{address}:{self._ports.api}"
@@ -61,7 +68,7 @@ class ControlPlane:
         """Credentials of a cluster administrator."""
         self.audit_log = directory / "audit.log"
         """One JSON event a line, written before the request is answered."""
-        self.kubectl = Kubectl(self._bin / "kubectl", self.kubeconfig)
+        self.kubectl = Kubectl(paths.BIN / "kubectl", self.kubeconfig)
         self._etcd = self._daemon("etcd", *self._etcd_flags())
         self._api = self._daemon("kube-apiserver", *self._api_flags())
         self._controllers = self._daemon("kube-controller-manager", *self._controller_flags())
@@ -169,7 +176,8 @@ class ControlPlane:
         return answers(f"{self.server}/readyz", context)
 
     def _daemon(self, command: str, *flags: str) -> Daemon:
-        return Daemon(command, [self._bin / command, *flags], self.directory, detached=self._detached, nice=_NICE)
+        folder = paths.BIN if command == "etcd" else self._programs
+        return Daemon(command, [folder / command, *flags], self.directory, detached=self._detached, nice=_NICE)
 
     def _settle_ports(self) -> Ports:
         """Choose ports once for a folder: kubeconfigs, and a restarted API server, must agree on them."""

@@ -110,6 +110,8 @@ class _Encoder:
                         fleet.crashing,
                         fleet.poisoned,
                         fleet.unreachable,
+                        fleet.budgeted,
+                        frozenset(fleet.used_up),
                         fleet.lowered,
                         fleet.left_over,
                     )
@@ -124,7 +126,8 @@ class _Encoder:
         fleet = self._fleet
         process = fleet.modes.get(pod.name)
         runs = (process[0], self._ranks[process[1]]) if process is not None else None
-        return runs, pod.name in fleet.leaving, fleet.times_taken(name, pod.name)
+        going = (self._ago(pod.gone_by), pod.grace_seconds) if pod.terminating else None
+        return runs, pod.name in fleet.leaving, going, fleet.times_taken(name, pod.name)
 
     def _encode_state(self) -> object:
         """The state without what it says of single workloads: that goes to the workloads."""
@@ -138,8 +141,10 @@ class _Encoder:
             self._entries[key].append(("changed", self._ranks[generation]))
         for key, restart in state.restarts.items():
             self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
+        jobs = {job.key: job.object_generation for job in self._fleet.workloads.values()}
         for key, suspension in state.suspensions.items():
-            self._entries[key].append(("suspensions", suspension.resuming))
+            behind = jobs.get(key, 0) - suspension.generation
+            self._entries[key].append(("suspensions", suspension.resuming, behind, self._ago(suspension.since)))
         for name in ("held", "failing", "mitigations"):
             for entry in getattr(state, name):
                 self._entries[entry.key].append((name, self.encode(entry)))
@@ -188,7 +193,8 @@ def _shape(workload: WorkloadView) -> tuple[int, tuple[int, ...]]:
         if len(_shapes) > _SHAPES_KEPT:
             _shapes.clear()
         generations: list[int] = []
-        controlled = (workload.restart_by, workload.suspended, bool(workload.suspended_by), workload.pending_revision)
+        suspended = workload.suspended, bool(workload.suspended_by), workload.emptied
+        controlled = (workload.restart_by, *suspended, workload.pending_revision)
         said = [(workload.hot, workload.literal, workload.replicas, *controlled)]
         said += [_flat(pod, generations) for pod in workload.pods]  # type: ignore[misc]
         known = (workload, hash(tuple(said)), tuple(generations))

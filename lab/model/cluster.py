@@ -11,10 +11,14 @@ from enum import StrEnum
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import State
-from precision_operator.core.model import PodView, Request, WorkloadView
+from precision_operator.core.model import PodView, Request, RestartBy, WorkloadView
 
 LABELS = {"fleet": "demo"}
 """What the selector of the policies in ``policies.py`` asks for."""
+
+
+GRACE_SECONDS = 30.0
+"""What every pod says itself of how long it may take to go."""
 
 
 class Room(StrEnum):
@@ -54,6 +58,10 @@ class Cluster:
     """Workloads, or single pods, whose trainers take no request."""
     crashing: set[str] = field(default_factory=set)
     """Workloads whose pods crash, in any precision: no metrics, no request taken."""
+    budgeted: set[str] = field(default_factory=set)
+    """Workloads whose PodDisruptionBudget allows none of their pods to go."""
+    used_up: dict[str, int] = field(default_factory=dict)
+    """Job → how often a pod of it was taken away: each counts against its back-off limit."""
     assignment: State | None = None
     """As committed; None: there is none."""
     known: State | None = None
@@ -77,6 +85,36 @@ class Cluster:
             replicas=pods,
         )
         self._complete(name)
+
+    def add_job(self, name: str, *, hot: bool = False, pods: int = 1, mode: Mode = Mode.FP32) -> None:
+        """A new Job: its pods are not taken away one by one, it is suspended."""
+        self.add(name, hot=hot, pods=pods, mode=mode)
+        self.workloads[name] = replace(
+            self.workloads[name],
+            key=f"batch/Job/{name}",
+            restart_by=RestartBy.SUSPENSION,
+            object_name=name,
+            object_generation=1,
+        )
+
+    def suspend(self, name: str, *, by: str = "") -> None:
+        """A Job is suspended, by the operator or by somebody else; its pods go."""
+        job = self.workloads[name]
+        if not job.suspended:
+            pods = tuple(self._told_to_go(pod) for pod in job.pods)
+            generation = job.object_generation + 1
+            job = replace(job, suspended=True, suspended_by=by, object_generation=generation, pods=pods)
+            self.workloads[name] = replace(job, emptied=not pods)
+
+    def resume(self, name: str) -> None:
+        """A Job is resumed: its controller makes new pods."""
+        job = self.workloads[name]
+        if job.suspended:
+            generation = job.object_generation + 1
+            self.workloads[name] = replace(
+                job, suspended=False, suspended_by="", emptied=False, object_generation=generation
+            )
+            self._create(name)
 
     def add_referencing(self, name: str, mode: Mode, *, pods: int = 1) -> None:
         """A new workload that takes its mode from a ConfigMap: only its processes know which it is."""
@@ -109,7 +147,7 @@ class Cluster:
 
     def replace_pods(self, name: str) -> None:
         """A rollout of its owner, a drain, a node that is gone: every pod is replaced."""
-        pods = tuple(replace(pod, terminating=True, ready=False) for pod in self.workloads[name].pods)
+        pods = tuple(self._told_to_go(pod) for pod in self.workloads[name].pods)
         self.workloads[name] = replace(self.workloads[name], pods=pods)
         self._complete(name)
 
@@ -118,10 +156,27 @@ class Cluster:
         workload = self.workloads.get(name)
         if workload is None or not any(pod.uid == uid and not pod.terminating for pod in workload.pods):
             return False
-        pods = tuple(replace(p, terminating=True, ready=False) if p.uid == uid else p for p in workload.pods)
+        if workload.restart_by is RestartBy.SUSPENSION:
+            self.used_up[name] = self.used_up.get(name, 0) + 1
+        pods = tuple(self._told_to_go(p) if p.uid == uid else p for p in workload.pods)
         self.workloads[name] = replace(workload, pods=pods)
         self._create(name)
         return True
+
+    def _told_to_go(self, pod: PodView) -> PodView:
+        """It is deleted with its own grace; once more changes nothing."""
+        if pod.terminating:
+            return pod
+        by = self.now + GRACE_SECONDS
+        return replace(pod, terminating=True, ready=False, gone_by=by, grace_seconds=GRACE_SECONDS)
+
+    def hasten(self, name: str, uid: str) -> None:
+        """A terminating pod is deleted again, with a grace of one second."""
+        pods = tuple(
+            replace(pod, gone_by=self.now, grace_seconds=1.0) if pod.uid == uid and pod.terminating else pod
+            for pod in self.workloads[name].pods
+        )
+        self.workloads[name] = replace(self.workloads[name], pods=pods)
 
     def turn(self) -> None:
         """What happens by itself in a moment: old pods go, missing pods are created, pending ones start."""
@@ -140,7 +195,8 @@ class Cluster:
             self.leaving -= gone
             self.modes = {pod: mode for pod, mode in self.modes.items() if pod not in gone}
             pods = tuple(pod for pod in self.workloads[name].pods if pod.name not in gone)
-            self.workloads[name] = replace(self.workloads[name], pods=pods)
+            emptied = self.workloads[name].suspended and not pods
+            self.workloads[name] = replace(self.workloads[name], pods=pods, emptied=emptied)
 
     def _complete(self, name: str) -> None:
         """Missing pods are created, pending ones start, where there is room."""
@@ -154,6 +210,8 @@ class Cluster:
 
     def _create(self, name: str) -> None:
         workload = self.workloads[name]
+        if workload.suspended:
+            return
         missing = workload.replicas - sum(not pod.terminating for pod in workload.pods)
         if missing > 0 and self.room.get(name) is not Room.QUOTA:
             pods = tuple(self._new_pod(name) for _ in range(missing))
@@ -222,7 +280,7 @@ class Cluster:
         workload = replace(self.workloads[name], replicas=replicas)
         live = [pod for pod in workload.pods if not pod.terminating]
         gone = {pod.uid for pod in live[replicas:]}
-        pods = tuple(replace(p, terminating=True, ready=False) if p.uid in gone else p for p in workload.pods)
+        pods = tuple(self._told_to_go(p) if p.uid in gone else p for p in workload.pods)
         self.workloads[name] = replace(workload, pods=pods)
         self._complete(name)
 
@@ -237,7 +295,7 @@ class Cluster:
         for pod in self.workloads.pop(name).pods:
             self.modes.pop(pod.name, None)
             self.leaving.discard(pod.name)
-        for known in (self.unresponsive, self.crashing, self.unreachable, self.referenced):
+        for known in (self.unresponsive, self.crashing, self.unreachable, self.referenced, self.budgeted):
             known.discard(name)
         self.room.pop(name, None)
 

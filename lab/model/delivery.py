@@ -8,10 +8,10 @@ from lab.model.fleet import Fleet
 from precision_operator.api.modes import at_least_as_safe, is_safer
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, State
-from precision_operator.core.actions import Action, DeletePod, RequestPod
+from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
-from precision_operator.core.plan import RESTARTING_SECONDS, ROUNDS
+from precision_operator.core.restarting import RESTARTING_SECONDS, ROUNDS
 
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
@@ -42,7 +42,7 @@ class Writes:
     def action(self, fleet: Fleet, decision: Decision, action: Action) -> None:
         """S1, S8, L4, S5: no write asks for less than is assigned, is outranked, or changes nothing."""
         before, after = fleet.state, decision.state
-        if not isinstance(action, RequestPod | DeletePod):
+        if not isinstance(action, RequestPod | DeletePod | EvictPod) or _hastens(action):
             return
         assigned = after.assigned(action.workload.key) if after.enforce else None
         if assigned is None:
@@ -50,7 +50,7 @@ class Writes:
             return
         if action.generation > after.generation:
             self.report("S8", "a write carries a generation that the state does not know", before)
-        if isinstance(action, DeletePod):
+        if isinstance(action, DeletePod | EvictPod):
             if action.pod.terminating:
                 self.report("L4", "a pod that is on its way out is deleted", before)
             return
@@ -76,7 +76,9 @@ class Writes:
 
     def write(self, fleet: Fleet, action: Action) -> None:
         """Check a write before it is carried out: a restart is the last resort, and has an end."""
-        if not isinstance(action, DeletePod):
+        if isinstance(action, ResumeJob):
+            self._resumed(fleet, action)
+        if not isinstance(action, DeletePod | EvictPod) or _hastens(action):
             return
         workload = fleet.workloads.get(action.workload.name)
         pod = next((p for p in workload.pods if p.uid == action.pod.uid), None) if workload is not None else None
@@ -86,6 +88,26 @@ class Writes:
             self.report("S9", "what comes back in the wrong mode is taken away without end", fleet.state)
         if _needless(fleet, action):
             self.report("S5", "a pod is taken away that trains as it is assigned", fleet.state)
+
+    def _resumed(self, fleet: Fleet, action: ResumeJob) -> None:
+        """S11: a Job is resumed once it is empty, and only where we suspended it."""
+        job = fleet.workloads.get(action.workload.name)
+        if job is None or job.uid != action.workload.uid or job.object_generation != action.job_generation:
+            return  # the write changes nothing
+        if job.suspended and (job.suspended_by or job.pods):
+            self.report("S11", "a Job is resumed that others suspended, or that has pods", fleet.state)
+
+    def jobs(self, fleet: Fleet) -> None:
+        """S11: what we suspend is recorded, and no pod of a Job is taken away one by one."""
+        recorded = {key: record.uid for key, record in fleet.state.suspensions.items()}
+        for job in fleet.workloads.values():
+            ours = job.suspended and not job.suspended_by
+            if ours and recorded.get(job.key) != job.uid and fleet.assignment is not None:
+                self.report("S11", "a Job that we suspended is not recorded: nobody will resume it", fleet.state)
+        if fleet.used_up:
+            self.report("S11", "a pod of a Job is taken away: it uses up the back-off limit", fleet.state)
+        if fleet.assignment is None and any(j.suspended and not j.suspended_by for j in fleet.workloads.values()):
+            self.report("S11", "the assignment went while it recorded a suspended Job", fleet.state)
 
     def late(self, fleet: Fleet, action: Action) -> None:
         """Check a write of a leader that was replaced: what it would change must be what is still assigned."""
@@ -113,6 +135,11 @@ class Writes:
                 self.report("S1", "a pod of a workload that is held starts in reduced precision", before.state)
 
 
+def _hastens(action: Action) -> bool:
+    """It gives a pod that is on its way out less time."""
+    return isinstance(action, DeletePod) and action.grace_seconds is not None
+
+
 def _first_rewind(action: RequestPod) -> bool:
     return action.rewind and not action.pod.asked_to_rewind
 
@@ -125,7 +152,7 @@ def _first_tuning(state: State, action: RequestPod) -> bool:
     return action.tuning is not None and standing and any(asked < m.generation for m in windows)
 
 
-def _needless(fleet: Fleet, action: DeletePod) -> bool:
+def _needless(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
     """Whether the pod's process does already what its restart is for."""
     workload, pod, state = action.workload, action.pod, fleet.state
     if pod.name not in fleet.modes:

@@ -16,7 +16,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import RETRY
-from precision_operator.core.plan import ROUNDS
+from precision_operator.core.restarting import ROUNDS
 
 CONVERGE_PASSES = 45
 """L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""
@@ -131,7 +131,8 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
         guarded = (fleet.names_of(state.members) - held) & fleet.movable()
         if any(state.assigned(fleet.workloads[name].key) is not fleet.due(name) for name in guarded):
             checker.report("L1", f"at rest in {state.phase} with a member that is not assigned the target", state)
-        if any(window.open for window in state.mitigations):
+        runs = {fleet.workloads[name].key for name in _running(fleet)}
+        if any(window.open and window.key in runs for window in state.mitigations):
             checker.report("L1", f"at rest in {state.phase} with a window that nothing ends", state)
 
 
@@ -272,7 +273,8 @@ def crowd_out(fleet: Fleet, checker: Checker, known: set[int]) -> None:
 def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     """S10: a policy that is deleted while Prometheus is away leaves in time what a rollback holds, and nothing else.
 
-    A rollback that is in flight is finished first; for its end the metrics are needed.
+    A rollback that is in flight is finished first; for its end the metrics are needed. So is the restart of a Job that
+    was suspended.
     """
     if fleet.policy.deleted or fleet.assignment is None or fleet.state.policy_uid != fleet.policy.uid:
         return
@@ -280,13 +282,18 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     rolling = now.state.phase is Phase.ROLLING_BACK and not now.state.by_canary
     if rolling:
         now.heal_all()
+    patience = int(DELETED_SECONDS / TICK_SECONDS)
+    if now.state.suspensions:
+        now.unreachable.clear()
+        now.catch_up()
+        patience += 2 * RESTART_PASSES
     now.metrics_away = not rolling
     now.delete_policy()
     key = fingerprint(now)
     if key in known:
         return
     known.add(key)
-    for _ in range(CONVERGE_PASSES if rolling else int(DELETED_SECONDS / TICK_SECONDS)):
+    for _ in range(CONVERGE_PASSES if rolling else patience):
         now = _pass(now, checker)
     if not now.gone and not now.state.deletable and not _stuck(now):
         checker.report("S10", f"a deletion is not done in time: {now.state.reason}", fleet.state)

@@ -57,6 +57,7 @@ def apply(fleet: Fleet, event: Event, checker: Checker, edits: Mapping[str, Edit
         case _:
             _environment(after, event)
     checker.pods(fleet, after, bypassed=event.kind == "bypass")
+    checker.jobs(after)
     return after
 
 
@@ -111,6 +112,12 @@ def _environment(fleet: Fleet, event: Event) -> None:
             fleet.unresponsive.add(name)
         case "unreachable":
             fleet.unreachable.add(name)
+        case "budget":
+            fleet.budgeted.add(name)
+        case "suspend":
+            fleet.suspend(name, by="a person")
+        case "resume":
+            fleet.resume(name)
         case "crash-loop":
             fleet.crash(name)
         case "room":

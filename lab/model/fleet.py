@@ -25,8 +25,8 @@ TICK_SECONDS = 10.0
 AWAY_SECONDS = 100.0
 """An absence of the operator that is longer than every limit."""
 
-_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken")
-_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced")
+_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken", "used_up")
+_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced", "budgeted")
 
 
 @dataclass
@@ -105,11 +105,11 @@ class Fleet(World):
         alive = {pod.name for workload in self.workloads.values() for pod in workload.pods}
         self.taken = {name: count for name, count in self.taken.items() if name in alive}
 
-    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "") -> None:
+    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "", job: bool = False) -> None:
         """A person creates a workload; ``part`` is a label that an edited selector asks for."""
         self.serial += 1
         uid = f"uid-{name}{self.serial}"
-        self.add(name, hot=hot, mode=mode)
+        (self.add_job if job else self.add)(name, hot=hot, mode=mode)
         self.workloads[name] = replace(self.workloads[name], uid=uid)
         if part:
             self.labels[name] = {**LABELS, "part": part}
@@ -137,7 +137,7 @@ class Fleet(World):
         """Every fault of one workload stops."""
         if name in self.crashing:
             self.crash(name, False)
-        for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable):
+        for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable, self.budgeted):
             known.discard(name)
         self.room.pop(name, None)
         self.bad.pop(name, None)

@@ -11,6 +11,7 @@ from lab.model.events import BREACHES, Edit, Event, writes
 from lab.model.fleet import Fleet, policy_uids
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
+from precision_operator.core.model import RestartBy
 
 
 def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> Iterator[Event]:
@@ -71,19 +72,23 @@ def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
 def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
     workload = fleet.workloads[name]
     faulty = name in fleet.bad or name in (
-        fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable
+        fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable | fleet.budgeted
     )
     if name not in fleet.bad:
         yield from (Event("breach", name, signal) for signal in BREACHES)
     if name not in fleet.room:
         yield from (Event("room", name, room) for room in Room if room is not Room.FREE)
     yield Event("scale", name, "0" if workload.replicas else "1")
+    is_job = workload.restart_by is RestartBy.SUSPENSION
     possible = {
         "mild": name not in fleet.bad,
         "poison": name not in fleet.poisoned,
         "unobservable": name not in fleet.unobservable,
         "unresponsive": name not in fleet.unresponsive and workload.hot,
         "unreachable": name not in fleet.unreachable,
+        "budget": name not in fleet.budgeted,
+        "suspend": is_job and not workload.suspended,
+        "resume": is_job and bool(workload.suspended_by),
         "crash-loop": name not in fleet.crashing,
         "heal": faulty or name in fleet.room,
         "drop": True,

@@ -33,13 +33,13 @@ _RULES: dict[str, object] = {
 _STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
 
 
-def _start(*, names: str = "ab", literal: str = "c", target: str = "", **spec: object) -> Fleet:
+def _start(*, names: str = "ab", literal: str = "c", target: str = "", jobs: str = "", **spec: object) -> Fleet:
     """A fleet of three; ``target``: those whose template says FP16, so that they train in it from the start."""
     whole: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
     fleet = Fleet(written(whole, uid="policy"), written=whole)
     for name in names + literal:
         mode = Mode.FP16 if name in target else Mode.FP32
-        fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one")
+        fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one", job=name in jobs)
     fleet.restart_slots, fleet.now = 2, fleet.now + AWAY_SECONDS
     return fleet
 
@@ -110,6 +110,23 @@ def scenarios() -> tuple[Scenario, ...]:
                 "restarting": (*_PROMOTED, Event("abort"), PASS),
                 "rolled back": (*_PROMOTED, Event("abort"), *_times(6)),
             },
+        ),
+        Scenario(
+            "jobs",
+            _start(names="a", literal="bc", target="bc", jobs="ab"),
+            frozenset(
+                {"breach", "heal", "budget", "suspend", "resume", "unreachable", "unresponsive", "crash", "stale"}
+                | {"zombie", "retry", "abort", "lag", "catch-up", "drop", "delete-policy", "edit"}
+            ),
+            {
+                "fresh": (),
+                "moving": _times(2),
+                "healthy": _PROMOTED,
+                "suspending": (*_PROMOTED, Event("abort"), PASS),
+                "resuming": (*_PROMOTED, Event("abort"), *_times(2)),
+                "gradual": (*_PROMOTED, Event("breach", "b", "speed"), *_times(4)),
+            },
+            {"suspend": {"suspend": True}},
         ),
         Scenario(
             "people",

@@ -17,7 +17,15 @@ from precision_operator.api.policy import Policy, deleted_policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary, summary_to_wire
-from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
+from precision_operator.core.actions import (
+    Action,
+    DeleteAssignment,
+    DeletePod,
+    EvictPod,
+    RequestPod,
+    ResumeJob,
+    SuspendJob,
+)
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request
@@ -71,7 +79,7 @@ class World(Cluster):
     summaries: int = 0
     """Writes of the policy's status."""
     restarts: dict[str, int] = field(default_factory=dict)
-    """Workload → how many of its pods the operator has taken away."""
+    """Workload → how many of its pods the operator has taken away, or how often it has suspended it."""
     log: list[tuple[str, str]] = field(default_factory=list)
     restart_slots: int = 5
 
@@ -91,6 +99,12 @@ class World(Cluster):
             evaluation=evaluation,
             restart_slots=self.restart_slots,
             admission=self._admission(),
+            nodes_away=frozenset(
+                pod.node
+                for name in self.unreachable
+                for pod in self.workloads[name].pods
+                if pod.node and pod.terminating
+            ),
             writer="test",
             epoch=1,
         )
@@ -121,7 +135,14 @@ class World(Cluster):
         edited = not force.empty and force != own
         selected = after | before if edited else after
         workloads = sorted((w for w in self.workloads.values() if w.key in selected), key=lambda w: w.name)
-        return replace(seen, workloads=tuple(workloads), matching=(before, after) if edited else None)
+        return replace(
+            seen,
+            workloads=tuple(workloads),
+            matching=(before, after) if edited else None,
+            suspended=tuple(
+                w for w in self.workloads.values() if w.key in self.state.suspensions and w.key not in selected
+            ),
+        )
 
     def decide(self) -> Decision:
         """One pass, without acting."""
@@ -156,7 +177,24 @@ class World(Cluster):
             case RequestPod():
                 self._request(action)
             case DeletePod():
-                self._delete(action)
+                if action.grace_seconds is not None and action.workload.name in self.workloads:
+                    self.hasten(action.workload.name, action.pod.uid)
+                    self.writes += 1
+                else:
+                    self._delete(action)
+            case EvictPod():
+                if action.workload.name not in self.budgeted:
+                    self._delete(action)
+            case SuspendJob():
+                held_back = action.respects_budgets and action.workload.name in self.budgeted
+                if self.may_take_away and self._is_job(action) and not held_back:
+                    self.suspend(action.workload.name)
+                    self._restarted(action.workload.name, "suspend")
+            case ResumeJob():
+                if self.may_take_away and self._is_job(action):
+                    self.resume(action.workload.name)
+                    self.writes += 1
+                    self.log.append((action.workload.name, "resume"))
             case DeleteAssignment():
                 self.state = State()
                 self.publish(None)
@@ -184,14 +222,25 @@ class World(Cluster):
         if name not in self.unresponsive and self.cured_by.get(name) is rung:
             self.bad.pop(name, None)
 
-    def _delete(self, action: DeletePod) -> None:
-        if not self.may_take_away:
-            return
-        name = action.workload.name
-        if self.take_away(name, action.pod.uid):
-            self.writes += 1
-            self.restarts[name] = self.restarts.get(name, 0) + 1
-            self.log.append((name, "delete pod"))
+    def _delete(self, action: DeletePod | EvictPod) -> None:
+        if self.may_take_away and self.take_away(action.workload.name, action.pod.uid):
+            self._restarted(action.workload.name, "delete pod")
+
+    def _restarted(self, name: str, what: str) -> None:
+        self.writes += 1
+        self.restarts[name] = self.restarts.get(name, 0) + 1
+        self.log.append((name, what))
+
+    def _is_job(self, action: SuspendJob | ResumeJob) -> bool:
+        """What the write tests: this very Job, as it was when its step was recorded."""
+        job = self.workloads.get(action.workload.name)
+        wanted = isinstance(action, SuspendJob)
+        return (
+            job is not None
+            and job.uid == action.workload.uid
+            and job.object_generation == action.job_generation
+            and job.suspended is not wanted
+        )
 
     @property
     def may_take_away(self) -> bool:

@@ -37,7 +37,7 @@ def kube_binaries() -> Path:
 
     The result is kept by the hash of the module: in the machine's cache, and from there in build/bin.
     """
-    sources = digest([MODULE], [VERSION, *_link_flags()])
+    sources = digest([MODULE], [VERSION, *link_flags(VERSION)])
     stamp = paths.BIN / ".sources"
     if not _is(stamp, sources):
         with machine_lock("kube-binaries"):
@@ -83,7 +83,7 @@ def _compile(target: Path) -> None:
         "-trimpath",
         "-mod=readonly",
         "-ldflags",
-        " ".join(_link_flags()),
+        " ".join(link_flags(VERSION)),
         "-o",
         scratch,
     ]
@@ -96,13 +96,13 @@ def _compile(target: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _link_flags() -> list[str]:
+def link_flags(version: str) -> list[str]:
     """Stamp the version: API server, kubelet and kubectl compare theirs, and refuse a skew that an unstamped build
     looks like.
     """
-    major, minor, _ = VERSION.removeprefix("v").split(".")
+    major, minor, _ = version.removeprefix("v").split(".")
     stamps = {
-        "gitVersion": VERSION,
+        "gitVersion": version,
         "gitMajor": major,
         "gitMinor": minor,
         "gitTreeState": "clean",

@@ -28,9 +28,9 @@ from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.fence import Fence
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.investigator import Investigator
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
@@ -119,7 +119,7 @@ class App:
         )
         gatherer = Gatherer(
             inventory=self._inventory,
-            nodes=LabelledNodes(client, clock),
+            nodes=Nodes(client, clock),
             evaluator=Evaluator(
                 self._sources,
                 settings.queries,
@@ -204,8 +204,8 @@ class App:
         """
         port = await self._http.start(self._settings.http_port)
         _LOG.info("serving metrics and probes", extra={"port": port})
-        for kind in Kind:
-            self._watchdog.expect(kind.value, WATCH_SILENCE_SECONDS)
+        for resource in WATCHED:
+            self._watchdog.expect(resource.plural, WATCH_SILENCE_SECONDS)
         self._watchdog.expect("queue", QUEUE_SILENCE_SECONDS)
         registry = build_registry(self._sink, self._settings)
         led_work = asyncio.Event()

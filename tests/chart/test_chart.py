@@ -252,6 +252,7 @@ def test_a_release_whose_webhook_holds_workloads_is_uninstalled_only_where_that_
 ) -> None:
     jobs = of_kind(render(*values, mutating=served), "Job")
     assert all(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete" for job in jobs)
+    assert all(job["spec"]["template"]["spec"]["automountServiceAccountToken"] for job in jobs), "as it asks the API"
     commands = [c["command"] for job in jobs for c in job["spec"]["template"]["spec"]["containers"]]
     assert commands == [["python3", "-m", "precision_operator.cli", "holds", "--exit-code", *words] for words in asked]
 

@@ -16,11 +16,9 @@ from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import AS_OPERATOR, until_admitted
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
-from precision_operator.api.assignment import assignment_to_wire
-from precision_operator.api.modes import Mode
-from precision_operator.api.selector import Selector
-from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.cli import main
+from tests.support.cluster_scene import PATIENCE_SECONDS, Operators
+from tests.support.holds import held
 from tests.support.users import PREFIX, Client, Json, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
@@ -307,18 +305,30 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         assert cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"] == []
 
 
-LEFT = State(
-    phase=Phase.HELD,
-    reason="PolicyDeleted",
-    fallback=None,
-    enforce=True,
-    generation=1,
-    deletable=True,
-    selector=Selector((("app", "trainer"),)),
-    modes={"/Pod/trainer": Mode.FP32},
-    held=(HeldWorkload("/Pod/trainer", "LossNotFinite", 1_795_255_200.0),),
-)
-"""What a deleted policy has left behind."""
+def test_the_webhooks_certificates_go_with_the_release(tmp_path: Path) -> None:
+    with older(tmp_path / "cluster", AS_1_33) as cluster:
+        run_helm(cluster, "install", "precision-operator", CHART)
+        credentials = cluster.service_account_kubeconfig(NAMESPACE, "precision-operator")
+        settings = {"admission": {"port": 0, "refreshSeconds": 0.25}}
+        operators = Operators(credentials, tmp_path, "http://127.0.0.1:9", NAMESPACE, settings=settings)
+        secret = ("secret", "precision-operator-webhook", "-n", NAMESPACE)
+
+        def complete() -> bool:
+            return "tls.crt" in (cluster.kubectl.find(*secret) or {}).get("data", {})
+
+        try:
+            operators.start("leader")
+            wait_for(complete, what="the certificates", seconds=PATIENCE_SECONDS, found=operators.logs)
+            # No node runs the hook that looks for holds here (tests/e2e/test_uninstall_hook.py).
+            run_helm(cluster, "uninstall", "precision-operator", "--no-hooks", "--wait")
+
+            def gone() -> bool:
+                return cluster.kubectl.find(*secret) is None
+
+            wait_for(gone, what="the Secret to go", seconds=PATIENCE_SECONDS, found=operators.logs)
+        finally:
+            operators.stop()
+        assert gone(), operators.logs()
 
 
 def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
@@ -330,9 +340,7 @@ def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
         kubectl.wait_for_namespace(NAMESPACE)
         run_helm(cluster, "install", "precision-operator", CHART)
         until_admitted(kubectl)
-        left = {**assignment(), **assignment_to_wire(LEFT)}
-        del left["default"]
-        kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(left))
+        kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(held()))
         inject = ("mutatingadmissionpolicy", "precision-inject.precision.genesis.ai")
         assert kubectl.find(*inject)
         run_helm(cluster, "upgrade", "precision-operator", CHART, "--set", "admission.inject.enabled=false")

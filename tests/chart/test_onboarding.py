@@ -11,7 +11,7 @@ import yaml
 from lab.setup.kube import kube_binaries
 from precision_operator.admission.injection import inject
 from precision_operator.contract import INJECTED
-from precision_operator.workloads.reading import read_deployment
+from precision_operator.workloads.kinds.deployment import read_deployment
 from tests.support.bodies import Json
 from tests.support.onboarding import block, parsed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from precision_operator.kube import port
-from precision_operator.shell.registry import _WATCHED
+from precision_operator.shell.inventory import WATCHED
 from tests.support.rendered import Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
@@ -46,6 +46,8 @@ USED = table(
     ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
     ("apps", "deployments", "list watch"),
     ("apps", "replicasets", "list watch"),
+    ("apps", "statefulsets", "list watch"),
+    ("batch", "jobs", "list watch"),
     ("", "pods", "get list watch patch delete"),
     ("", "pods/eviction", "create"),
     ("batch", "jobs", "patch"),
@@ -111,7 +113,7 @@ VERBS = {
 
 def called() -> set[tuple[str, str]]:
     """(resource, verb) of every call in the operator's source to the API server; the watches list and watch."""
-    found = {(resource.plural, verb) for resource in _WATCHED.values() for verb in ("list", "watch")}
+    found = {(resource.plural, verb) for resource in WATCHED for verb in ("list", "watch")}
     for path in OPERATOR.rglob("*.py"):
         if OPERATOR / "cli" in path.parents:
             continue  # acts with the rights of the person

@@ -21,11 +21,22 @@ from tests.support.users import Client, person, unlimited_operator
 _HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests here, so that `-m "not cluster"` leaves them out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark all tests here, so that `-m "not cluster"` leaves them out; those of an older minor run where asked for."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+    if not config.getoption("--older-minor"):
+        left_out = [item for item in items if item.get_closest_marker("older_minor") is not None]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What was left out is never the same as passed."""
+    if not config.getoption("--older-minor"):
+        line = "Older minor of Kubernetes: not run (make test-all runs it; here: --older-minor)"
+        terminalreporter.write_line(line, yellow=True)
 
 
 @pytest.fixture(scope="session")

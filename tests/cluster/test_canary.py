@@ -18,7 +18,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.nodes import Nodes
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
@@ -190,7 +190,7 @@ async def test_labelled_nodes_are_found_and_none_where_the_right_is_missing(
     label, found = f"{namespace}/fp16=disabled", []
     for kubeconfig in (control_plane.kubeconfig, control_plane.user_kubeconfig(f"nobody-{namespace}")):
         client = await KubeClient.connect(Access(kubeconfig))
-        found.append(await LabelledNodes(client, SystemClock()).names(label))
+        found.append(await Nodes(client, SystemClock()).names(label))
         await client.close()
     assert found == [(f"{namespace}-a",), ()]
     control_plane.kubectl("delete", "node", f"{namespace}-a", f"{namespace}-b")

@@ -14,9 +14,9 @@ from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
 from precision_operator.api.wire import mapping
 from precision_operator.kube.access import Access
-from precision_operator.kube.port import JsonObject
+from precision_operator.kube.port import PODS, JsonObject, Resource
 from precision_operator.settings import Settings
-from precision_operator.shell.inventory import Inventory, Kind
+from precision_operator.shell.inventory import Inventory
 from precision_operator.shell.registry import WatchLost, build_registry, run_kopf
 from precision_operator.shell.sink import InventorySink
 
@@ -35,12 +35,12 @@ class World(InventorySink):
         self._news = asyncio.Event()
         super().__init__(self.inventory, enqueue=lambda key: None, heartbeat=self.beats.add)
 
-    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
-        super().event(kind, body, deleted=deleted)
+    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
+        super().event(resource, body, deleted=deleted)
         self._news.set()
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
-        super().relisted(kind, namespace, uids)
+    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
+        super().relisted(resource, namespace, uids)
         self._news.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -101,7 +101,7 @@ async def test_what_exists_comes_and_goes_is_known(
         )
         await asyncio.to_thread(kubectl, "delete", "deployment", "one", "-n", namespace, "--cascade=foreground")
         await world.until(lambda: [v.name for v in inventory.selected(namespace, FLEET)] == ["two"])
-        await world.until(lambda: inventory.count(Kind.PODS) == 2)
+        await world.until(lambda: inventory.count(PODS) == 2)
         assert world.beats >= {"deployments", "pods", "precisionpolicies"}
 
 

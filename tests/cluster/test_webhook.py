@@ -1,4 +1,5 @@
-"""Admission by the operator's webhook, on a real API server that serves no MutatingAdmissionPolicy.
+"""Admission by the operator's webhook, on real API servers that serve no MutatingAdmissionPolicy: the lab's own with that
+API switched off, and with ``--older-minor`` one of an older minor, which never had it.
 
 The operator is a process beside it, with the rights that the chart gives in webhook mode, and its certificates are its own.
 """
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane
+from lab.setup.older import VERSION as OLDER
+from lab.setup.older import older_control_plane
 from lab.waiting import wait_for
 from precision_operator.contract import ADMITTED
 from precision_operator.webhook.certificates import read_certificates
@@ -34,7 +37,17 @@ from tests.support.cluster_scene import (
 from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
 from tests.support.corpus import corpus, scenes
 from tests.support.shadow_trainers import ShadowTrainers
-from tests.support.webhooks import CONFIGURATION, SERVICE, SYSTEM, WITHOUT_POLICIES, Endpoints, install, refusal
+from tests.support.webhooks import (
+    CONFIGURATION,
+    ROUTING,
+    SERVICE,
+    SYSTEM,
+    WITHOUT_POLICIES,
+    Endpoints,
+    install,
+    refusal,
+    version,
+)
 
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})
@@ -44,10 +57,21 @@ SHORT_LIVED = {"leafSeconds": 6, "authoritySeconds": 24}
 """Seconds: a rotation of each is seen within a test."""
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("webhook"), api_flags=WITHOUT_POLICIES) as cluster:
+@pytest.fixture(scope="module", params=["switched-off", pytest.param("older", marks=pytest.mark.older_minor)])
+def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    older = request.param == "older"
+    programs, flags = (older_control_plane(), (ROUTING,)) if older else (None, WITHOUT_POLICIES)
+    with ControlPlane(tmp_path_factory.mktemp("webhook"), api_flags=flags, programs=programs) as cluster:
+        if older:
+            assert version(cluster) == OLDER
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _of_the_older_minor(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Leave in the report what ran on which older version."""
+    if request.node.get_closest_marker("older_minor") is not None:
+        record_property("older_minor", version(request.getfixturevalue("plane")))
 
 
 @pytest.fixture(scope="module")

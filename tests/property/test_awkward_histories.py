@@ -305,7 +305,7 @@ def test_an_old_pod_that_does_not_go_holds_the_rollback_while_it_reports_another
     world.unreachable = {"literal"}
     answer(world, "abort")
     world.run(25)
-    assert (world.state.phase, world.summary.reason) == (Phase.ROLLING_BACK, "DeadlineExceeded")
+    assert (world.state.phase, world.summary.reason) == (Phase.ROLLING_BACK, "Blocked")
     world.unreachable.clear()
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=5)
 

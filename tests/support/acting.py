@@ -84,7 +84,11 @@ class Rig:
     def put_job(self, name: str, *, suspend: bool = False) -> None:
         """A Job that the API server has."""
         self.kube.put(
-            JOBS, {"metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}"}, "spec": {"suspend": suspend}}
+            JOBS,
+            {
+                "metadata": {"namespace": "ns", "name": name, "uid": f"uid-{name}", "generation": 1},
+                "spec": {"suspend": suspend},
+            },
         )
 
     def suspended(self, name: str) -> bool:

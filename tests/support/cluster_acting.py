@@ -112,11 +112,13 @@ class Acting:
 
     def suspension(self, job: str, *, respects_budgets: bool = False) -> SuspendJob:
         """Of this Job, as it is now."""
-        return SuspendJob(self._job(job), STATE.generation, respects_budgets)
+        view = self._job(job)
+        return SuspendJob(view, STATE.generation, view.object_generation, respects_budgets)
 
     def resumption(self, job: str) -> ResumeJob:
         """Of this Job, as it is now."""
-        return ResumeJob(self._job(job), STATE.generation)
+        view = self._job(job)
+        return ResumeJob(view, STATE.generation, view.object_generation)
 
     def suspended(self, job: str) -> bool:
         """Whether the Job is suspended now."""
@@ -130,8 +132,15 @@ class Acting:
     def _job(self, name: str) -> WorkloadView:
         found = self.found("job", name)
         assert found is not None
-        uid, suspended = found["metadata"]["uid"], bool(found["spec"].get("suspend"))
-        return WorkloadView(self.namespace, f"batch/Job/{name}", uid, object_name=name, suspended=suspended)
+        metadata, suspended = found["metadata"], bool(found["spec"].get("suspend"))
+        return WorkloadView(
+            self.namespace,
+            f"batch/Job/{name}",
+            metadata["uid"],
+            object_name=name,
+            suspended=suspended,
+            object_generation=metadata["generation"],
+        )
 
 
 @asynccontextmanager

@@ -26,8 +26,8 @@ from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.fence import Fence
 from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import Evaluator
@@ -39,13 +39,6 @@ from tests.support.server import SHIPPED, Server, install_all
 
 KEY = PolicyKey("default", "fleet")
 FLEET = {"matchLabels": {"fleet": "demo"}}
-KINDS = {
-    Kind.POLICIES: POLICIES,
-    Kind.ASSIGNMENTS: ASSIGNMENTS,
-    Kind.WORKLOADS: DEPLOYMENTS,
-    Kind.REPLICASETS: REPLICASETS,
-    Kind.PODS: PODS,
-}
 FINE = {
     "steps": 100.0,
     "overflow": 0.01,
@@ -117,7 +110,7 @@ class Controller:
         )
         self.gatherer = Gatherer(
             inventory=self.inventory,
-            nodes=LabelledNodes(self.kube, clock),
+            nodes=Nodes(self.kube, clock),
             evaluator=Evaluator({"default": self.trainers}, {}, clock),
             elector=LeaseElector(self.kube, LeaseSettings(), "system", identity, clock),
             actor=self.actor,
@@ -163,12 +156,12 @@ class Controller:
 
     def watch(self) -> None:
         """The watches have caught up."""
-        for kind, resource in KINDS.items():
+        for resource in WATCHED:
             bodies = [body for (plural, *_), body in sorted(self.kube.objects.items()) if plural == resource.plural]
             for body in bodies:
-                self.inventory.observe(kind, body, deleted=False)
+                self.inventory.observe(resource, body, deleted=False)
             uids = [str(metadata["uid"]) for body in bodies if isinstance(metadata := body["metadata"], dict)]
-            self.inventory.relisted(kind, None, uids)
+            self.inventory.relisted(resource, None, uids)
 
     async def turn(self) -> Pass | None:
         """One pass, with caches that have caught up."""

@@ -60,13 +60,18 @@ class FakeKube:
         return copy.deepcopy(self._find((resource.plural, namespace, name)))
 
     async def list(self, resource: Resource, namespace: str, *, label_selector: str = "") -> Sequence[JsonObject]:
-        """See the port; understands equality selectors only."""
+        """See the port; understands equalities, or one ``key in (…)``."""
         self.reads.append(("list", resource.plural, label_selector))
-        wanted = dict(part.split("=", 1) for part in label_selector.split(",") if part)
+        key, among, values = label_selector.partition(" in ")
+        wanted = {} if among else dict(part.split("=", 1) for part in label_selector.split(",") if part)
+        allowed = set(values.strip("()").split(","))
         return [
             copy.deepcopy(body)
             for (plural, where, _), body in sorted(self.objects.items())
-            if plural == resource.plural and namespace in ("", where) and wanted.items() <= _labels(body).items()
+            if plural == resource.plural
+            and namespace in ("", where)
+            and wanted.items() <= _labels(body).items()
+            and (not among or _labels(body).get(key) in allowed)
         ]
 
     async def serves(self, resource: Resource) -> bool:

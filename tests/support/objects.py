@@ -70,7 +70,7 @@ def deployment(
             "template": {"metadata": template, "spec": spec},
             **more,
         },
-        "status": {"observedGeneration": 1, "replicas": 1},
+        "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1},
     }
 
 

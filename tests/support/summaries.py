@@ -17,7 +17,8 @@ from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 AT = 1_795_255_200.0
 CONDITIONS = (
     *("Accepted", "MetricsAvailable", "Progressing", "Healthy", "RolledBack"),
-    *("AdmissionEnforced", "FailSafe", "WritesAccepted", "Stuck", "WeightsSuspect", "InjectionRefused", "Alerting"),
+    *("AdmissionEnforced", "FailSafe", "WritesAccepted", "Stuck"),
+    *("PendingRevision", "CapacityLost", "Blocked", "WeightsSuspect", "InjectionRefused", "KindsSupported", "Alerting"),
 )
 FULL = Summary(
     observed_generation=3,

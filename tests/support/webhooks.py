@@ -29,10 +29,12 @@ SERVICE = AdmissionSettings().service
 CONFIGURATION = "precision-webhook.precision.genesis.ai"
 
 _KINDS = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
+ROUTING = "--enable-aggregator-routing=true"
+"""Services are resolved to endpoints: no kube-proxy runs here."""
 WITHOUT_POLICIES = (
     f"--runtime-config={','.join(f'admissionregistration.k8s.io/v1/{kind}=false' for kind in _KINDS)}",
     "--disable-admission-plugins=MutatingAdmissionPolicy",  # it would wait for policies that are not served
-    "--enable-aggregator-routing=true",  # Services are resolved to endpoints: no kube-proxy runs here
+    ROUTING,
 )
 
 _LEFT_OUT = ("Deployment", "PodDisruptionBudget", "ConfigMap", "CustomResourceDefinition")
@@ -45,16 +47,21 @@ def install(plane: ControlPlane) -> Path:
     kubectl.wait_for_namespace(SYSTEM)
     kubectl.apply(CRDS)
     kubectl.wait_until("condition=Established", "crd/precisionassignments.precision.genesis.ai", seconds=30)
-    kubectl.apply(*(body for body in manifests() if body["kind"] not in _LEFT_OUT))
+    kubectl.apply(*(body for body in manifests(version(plane)) if body["kind"] not in _LEFT_OUT))
     wait_for(lambda: "the operator may change nothing" in refusal(kubectl), what="the fence", seconds=60)
     return plane.service_account_kubeconfig(SYSTEM, "precision-operator")
 
 
-def manifests() -> list[Json]:
-    """What the chart gives in webhook mode."""
+def version(plane: ControlPlane) -> str:
+    """What the API server says that it is."""
+    return str(plane.kubectl.json("version")["serverVersion"]["gitVersion"])
+
+
+def manifests(kubernetes: str) -> list[Json]:
+    """What the chart gives in webhook mode, for this version of Kubernetes."""
     served = ("--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration")
     command: list[str | Path] = [kube_binaries() / "helm", "template", "precision-operator", CHART]
-    command += ["--namespace", SYSTEM, *served]
+    command += ["--namespace", SYSTEM, "--kube-version", kubernetes, *served]
     found = [body for body in yaml.safe_load_all(run(command, timeout=60).stdout) if body]
     for body in found:
         if body["kind"] == "Service":
@@ -87,7 +94,10 @@ def machine_address() -> str:
 
 @dataclass
 class Endpoints:
-    """The endpoints of the webhook's Service, one slice for each replica."""
+    """The endpoints of the webhook's Service, one slice for each replica.
+
+    An API server of 1.33 looks them up in the Service's Endpoints object, so that is kept too.
+    """
 
     kubectl: Kubectl
     operators: Operators
@@ -116,12 +126,23 @@ class Endpoints:
                 "ports": [{"name": "webhook", "port": port, "protocol": "TCP"}],
             }
         )
+        self._sum_up()
 
     def remove(self, replica: str) -> None:
         """It is ready no more; harmless where it never was."""
         self.kubectl("delete", "endpointslice", f"{SERVICE}-{replica}", "-n", SYSTEM, "--ignore-not-found")
+        self._sum_up()
 
     def clear(self) -> None:
         """No replica is ready."""
         for replica in self.operators.running:
             self.remove(replica)
+
+    def _sum_up(self) -> None:
+        selected = ("-n", SYSTEM, "-l", f"kubernetes.io/service-name={SERVICE}")
+        slices = self.kubectl.json("get", "endpointslices", *selected)["items"]
+        subsets = [{"addresses": [{"ip": machine_address()}], "ports": item["ports"]} for item in slices]
+        # The slices are ours already: a second set of them would make every replica two.
+        labels = {"endpointslice.kubernetes.io/skip-mirror": "true"}
+        metadata = {"name": SERVICE, "namespace": SYSTEM, "labels": labels}
+        self.kubectl.apply({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata, "subsets": subsets})

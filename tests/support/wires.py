@@ -125,7 +125,9 @@ _fleets = st.builds(
     breached=key_lists,
     poisoned=key_lists,
     restart_seconds=st.lists(st.floats(0, 1e6), max_size=3).map(tuple),
-    suspensions=st.dictionaries(workload_keys, st.builds(Suspension, st.uuids().map(str), st.booleans()), max_size=3),
+    suspensions=st.dictionaries(
+        workload_keys, st.builds(Suspension, st.uuids().map(str), counts, moments, st.booleans()), max_size=3
+    ),
     restarts=st.dictionaries(
         workload_keys, st.builds(Restart, rounds=st.integers(1, 9), since=moments, newest=moments), max_size=4
     ),

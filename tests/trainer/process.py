@@ -107,9 +107,9 @@ class Process:
         self.until(lambda: bool(self.events(name)))
         return self.events(name)[0]
 
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal; the exit code."""
+        self.process.send_signal(number)
         return self.process.wait(60)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the ranks of one machine meet."""
+"""Where the ranks of one machine meet, and what their ends come to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.launch import free_port
+from precision_trainer.torchrun import stop_code
 
 KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -44,3 +45,24 @@ def test_a_port_in_use_is_passed_over_and_none_left_is_said(tmp_path: Path) -> N
         one_left = port_range(tmp_path, 1024, 65534)
         with pytest.raises(ConfigError, match=r"from 65535 to 65535.*--master-port"):
             free_port(one_left)
+
+
+@pytest.mark.parametrize(
+    ("codes", "signalled", "expected"),
+    [
+        ([143, 143], True, 143),
+        ([143, 143], False, 143),  # another node was stopped
+        ([143, -15], True, 143),  # one was too young to take the signal
+        ([], True, 143),  # none had started
+        ([0, 0], True, 0),  # they had finished when it came
+        ([0, 143], True, 143),
+        ([143, 1], True, None),  # one could not save
+        ([143, -9], True, None),
+        ([-15, -15], False, None),
+        ([17, -15], False, None),
+    ],
+)
+def test_torchrun_tells_a_stop_from_a_failure_and_from_a_finished_training(
+    codes: list[int | None], signalled: bool, expected: int | None
+) -> None:
+    assert stop_code(codes, signalled=signalled) == expected

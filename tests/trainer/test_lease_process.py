@@ -57,9 +57,9 @@ def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_en
         waiting.until(partial(_has_waited, waiting))
         assert json.loads(waiting.page("/healthz"))["ok"] is True
     # SIGTERM ends one that waits, and is none of the holder's affair.
-    assert third.stop() == 0
+    assert third.stop() == 143
     assert third.events("stopping")[0]["step"] is None
-    assert first.stop() == 0, first.text
+    assert first.stop() == 143, first.text
     second.until_training()
     stopped = first.events("stopping")[0]["step"]
     assert _saved(first) == stopped
@@ -67,7 +67,7 @@ def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_en
     (acquired,) = second.events("checkpoint_lease_acquired")
     assert (acquired["reason"], acquired["previous_holder"]) == ("Released", UID_A)
     assert first.events("checkpoint_lease_lost") == []
-    assert second.stop() == 0
+    assert second.stop() == 143
     assert second.events("checkpoint_lease_released")
 
 
@@ -129,7 +129,7 @@ def test_a_frozen_trainer_that_lost_its_lease_trains_on_and_writes_nothing(start
     assert frozen.stop() == 1
     assert _lease(directory)["released"] is False
     assert contents() == before
-    assert successor.stop() == 0
+    assert successor.stop() == 143
     assert successor.events("checkpoint_lease_lost") == []
 
 
@@ -139,7 +139,7 @@ def test_two_ranks_under_torchrun_wait_longer_than_their_collectives_may_and_sta
     first.until_training()
     group = start([*TORCHRUN, *TRAIN, "--ddp-timeout-seconds", str(timeout)], _pod(UID_B))
     group.until(lambda: group.value("genesis_checkpoint_lease_wait_seconds") > timeout + 1)
-    assert first.stop() == 0
+    assert first.stop() == 143
     group.until_training()
     resumed = {(line["rank"], line["step"]) for line in group.events("resumed")}
     stopped = first.events("stopping")[0]["step"]
@@ -155,7 +155,7 @@ def test_a_stop_after_the_lease_was_taken_and_before_the_first_step_gives_it_bac
     process = start(command, _pod(UID_A, PYTHONPATH=paths))
     process.until_event("task_blocked")
     assert _lease(tmp_path / "checkpoints")["released"] is False
-    assert process.stop() == 0
+    assert process.stop() == 143
     assert _lease(tmp_path / "checkpoints")["released"] is True
 
 
@@ -237,7 +237,7 @@ def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_star
     volume.empty()
     second.until(lambda: _saved(second) > kept)
     assert second.value("genesis_checkpoint_lease_held") == 1
-    assert second.stop() == 0
+    assert second.stop() == 143
 
 
 def test_a_volume_that_becomes_read_only_does_not_end_training(start: Start, volume: Volume) -> None:
@@ -252,7 +252,7 @@ def test_a_volume_that_becomes_read_only_does_not_end_training(start: Start, vol
     assert volume.read_only(False)
     trainer.until_event("checkpoint_lease_recovered")
     trainer.until(lambda: _saved(trainer) > saved)
-    assert trainer.stop() == 0
+    assert trainer.stop() == 143
 
 
 def test_a_first_start_in_a_directory_that_refuses_is_refused(start: Start, volume: Volume) -> None:

@@ -25,23 +25,23 @@ Start = Callable[..., Process]
 def test_single_process_stops_with_a_checkpoint_and_resumes_at_the_same_step(start: Start) -> None:
     first = start(TRAIN)
     first.until_training()
-    assert first.stop() == 0, first.text
+    assert first.stop() == 143, first.text
     stopped = first.events("stopping")[0]
     assert stopped["signal"] == "SIGTERM"
     assert first.events("checkpoint")[-1]["step"] == stopped["step"]
     second = start(TRAIN)
     second.until_training()
     assert second.events("resumed")[0]["step"] == stopped["step"]
-    assert second.stop() == 0
+    assert second.stop() == 143
 
 
-def test_two_ranks_flip_together_and_stop_with_code_0(start: Start) -> None:
+def test_two_ranks_flip_together_and_stop_with_code_143(start: Start) -> None:
     gang = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
     gang.until_training()
     gang.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
     gang.request.write_text('{"generation":7,"mode":"bf16"}')
     gang.until_metric('genesis_precision_info{generation="7",mode="bf16"} 1.0')
-    assert gang.stop() == 0, gang.text
+    assert gang.stop() == 143, gang.text
     changes = gang.events("precision_changed")
     assert sorted(change["rank"] for change in changes) == [0, 1]
     assert len({(change["step"], change["from"], change["to"], change["generation"]) for change in changes}) == 1
@@ -112,23 +112,39 @@ def test_training_does_without_the_library_of_its_bar() -> None:
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)
 
 
-def test_torchrun_works_and_its_ranks_save_on_sigterm(start: Start) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_under_torchrun_a_signal_has_every_rank_save_and_the_agent_end_with_143(
+    start: Start, number: signal.Signals
+) -> None:
     gang = start([*TORCHRUN, *TRAIN])
     gang.until_training()
-    gang.stop()
-    # torchrun itself ends with 1 after any SIGTERM, in its own time. What counts is that each of its ranks has saved.
+    assert gang.stop(number) == 143, gang.text
     stopping = gang.events("stopping")
     assert sorted(line["rank"] for line in stopping) == [0, 1]
     saved = gang.events("checkpoint")[-2:]
     assert [line["step"] for line in saved] == [line["step"] for line in stopping]
 
 
-def test_sigterm_while_importing_ends_at_once_with_code_0(start: Start) -> None:
+def test_sigterm_while_importing_ends_at_once_with_code_143(start: Start) -> None:
     process = start(TRAIN)
     # The signal waits, blocked, for the thread that takes it: in place long before torch is imported.
-    assert process.stop() == 0
+    assert process.stop() == 143
     assert [line["event"] for line in process.lines] == ["stopping"], "before anything that needs torch"
     assert process.events("stopping")[0]["step"] is None
+
+
+def test_under_torchrun_a_signal_before_any_rank_runs_ends_with_143(start: Start) -> None:
+    assert start([*TORCHRUN, *TRAIN]).stop() == 143
+
+
+def test_a_stop_that_reaches_only_a_rank_ends_its_agent_with_143_too(start: Start) -> None:
+    # As on the other nodes of a process group of which one node is drained.
+    gang = start([*TORCHRUN, *TRAIN])
+    gang.until_training()
+    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
+    assert gang.process.wait(60) == 143, gang.text
+    assert sorted(line["rank"] for line in gang.events("stopping")) == [0, 1]
 
 
 def test_errors_are_one_line_with_the_next_step_and_code_1(

@@ -57,9 +57,10 @@ class Session:
             patch.setattr(boot, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
             settings: dict[str, Any] = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
             try:
-                assert train_module.train(TrainOptions(**settings), JsonLog(), stop) == 0
+                code = train_module.train(TrainOptions(**settings), JsonLog(), stop)
             finally:
                 self.lines = [json.loads(line) for line in self._capsys.readouterr().out.splitlines()]
+        assert code == (0 if self.events("complete") else 143)
         return stop
 
     def write(self, text: str) -> Callable[[], object]:
@@ -126,6 +127,14 @@ def test_resume_in_fp32_is_bit_exact(
     first, second = whole.state(20), session.state(20)
     for key in ("model_state_dict", "optimizer_state_dict", "samples", "step", "scaler", "rng"):
         assert _equal(first[key], second[key]), key
+
+
+def test_a_training_that_is_at_its_last_step_when_the_stop_is_agreed_on_is_finished(session: Session) -> None:
+    stop = session.run({18: STOP}, steps=20)
+    assert stop.asked
+    assert session.events("stopping") == []
+    assert [line["step"] for line in session.events("complete")] == [20]
+    assert [line["step"] for line in session.events("checkpoint")] == [20]
 
 
 def test_requests_through_the_file_change_the_mode_hot(session: Session) -> None:

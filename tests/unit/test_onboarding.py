@@ -10,7 +10,8 @@ import yaml
 from precision_operator.admission.injection import inject
 from precision_operator.api.injection import REMEDIES
 from precision_operator.contract import INJECT, INJECTED
-from precision_operator.workloads.reading import is_hot, read_deployment
+from precision_operator.workloads.kinds.deployment import read_deployment
+from precision_operator.workloads.reading import is_hot
 from tests.support.asking import asking
 from tests.support.bodies import Json
 from tests.support.onboarding import block, parsed

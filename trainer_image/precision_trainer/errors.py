@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 EXIT_OK = 0
-"""Stopped as asked, with a checkpoint; or all requested steps done."""
+"""The training is finished: all requested steps are done. For other commands: done."""
 EXIT_FAILED = 1
-"""Anything that is neither of the other two."""
+"""Anything that is none of the others."""
 EXIT_INTERRUPTED = 130
-"""Ctrl-C in a command that has nothing to save (``train`` saves a checkpoint and ends with 0)."""
+"""Ctrl-C in a command that has nothing to save."""
+EXIT_STOPPED = 143
+"""A training was stopped by SIGTERM or SIGINT before its last step, with a checkpoint. Not 0: a Job counts that as complete,
+and would never train the rest."""
+STOPPED = (EXIT_OK, EXIT_STOPPED, -15, -2)
+"""How a rank may end that was sent SIGTERM or SIGINT (negative: by the signal itself, while Python was still starting)."""
 EXIT_DIVERGED = 17
 """The loss stayed non-finite in FP32: not a fault of precision (docs/contract.md)."""
 

@@ -1,21 +1,75 @@
-"""``python -m precision_trainer.torchrun``: torchrun, also on a torch that was built without libuv (Debian's).
+"""``python -m precision_trainer.torchrun``: torchrun, with this package's exit codes, and also on a torch that was built
+without libuv (Debian's).
 
+torchrun ends with 1 after any SIGTERM. A container that ends so counts as failed, and may use up a Job's back-off limit.
 torchrun's own stores ask for libuv whatever USE_LIBUV says, and then refuse to start. All flags are torchrun's.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
 
-from . import compat
+from .errors import EXIT_OK, EXIT_STOPPED, STOPPED
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> None:
-    """Run torchrun with this process' arguments, stoppable also where whoever started us has blocked the signals."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    """Run torchrun with this process' arguments, stoppable also where whoever started us has blocked the signals.
+
+    Ends with 143 where the ranks were stopped by a signal, here or on another node, and with 0 where they had finished
+    when it came.
+    """
+    for number in _SIGNALS:
+        # Until torchrun's own handlers are there: no rank runs yet. As PID 1, a signal without a handler would be lost.
+        signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    from . import compat  # imports torch, which takes seconds
+
     compat.prepare_rendezvous()  # before torchrun's modules take the store's class
-    importlib.import_module("torch.distributed.run").main()
+    ranks = importlib.import_module("torch.distributed.elastic.multiprocessing.api")
+    errors = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
+    codes = _watch(ranks.SubprocessContext)
+    try:
+        importlib.import_module("torch.distributed.run").main()
+    except (ranks.SignalException, errors.ChildFailedError) as error:
+        code = stop_code(codes, signalled=isinstance(error, ranks.SignalException))
+        if code is None:
+            raise
+        sys.exit(code)
+
+
+def stop_code(codes: Sequence[int | None], *, signalled: bool) -> int | None:
+    """What a stop comes to; None where it was none: a rank failed.
+
+    Args:
+        codes: how the local ranks ended; none if they had not started.
+        signalled: whether the stop came to this process, and not to the ranks.
+    """
+    if any(code not in STOPPED for code in codes):
+        return None
+    if codes and not any(codes):
+        return EXIT_OK
+    return EXIT_STOPPED if signalled or EXIT_STOPPED in codes else None
+
+
+def _watch(context: Any) -> list[int | None]:  # noqa: ANN401  a class of torch, which has no types for it
+    """A list that holds, once the ranks were closed, how each of the last ones ended. torchrun itself does not tell."""
+    codes: list[int | None] = []
+    close = context.close
+
+    def closed(self: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401  one of that class
+        codes.clear()
+        close(self, *arguments, **options)
+        codes[:] = [handler.proc.poll() for handler in self.subprocess_handlers.values()]
+
+    context.close = closed
+    return codes
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ _STAMP = "2026-11-22T12:00:00.000Z"
 _UID = "00000000-0000-4000-8000-000000000000"
 _ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP}",')
 """The line of one that is rolled back; it has no mode any more."""
-_SUSPENDED_BYTES = len(f" suspended={_UID}")
+_SUSPENDED_BYTES = len(f" suspended={_UID},1234567890@{_STAMP}")
 """The same, of a Job; a label may name one."""
 
 
@@ -157,7 +157,8 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
         lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{stamp}")
     for key, suspension in state.suspensions.items():
         word = "resuming" if suspension.resuming else "suspended"
-        lines.setdefault(key, ["0"]).append(f"{word}={suspension.uid}")
+        job = f"{suspension.uid},{suspension.generation}@{format_time(suspension.since)}"
+        lines.setdefault(key, ["0"]).append(f"{word}={job}")
     grouped: dict[str, dict[str, str]] = {}
     for key, words in sorted(lines.items()):
         grouped.setdefault(kind_of(key), {})[name_of(key)] = " ".join(words)
@@ -251,7 +252,7 @@ def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, .
             elif head == "restart":
                 restarts[key] = _restart(rest)
             elif head in ("suspended", "resuming"):
-                suspensions[key] = Suspension(rest, resuming=head == "resuming")
+                suspensions[key] = _suspension(rest, resuming=head == "resuming")
     return replace(
         state,
         changed={key: generation for key, generation in changed.items() if generation},
@@ -276,6 +277,12 @@ def _restart(raw: str) -> Restart:
     rounds, _, stamps = raw.partition("@")
     since, _, newest = stamps.partition(",")
     return Restart(_number(rounds) or 1, parse_time(since) or 0.0, parse_time(newest) or 0.0)
+
+
+def _suspension(raw: str, *, resuming: bool) -> Suspension:
+    job, _, since = raw.partition("@")
+    uid, _, generation = job.partition(",")
+    return Suspension(uid, _number(generation) or 0, parse_time(since) or 0.0, resuming)
 
 
 def _number(raw: str) -> int | None:

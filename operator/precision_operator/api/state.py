@@ -83,6 +83,10 @@ class Suspension:
     """A Job that we suspend: recorded before it is done, so that whoever leads next resumes it, and no other."""
 
     uid: str
+    generation: int
+    """``metadata.generation`` of the Job when this step of it was recorded."""
+    since: float
+    """When this step of it was recorded, in seconds since the epoch."""
     resuming: bool = False
     """All its pods are gone: it is resumed, and the record ends once it runs."""
 

@@ -28,6 +28,7 @@ _BAD_NEWS = {
     "Stuck": "True",
     "WeightsSuspect": "True",
     "InjectionRefused": "True",
+    "KindsSupported": "False",
     "Alerting": "True",
 }
 """Conditions that are explained, and when."""

@@ -12,11 +12,12 @@ from precision_operator.api.state import Phase
 from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
-from precision_operator.core.plan import ROUNDS
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.core.restarting import ROUNDS
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
-from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, REPLICASETS, JsonObject
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.kube.port import POLICIES
+from precision_operator.shell.inventory import Inventory, PolicyKey
+from precision_operator.workloads.kinds.table import KINDS
 
 _ROLLED = (Phase.ROLLING_BACK, Phase.HELD)
 
@@ -93,27 +94,18 @@ class Fleet:
 async def read_fleets(
     session: Session, targets: Sequence[Target], evaluations: Mapping[str, Evaluation] | None = None
 ) -> tuple[Fleet, ...]:
-    """The fleets of these policies: four lists a namespace, however many policies and workloads it has.
+    """The fleets of these policies: a list a kind and namespace, however many policies and workloads it has.
 
     ``evaluations``: what Prometheus says now, by the policy's uid.
     """
     inventory = Inventory()
     for namespace in sorted({target.policy.namespace for target in targets}):
-        for kind, bodies in (
-            # All of them: a workload of two policies belongs to the older one.
-            (Kind.POLICIES, await session.api.list(POLICIES, namespace)),
-            (Kind.WORKLOADS, await session.api.list(DEPLOYMENTS, namespace)),
-            (Kind.REPLICASETS, await session.api.list(REPLICASETS, namespace)),
-            (Kind.PODS, await session.api.list(PODS, namespace)),
-        ):
-            _take_in(inventory, kind, bodies)
+        # All policies: a workload of two belongs to the older one.
+        for resource in (POLICIES, *(kind.resource for kind in KINDS)):
+            for body in await session.api.list(resource, namespace):
+                inventory.observe(resource, body, deleted=False)
     known = evaluations or {}
     return tuple(fleet_of(target, inventory, known.get(target.policy.uid)) for target in targets)
-
-
-def _take_in(inventory: Inventory, kind: Kind, bodies: Iterable[JsonObject]) -> None:
-    for body in bodies:
-        inventory.observe(kind, body, deleted=False)
 
 
 def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None = None) -> Fleet:
@@ -187,16 +179,18 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
 
 def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | None) -> Iterable[str]:
     if delivery is None:
-        yield (
-            f"cannot be moved by delivery {target.policy.spec.delivery}: "
-            "neither the contract's mounts and annotations nor ENABLE_FP16_TRAINING"
-        )
+        why = view.no_restart or "neither the contract's mounts and annotations nor ENABLE_FP16_TRAINING"
+        yield f"cannot be moved by delivery {target.policy.spec.delivery}: {why}"
+    if view.suspended:
+        yield f"suspended by {view.suspended_by}" if view.suspended_by else "suspended"
+    if view.pending_revision:
+        yield "a change of its template has not reached its pods"
     if view.labels_disagree:
         yield "its own labels and its template's disagree about the selector; the template's count"
     restart = target.state.restarts.get(view.key)
     if restart is not None:
         yield f"restarting for {max(0.0, time.time() - restart.since):.0f} s, round {restart.rounds} of {ROUNDS}"
-    if len(live_pods(view)) < view.replicas:
+    if len(live_pods(view)) < view.replicas and not view.suspended:
         yield f"{len(live_pods(view))} of {view.replicas} pods are there"
 
 

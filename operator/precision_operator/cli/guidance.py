@@ -68,6 +68,20 @@ REASONS: Mapping[str, Guidance] = {
         "the rollback takes longer than its deadline",
         (_LOOK_AT_PODS, "delete pods that are unresponsive; new ones start in the fallback"),
     ),
+    "Blocked": Guidance(
+        "pods that are deleted do not go, so that what runs in them is not known; no deadline is about them",
+        (
+            "NodeUnreachable: power the node off or bring it back, then `!kubectl delete node`; ForeignFinalizer: ask whose "
+            "it is",
+            _LOOK_AT_PODS,
+        ),
+    ),
+    "DeadlineUnreachable": Guidance(
+        "the restarts of this rollback are predicted to take longer than its deadline leaves",
+        (
+            "raise rollback.emergency.maxConcurrentPods, or declare the contract: such workloads change without a restart",
+        ),
+    ),
     "EvidenceInsufficient": Guidance(
         "a signal is neither in breach nor good enough to promote",
         ("wait for better metrics, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),
@@ -113,8 +127,19 @@ REASONS: Mapping[str, Guidance] = {
     "NoWorkloads": Guidance(
         "no workload's pod template carries the labels of spec.selector",
         (
-            "compare: `!kubectl get deployments "
-            "-o custom-columns=NAME:.metadata.name,LABELS:.spec.template.metadata.labels`",
+            "compare: `!kubectl get deployments,replicasets,statefulsets,jobs "
+            "-o custom-columns=KIND:.kind,NAME:.metadata.name,LABELS:.spec.template.metadata.labels`; of bare pods: "
+            "`!kubectl get pods --show-labels`",
+        ),
+    ),
+    "UnsupportedKind": Guidance(
+        "spec.selector matches pods whose controller is of no supported kind (Deployment, ReplicaSet, StatefulSet, Job, or "
+        "none): their new pods get the assigned mode, and running ones are left alone",
+        (
+            "see who owns them: `!kubectl get pods "
+            "-o custom-columns=POD:.metadata.name,KIND:.metadata.ownerReferences[*].kind,"
+            "OWNER:.metadata.ownerReferences[*].name`",
+            "restart them as their own controller wants it, to bring them into the assigned mode; or narrow spec.selector",
         ),
     ),
     "Undeliverable": Guidance(
@@ -122,6 +147,7 @@ REASONS: Mapping[str, Guidance] = {
         (
             "declare the contract in their pod template, by hand or by one label (docs/onboarding.md), or name "
             "ENABLE_FP16_TRAINING there, or choose another delivery",
+            "what cannot be restarted changes precision only by the contract, or as new pods (spec.delivery: NewOnly)",
             "where it has the label precision.genesis.ai/inject already, see whether the policy that obeys it is installed: "
             "`!kubectl get mutatingadmissionpolicy precision-inject.precision.genesis.ai`",
         ),

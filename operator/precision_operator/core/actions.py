@@ -63,6 +63,8 @@ class SuspendJob:
 
     workload: WorkloadView
     generation: int
+    job_generation: int
+    """``metadata.generation`` of the Job as it is recorded: a late write must not suspend what was resumed since."""
     respects_budgets: bool = False
     """Only once the PodDisruptionBudgets allow all its pods to go: the suspension itself asks none of them."""
 
@@ -73,6 +75,8 @@ class ResumeJob:
 
     workload: WorkloadView
     generation: int
+    job_generation: int
+    """As in :class:`SuspendJob`: a late write must not resume what somebody else has suspended since."""
 
 
 @dataclass(frozen=True, slots=True)

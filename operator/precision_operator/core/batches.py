@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
-from precision_operator.core.plan import Desired
+from precision_operator.core.progress import live_pods
 
 
 def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -> tuple[Desired, ...]:
@@ -31,6 +32,10 @@ def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -
 
 
 def _in_turn(desired: Desired, facts: Facts, incident: Incident) -> bool:
-    """A hot flip loses nothing; a restart waits for what is in flight, within bounds."""
+    """A hot flip loses nothing, and who can be asked for a checkpoint is asked; other restarts wait for their Job to end.
+
+    That is bounded: what has not ended by then is restarted, and loses what it did since its last checkpoint.
+    """
     patience = facts.spec.rollback.gradual.in_flight_seconds
-    return desired.delivery is not Delivery.RESTART or facts.now - incident.decided_at >= patience
+    asked = all(pod.hot for pod in live_pods(desired.workload))
+    return desired.delivery is not Delivery.RESTART or asked or facts.now - incident.decided_at >= patience

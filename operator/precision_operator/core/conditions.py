@@ -13,7 +13,9 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
+from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -22,9 +24,7 @@ _STUCK = frozenset(
 """What is waited for without getting nearer by itself."""
 
 
-def conditions(
-    facts: Facts, state: State, waiting: Closed | None, *, stuck: tuple[str, ...] = ()
-) -> tuple[Condition, ...]:
+def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
         _accepted(facts),
@@ -35,9 +35,13 @@ def conditions(
         _admission(facts, state),
         _fail_safe(facts),
         _writes(facts),
-        _stuck(stuck),
+        _stuck(planned.stuck),
+        _pending(planned),
+        _capacity(planned),
+        _blocked(planned),
         _weights(facts, state),
         _injection(facts),
+        _kinds(facts),
         alerting(facts),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]
@@ -97,6 +101,37 @@ def _stuck(stuck: tuple[str, ...]) -> Condition:
     return _is("Stuck", True, "PodsInWrongMode", text)
 
 
+def _pending(planned: Plan) -> Condition:
+    if not planned.pending:
+        return _is("PendingRevision", False, "NothingPending", "")
+    text = (
+        f"{names(list(planned.pending))} not restarted: a change of the template has not reached the pods, and a restart "
+        "would bring it in; roll it out, take it back, or set rollback.onPendingRevision: Restart"
+    )
+    return _is("PendingRevision", True, "TemplateChanged", text)
+
+
+def _capacity(planned: Plan) -> Condition:
+    if not planned.lost:
+        return _is("CapacityLost", False, "NothingLost", "")
+    text = (
+        f"new pods of {names(list(planned.lost))} find no place: nothing more is restarted until they do, but for what "
+        "cannot wait; look at their scheduling events"
+    )
+    return _is("CapacityLost", True, "ReplacementPending", text)
+
+
+def _blocked(planned: Plan) -> Condition:
+    if not planned.blocked:
+        return _is("Blocked", False, "NothingBlocked", "")
+    shown = "; ".join(f"{bounded(name, 63)}: {bounded(why, 120)}" for name, why in planned.blocked[:3])
+    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
+    reason = planned.blocked[0][1].partition(" ")[0]
+    return _is(
+        "Blocked", True, reason, f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    )
+
+
 def _weights(facts: Facts, state: State) -> Condition:
     poisoned = frozenset(state.poisoned)
     suspect = [
@@ -134,6 +169,12 @@ def _injection(facts: Facts) -> Condition:
     return _is("InjectionRefused", True, refused[0][0], text)
 
 
+def _kinds(facts: Facts) -> Condition:
+    if not facts.observation.unsupported:
+        return _is("KindsSupported", True, "KindsSupported", "")
+    return _is("KindsSupported", False, UNSUPPORTED, unsupported(facts))
+
+
 def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
         return _is("Accepted", False, *facts.observation.problem)
@@ -142,6 +183,8 @@ def _accepted(facts: Facts) -> Condition:
         found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
         text = f"an older policy selects them too: {found}; make them disjoint"
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
+    if not facts.workloads and facts.observation.unsupported:
+        return _is("Accepted", False, UNSUPPORTED, unsupported(facts))
     if not facts.workloads:
         return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
     if facts.too_large is not None:
@@ -153,7 +196,7 @@ def _accepted(facts: Facts) -> Condition:
         )
         return _is("Accepted", True, "SelectorPending", text)
     if facts.stuck:
-        text = f"cannot be moved by delivery {facts.spec.delivery}: {names([name_of(key) for key in facts.stuck])}"
+        text = f"cannot be moved by delivery {facts.spec.delivery}: {undeliverable(facts)}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:

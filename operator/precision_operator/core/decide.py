@@ -10,27 +10,30 @@ from dataclasses import dataclass, replace
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Strategy
+from precision_operator.api.spec import OnPendingRevision, Strategy
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
-from precision_operator.core.actions import Action, DeleteAssignment, RequestPod
+from precision_operator.core.actions import Action, DeleteAssignment, Notify, RequestPod
 from precision_operator.core.alerting import alert_events
 from precision_operator.core.assess import listed
 from precision_operator.core.assigning import assign
 from precision_operator.core.conditions import conditions, without_messages
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.followup import hurry_from
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.pace import KEPT_RESTARTS, Pace
 from precision_operator.core.phases.guard import guard
 from precision_operator.core.phases.pending import pending
 from precision_operator.core.phases.rollback import held, rolling_back
 from precision_operator.core.phases.rollout import rollout
-from precision_operator.core.plan import RESTARTING_SECONDS, Desired, Plan, Planner
+from precision_operator.core.plan import Plan, plan
 from precision_operator.core.progress import complete, rewound
 from precision_operator.core.recovery import looked_after
+from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
 from precision_operator.core.summary import summarize
 
 IDLE_SECONDS = 60.0
@@ -78,37 +81,95 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     if policy.deleted:
         outcome = without_policy(facts)
         if outcome is None:
-            summary = summarize(facts, Outcome(state), conditions(facts, state, None))
+            summary = summarize(facts, Outcome(state), conditions(facts, state, None, Plan()))
             return Decision(before, summary, (DeleteAssignment(),), now)
     else:
         outcome = Outcome(state) if policy.spec.suspend else _HANDLERS[state.phase](facts)
-    outcome, plan = _write(facts, before, outcome)
-    after, found = _finished(facts, before, outcome, plan)
+    outcome, planned = _write(facts, before, outcome)
+    after, found = _finished(facts, before, outcome, planned)
     summary = summarize(replace(facts, state=before), replace(outcome, state=after), found)
     notices = (*outcome.notices, *alert_events(before, after)) if after != before else ()
     events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
     wake_at = now + (0.0 if edge else _wake_in(facts, after))
-    return Decision(after, summary, (*plan.actions, *events), wake_at, promotes=_promotes(before, after))
+    return Decision(after, summary, (*planned.actions, *events), wake_at, promotes=_promotes(before, after))
 
 
 def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan]:
     """The missing writes, under a generation that every one of them outranks."""
     if facts.spec.suspend:
-        return outcome, Plan((), outcome.state.restarts, ())
-    state = assign(facts, before, outcome.state)
-    desired = tuple(_as_assigned(d, state) for d in outcome.desired)
-    outcome = replace(outcome, state=state, desired=desired)
+        outcome = replace(outcome, desired=())
+    else:
+        state = assign(facts, before, outcome.state)
+        desired = tuple(_as_assigned(d, state) for d in outcome.desired)
+        outcome = replace(outcome, state=state, desired=desired)
+    going_on, took = _going_on(facts, outcome) if not facts.spec.suspend else (outcome.state.restarts, [])
     for _ in range(2):
         state = outcome.state
-        certain = facts.observation.admission.enforced is True
-        planner = Planner(facts.evaluation, state.generation, state.changed, facts.now, certain)
-        slots, urgent = facts.observation.restart_slots, _is_urgent(facts, state)
-        plan = planner.plan(outcome.desired, _going_on(facts, outcome), slots=slots, urgent=urgent)
-        if not any(_outranked(action, state.generation) for action in plan.actions):
+        planned = plan(
+            _sight(facts, state),
+            outcome.desired,
+            pace=_pace(facts, state),
+            restarts=going_on,
+            suspensions=state.suspensions,
+            elsewhere=(*facts.workloads, *facts.observation.suspended),
+        )
+        if not any(_outranked(action, state.generation) for action in planned.actions):
             break
         outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
-    return replace(outcome, state=replace(outcome.state, restarts=plan.restarts)), plan
+    state = replace(
+        outcome.state,
+        restarts=planned.restarts,
+        suspensions=planned.suspensions,
+        restart_seconds=(*outcome.state.restart_seconds, *took)[-KEPT_RESTARTS:],
+    )
+    return _predicted(facts, replace(outcome, state=state), planned), planned
+
+
+def _sight(facts: Facts, state: State) -> Sight:
+    return Sight(
+        facts.evaluation,
+        state.generation,
+        state.changed,
+        facts.now,
+        certain=facts.observation.admission.enforced is True,
+        nodes_away=facts.observation.nodes_away,
+    )
+
+
+def _pace(facts: Facts, state: State) -> Pace:
+    """What bounds the restarts of this pass: slots, or a deadline."""
+    rules, incident = facts.spec.rollback, state.incident
+    urgent = incident is not None and _is_urgent(facts, state)
+    emergency = incident is not None and incident.strategy is Strategy.EMERGENCY
+    return Pace(
+        slots=facts.observation.restart_slots,
+        left_seconds=incident.deadline_at - facts.now if incident is not None and urgent else None,
+        most_pods=rules.emergency.max_concurrent_pods,
+        restart_seconds=state.restart_seconds,
+        expected_seconds=rules.emergency.expected_restart_seconds,
+        evicts=not emergency or rules.emergency.respect_disruption_budgets,
+        brings_changes_in=emergency and rules.on_pending_revision is OnPendingRevision.RESTART,
+        checkpoint_seconds=CHECKPOINT_SECONDS if urgent else rules.gradual.in_flight_seconds,
+        leaving_seconds=rules.ack_timeout_seconds if emergency else None,
+    )
+
+
+def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:
+    """A rollback that is decided now says how long it will take, and beforehand that its deadline cannot be kept."""
+    incident, seconds = outcome.state.incident, planned.predicted_seconds
+    if incident is None or seconds is None or facts.now not in (incident.decided_at, incident.expedited_at):
+        return outcome
+    incident = replace(incident, predicted_seconds=round(seconds, 3))
+    outcome = replace(outcome, state=replace(outcome.state, incident=incident))
+    late_seconds = facts.now + seconds - incident.deadline_at
+    if late_seconds <= 0:
+        return outcome
+    text = (
+        f"the restarts of this rollback are predicted to take {seconds:.0f} s, {late_seconds:.0f} s longer than its "
+        "deadline leaves: raise rollback.emergency.maxConcurrentPods, or carry the contract to change without a restart"
+    )
+    return replace(outcome, notices=(*outcome.notices, Notify("DeadlineUnreachable", text, warning=True)))
 
 
 def _as_assigned(desired: Desired, state: State) -> Desired:
@@ -127,24 +188,28 @@ def _is_urgent(facts: Facts, state: State) -> bool:
     return state.phase is Phase.ROLLING_BACK and not state.by_canary and facts.now >= hurry_from(facts, incident)
 
 
-def _going_on(facts: Facts, outcome: Outcome) -> dict[str, Restart]:
-    """The restarts that have not come to their end: one whose pods are back and acknowledged has.
+def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], list[float]]:
+    """The restarts that have not come to their end, and how long those took that have.
 
-    So has one of a mode that was changed since. A replacement that cannot start is waited for as long as it holds a slot:
-    it must not be taken away again for that nothing is known of it.
+    One whose pods are back and acknowledged has; so has one of a mode that was changed since. A replacement that cannot
+    start is waited for as long as it holds a slot: it must not be taken away again for that nothing is known of it.
     """
     state = outcome.state
     at = replace(facts, state=state)
-    found = {}
+    found: dict[str, Restart] = {}
+    took: list[float] = []
     for desired in outcome.desired:
         workload = desired.workload
         restart = state.restarts.get(workload.key)
         if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
-        back = complete(workload) or facts.now - restart.since >= RESTARTING_SECONDS
-        if not (back and at.progress(workload, desired.accepted, desired.delivery).acknowledged):
+        age_seconds = facts.now - restart.since
+        acknowledged = at.progress(workload, desired.accepted, desired.delivery).acknowledged
+        if acknowledged and complete(workload) and workload.key not in state.suspensions:
+            took.append(round(age_seconds, 3))
+        elif not (acknowledged and age_seconds >= RESTARTING_SECONDS):
             found[workload.key] = restart
-    return found
+    return found, took
 
 
 def _outranked(action: Action, generation: int) -> bool:
@@ -153,7 +218,7 @@ def _outranked(action: Action, generation: int) -> bool:
     return request is not None and request.generation >= generation
 
 
-def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> tuple[State, tuple[Condition, ...]]:
+def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:
     """Times, counts of transitions and conditions around what the phase decided; and the conditions with their messages."""
     state, policy = outcome.state, facts.policy
     if facts.evaluation is not None and state.failing == before.failing and _is_news(facts, state):
@@ -176,7 +241,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, plan: Plan) -> tupl
         incident=looked_after(facts, state),
         poisoned=_still_poisoned(facts, state),
     )
-    found = conditions(replace(facts, state=before), state, outcome.waiting, stuck=plan.stuck)
+    found = conditions(replace(facts, state=before), state, outcome.waiting, planned)
     state = replace(state, conditions=without_messages(found))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
@@ -220,8 +285,8 @@ def _promotes(before: State, after: State) -> bool:
 
 
 def _wake_in(facts: Facts, state: State) -> float:
-    idle = state.phase is Phase.HELD and not state.restarts
-    if idle or facts.spec.suspend:
+    idle = state.phase is Phase.HELD and not state.restarts and not state.suspensions
+    if idle or (facts.spec.suspend and not state.suspensions):
         return IDLE_SECONDS
     interval = facts.spec.evaluation.interval_seconds
     # A canary in the fallback is watched for hours, and no answer is waited for.

@@ -1,6 +1,6 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,6 @@ from precision_operator.core.assess import Verdict, assess, trains_in, update_fa
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import Closed
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
-from precision_operator.core.plan import highest_generation
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of, resolve_delivery
 
 REDUCED = (Mode.FP16, Mode.BF16)
@@ -361,3 +360,8 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
         known = frozenset(failing.get(workload.key, ()))
         verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
     return tuple(verdicts)
+
+
+def highest_generation(workloads: Iterable[WorkloadView]) -> int:
+    """The highest generation found on any pod: what the next one must exceed."""
+    return max((pod.generation for workload in workloads for pod in workload.pods), default=0)

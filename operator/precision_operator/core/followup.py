@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery, Strategy
+from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.leaving import blocked
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, pod_acknowledged
 
@@ -34,6 +36,8 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     Silence of Prometheus is no silence of the trainers: while nobody's acknowledgement can be read, nobody is restarted
     for lack of it, until the deadline itself has come.
     """
+    if (held_up := _blocked(facts, workloads := tuple(workloads))) is not None:
+        return Followed(incident, False, False, held_up)
     exceeded = facts.now > incident.deadline_at
     patient = facts.now - _asked_since(facts, incident) <= facts.spec.rollback.ack_timeout_seconds
     late = not patient and (exceeded or not unreadable(facts))
@@ -80,6 +84,27 @@ def hurry_from(facts: Facts, incident: Incident) -> float:
 
 def _begun(incident: Incident) -> float:
     return max(incident.decided_at, incident.expedited_at or incident.decided_at)
+
+
+def _blocked(facts: Facts, workloads: Movable) -> Closed | None:
+    """Nobody is waited for but pods that nothing here can end: no deadline is about them, and no restart would help."""
+    away = facts.observation.nodes_away
+    found: dict[str, str] = {}
+    for workload, delivery in workloads:
+        why = {pod.name: blocked(pod, facts.now, away) for pod in workload.pods if pod.terminating}
+        if any(why.values()) and not_in_fallback(facts, [(workload, delivery)]):
+            found[workload.key] = next(filter(None, why.values()))
+    if not found or not all(_only_blocked(facts, w, d) for w, d in workloads):
+        return None
+    text = "; ".join(f"{name_of(key)}: {why}" for key, why in sorted(found.items())[:3])
+    return Closed("Blocked", f"terminating pods do not go, and what runs in them is not known: {text}")
+
+
+def _only_blocked(facts: Facts, workload: WorkloadView, delivery: Delivery) -> bool:
+    """Without its blocked pods it is in the fallback."""
+    away = facts.observation.nodes_away
+    rest = tuple(pod for pod in workload.pods if not blocked(pod, facts.now, away))
+    return not not_in_fallback(facts, [(replace(workload, pods=rest), delivery)])
 
 
 def not_in_fallback(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:

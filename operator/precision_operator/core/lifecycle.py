@@ -52,13 +52,14 @@ def without_policy(facts: Facts) -> Outcome | None:
     None: nothing is held, and the assignment can go.
     """
     state = facts.state
-    if state.deletable:
-        return _keep(facts, state)
+    if state.fallback is None and state.phase is Phase.HELD:  # reduced already
+        return _keep(facts, replace(state, deletable=not state.suspensions))
     if state.phase is Phase.ROLLING_BACK and not state.by_canary and state.incident is not None:
         return rolling_back(facts)
     held = _held(facts)
     if not held or not state.hold_on_delete or not state.enforce:
-        return None
+        # A Job that we suspended is resumed by what its record says: that stays until it runs.
+        return Outcome(state) if state.suspensions else None
     text = (
         f"the policy was deleted; {len(held)} workloads stay in {facts.spec.fallback}: "
         f"kubectl precision release {facts.policy.name} -n {facts.policy.namespace}"
@@ -78,7 +79,7 @@ def without_policy(facts: Facts) -> Outcome | None:
         mitigations=(),
         failing=(),
         restarts={},
-        deletable=True,
+        deletable=not state.suspensions,
     )
     outcome = _keep(facts, reduced)
     return replace(outcome, notices=(Notify("PolicyDeleted", text), *outcome.notices))

@@ -14,6 +14,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
 
+UNSUPPORTED_LIMIT = 20
+"""How many workloads of kinds that are not known are named."""
+
 
 class RestartBy(StrEnum):
     """How the pods of a workload are made anew."""
@@ -73,6 +76,8 @@ class PodView:
     terminating: bool = False
     gone_by: float = 0.0
     """When the grace of a terminating pod ends; seconds since the epoch, by the API server's clock."""
+    grace_seconds: float = 0.0
+    """Of its deletion: how long before ``gone_by`` it was asked to go."""
     finalizer: str = ""
     """A finalizer that keeps its object after its process has ended; the first of several. The Job controller's is none."""
     crashing: bool = False
@@ -121,6 +126,10 @@ class WorkloadView:
     """Its Job is suspended: it has no pods, or loses them."""
     suspended_by: str = ""
     """Who suspended its Job, where that was not the operator."""
+    emptied: bool = False
+    """The Job controller reports that no pod of the suspended Job is left, terminating ones included."""
+    object_generation: int = 0
+    """``metadata.generation`` of its object: a write that was decided on another one must not be carried out."""
     pending_revision: bool = False
     """A new pod would come from another template than the ones that run: a change of it has not reached them."""
     pods: tuple[PodView, ...] = ()
@@ -203,8 +212,10 @@ class Observation:
     """Nodes that a person labelled to go first; empty also where they cannot be read."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
+    suspended: tuple[WorkloadView, ...] = ()
+    """Jobs that the state records as suspended by us, and that are not among ``workloads`` any more."""
     unsupported: tuple[str, ...] = ()
-    """Keys of what the selector matches and no rule here can govern, for its kind is not known."""
+    """Keys of what the selector matches and nothing here governs: its kind is not known. UNSUPPORTED_LIMIT at most."""
     nodes_away: frozenset[str] = frozenset()
     """Nodes of terminating pods that do not answer: what runs there cannot be ended from here."""
     verified: tuple[str, Checks] | None = None

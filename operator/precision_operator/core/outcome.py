@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from precision_operator.api.state import State
 from precision_operator.core.actions import Notify
+from precision_operator.core.desired import Desired
 from precision_operator.core.gates import Closed
-from precision_operator.core.plan import Desired
 
 
 @dataclass(frozen=True, slots=True)

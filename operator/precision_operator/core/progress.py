@@ -6,7 +6,7 @@ from functools import cache
 
 from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.spec import Delivery
-from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,25 @@ class Progress:
 
 
 def resolve_delivery(wanted: Delivery, workload: WorkloadView) -> Delivery | None:
-    """How this workload can be moved; None where there is no way (neither contract nor a switch that admission can set)."""
+    """How this workload can be moved; None where there is no way.
+
+    That is where it has neither contract nor a switch that admission can set, and where only new pods would help and
+    nothing that we may do brings any.
+    """
+    settable = workload.hot or workload.literal
+    restarts = settable and workload.restart_by is not RestartBy.NEVER
     hot = workload.hot and all(pod.hot for pod in live_pods(workload))
     match wanted:
         case Delivery.HOT:
             return Delivery.HOT if hot else None
         case Delivery.RESTART:
-            return Delivery.RESTART if workload.hot or workload.literal else None
+            return Delivery.RESTART if restarts else None
         case Delivery.NEW_ONLY:
-            return Delivery.NEW_ONLY if workload.hot or workload.literal else None
+            return Delivery.NEW_ONLY if settable else None
         case Delivery.AUTO:
             if hot:
                 return Delivery.HOT
-            return Delivery.RESTART if workload.hot or workload.literal else None
+            return Delivery.RESTART if restarts else None
 
 
 @cache

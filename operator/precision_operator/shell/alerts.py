@@ -29,6 +29,6 @@ class Alerts:
         known = self._inventory.policy_keys_in(alert.namespace)
         if alert.policy:
             return frozenset({PolicyKey(alert.namespace, alert.policy)} & known)
-        if alert.deployment:
-            return self._inventory.named(alert.namespace, alert.deployment)
+        if alert.workload:
+            return self._inventory.named(alert.namespace, alert.workload)
         return self._inventory.concerned_by_pod(alert.namespace, alert.pod) if alert.pod else known

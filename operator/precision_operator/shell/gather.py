@@ -10,14 +10,15 @@ from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.decide import HURRY_SECONDS
-from precision_operator.core.model import Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.leaving import late
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
 from precision_operator.shell.act import Actor
 from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.inventory import Inventory, PolicyKey
-from precision_operator.shell.nodes import LabelledNodes
+from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 
@@ -46,7 +47,7 @@ class Gatherer:
         self,
         *,
         inventory: Inventory,
-        nodes: LabelledNodes,
+        nodes: Nodes,
         evaluator: Evaluator,
         elector: LeaseElector,
         actor: Actor,
@@ -81,6 +82,7 @@ class Gatherer:
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
+        suspended = self._suspended(key.namespace, state, workloads)
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -91,6 +93,9 @@ class Gatherer:
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             contested=contested,
+            suspended=suspended,
+            nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),
+            unsupported=self._unsupported(key.namespace, policy, state),
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
@@ -111,6 +116,24 @@ class Gatherer:
         workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
         contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
         return workloads, matching, contested
+
+    def _late_on(self, workloads: Iterable[WorkloadView]) -> frozenset[str]:
+        """Nodes with pods that should be gone."""
+        now = self._clock.time()
+        return frozenset(pod.node for view in workloads for pod in view.pods if pod.node and late(pod, now))
+
+    def _suspended(self, namespace: str, state: State, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
+        """Jobs that are to be resumed, and that no selector matches any more, or that are another policy's by now."""
+        known = {view.uid for view in workloads}
+        away = (record.uid for _, record in sorted(state.suspensions.items()) if record.uid not in known)
+        found = (self._inventory.workload(namespace, uid) for uid in away)
+        return tuple(view for view in found if view is not None)
+
+    def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:
+        """Of the policy's selector, and of the one in force, as with the workloads."""
+        selectors = {policy.spec.selector, state.selector}
+        found = {key for selector in selectors for key in self._inventory.unsupported(namespace, selector)}
+        return tuple(sorted(found)[:UNSUPPORTED_LIMIT])
 
     async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
         # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.

@@ -3,26 +3,23 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from sys import intern
 
 from precision_operator.admission.injection import asks, inject
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
-from precision_operator.kube.port import JsonObject
+from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, REPLICASETS, JsonObject, Resource
 from precision_operator.shell.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
-from precision_operator.workloads.reading import WorkloadRecord, controller_of, is_hot, read_deployment, read_pod
+from precision_operator.workloads.kinds.pod import strange_pod
+from precision_operator.workloads.kinds.replicaset import strange_replicaset
+from precision_operator.workloads.kinds.table import KIND_OF, KINDS
+from precision_operator.workloads.owner import controller_of
+from precision_operator.workloads.reading import is_hot, read_pod
+from precision_operator.workloads.records import WorkloadRecord
 
-
-class Kind(StrEnum):
-    """What is watched, by plural."""
-
-    POLICIES = "precisionpolicies"
-    ASSIGNMENTS = "precisionassignments"
-    WORKLOADS = "deployments"
-    REPLICASETS = "replicasets"
-    PODS = "pods"
+WATCHED: tuple[Resource, ...] = (POLICIES, ASSIGNMENTS, *(kind.resource for kind in KINDS))
+"""What is watched."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,51 +47,51 @@ class Inventory:
         """``namespaces``: those that are watched, each with a list of its own; none: one list of the whole cluster."""
         self._scopes: frozenset[str | None] = frozenset(namespaces) or frozenset([None])
         self._namespaces: dict[str, Namespace] = {}
-        self._synced: dict[Kind, set[str | None]] = {kind: set() for kind in Kind}
+        self._synced: dict[Resource, set[str | None]] = {resource: set() for resource in WATCHED}
         self._going: list[set[str]] = []
         """For each list of pods that is under way: the uids of pods that went meanwhile."""
 
-    def synced(self, kind: Kind) -> bool:
-        """Whether a full list of the kind has been taken in, of every namespace that is watched."""
-        return self._synced[kind] >= self._scopes
+    def synced(self, resource: Resource) -> bool:
+        """Whether a full list of the resource has been taken in, of every namespace that is watched."""
+        return self._synced[resource] >= self._scopes
 
     @property
     def ready(self) -> bool:
         """Whether all kinds are synced: before that, a decision would be taken on a part of the world."""
-        return all(map(self.synced, Kind))
+        return all(map(self.synced, WATCHED))
 
-    def unsynced(self, kind: Kind) -> None:
-        """The kind's watch was lost."""
-        self._synced[kind].clear()
+    def unsynced(self, resource: Resource) -> None:
+        """Its watch was lost."""
+        self._synced[resource].clear()
 
-    def count(self, kind: Kind) -> int:
-        """How many objects of the kind are known."""
-        return sum(len(_uids(space, kind)) for space in self._namespaces.values())
+    def count(self, resource: Resource) -> int:
+        """How many objects of the resource are known."""
+        return sum(len(_uids(space, resource)) for space in self._namespaces.values())
 
-    def observe(self, kind: Kind, body: JsonObject, *, deleted: bool) -> Keys:
+    def observe(self, resource: Resource, body: JsonObject, *, deleted: bool) -> Keys:
         """Take in one watch event; objects that are none of ours are passed over."""
         metadata = mapping(body.get("metadata"))
         namespace, name, uid = (text(metadata.get(field)) for field in ("namespace", "name", "uid"))
         space = self._namespaces.setdefault(intern(namespace), Namespace())
-        names = self._drop(space, kind, uid) if deleted else self._put(space, kind, name, body)
-        if kind is Kind.POLICIES:
+        names = self._drop(space, resource, uid) if deleted else self._put(space, resource, name, body)
+        if resource == POLICIES:
             names |= {name}  # always worth a look
         if space.empty:
             del self._namespaces[namespace]
         return _keys(namespace, names)
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: Iterable[str]) -> Keys:
+    def relisted(self, resource: Resource, namespace: str | None, uids: Iterable[str]) -> Keys:
         """A full list was taken: what it lacks is gone, though no event said so (the watch was away).
 
         ``namespace`` is None for a list of the whole cluster.
         """
-        self._synced[kind].add(namespace)
+        self._synced[resource].add(namespace)
         keep = frozenset(uids)
         changed: set[PolicyKey] = set()
         for name in [name for name in self._namespaces if namespace in (None, name)]:
             space = self._namespaces[name]
-            for uid in _uids(space, kind) - keep:
-                changed |= _keys(name, self._drop(space, kind, uid))
+            for uid in _uids(space, resource) - keep:
+                changed |= _keys(name, self._drop(space, resource, uid))
             if space.empty:
                 del self._namespaces[name]
         return frozenset(changed)
@@ -119,7 +116,7 @@ class Inventory:
             metadata = mapping(body.get("metadata"))
             uid, space = text(metadata.get("uid")), self._space(text(metadata.get("namespace")))
             if uid not in gone and uid not in space.controllers:
-                changed |= self.observe(Kind.PODS, body, deleted=False)
+                changed |= self.observe(PODS, body, deleted=False)
         return changed
 
     def age(self, key: PolicyKey) -> tuple[str, str]:
@@ -137,6 +134,14 @@ class Inventory:
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)
+
+    def workload(self, namespace: str, uid: str) -> WorkloadView | None:
+        """The workload with this object, with its pods; None where it is not known."""
+        return self._space(namespace).view(uid)
+
+    def unsupported(self, namespace: str, selector: Selector) -> tuple[str, ...]:
+        """The keys of what the selector matches and no known kind controls, sorted."""
+        return self._space(namespace).unsupported(selector)
 
     def rivals(self, namespace: str, uid: str) -> Keys:
         """The policies that select a workload, by its uid, and those that are gone whose assignment still holds it."""
@@ -157,50 +162,55 @@ class Inventory:
     def _space(self, namespace: str) -> Namespace:
         return self._namespaces.get(namespace, _NOTHING)
 
-    def _put(self, space: Namespace, kind: Kind, name: str, body: JsonObject) -> Names:
+    def _put(self, space: Namespace, resource: Resource, name: str, body: JsonObject) -> Names:
         """It came or changed."""
         metadata = mapping(body.get("metadata"))
         uid = text(metadata.get("uid"))
-        match kind:
-            case Kind.POLICIES:
-                selector = parse_selector(mapping(body.get("spec")).get("selector"))
-                space.put_policy(name, PolicyRecord(uid, text(metadata.get("creationTimestamp")), selector))
-                return frozenset([name])
-            case Kind.ASSIGNMENTS:
-                return space.put_assignment(name, AssignmentRecord.read(body))
-            case Kind.WORKLOADS:
-                return space.put_workload(_deployment(body))
-            case Kind.REPLICASETS:
-                return space.put_replicaset(uid, controller_of(body))
-            case Kind.PODS:
-                record = read_pod(body)
-                if not record.counts:
-                    self._pod_went(uid)
-                return space.put_pod(record)
-
-    def _drop(self, space: Namespace, kind: Kind, uid: str) -> Names:
-        """It went."""
-        match kind:
-            case Kind.POLICIES:
-                return space.drop_policy(uid)
-            case Kind.ASSIGNMENTS:
-                return space.drop_assignment(uid)
-            case Kind.WORKLOADS:
-                return space.drop_workload(uid)
-            case Kind.REPLICASETS:
-                return space.drop_replicaset(uid)
-            case Kind.PODS:
+        if resource == POLICIES:
+            selector = parse_selector(mapping(body.get("spec")).get("selector"))
+            space.put_policy(name, PolicyRecord(uid, text(metadata.get("creationTimestamp")), selector))
+            return frozenset([name])
+        if resource == ASSIGNMENTS:
+            return space.put_assignment(name, AssignmentRecord.read(body))
+        record = KIND_OF[resource].read(body)
+        changed = (
+            space.put_workload(resource, _with_injection(record, body))
+            if record is not None
+            else space.drop_workload(uid)
+        )
+        if resource == REPLICASETS:
+            owner = controller_of(body)
+            changed |= space.put_replicaset(uid, owner.uid if owner is not None else "")
+            changed |= space.put_stranger(uid, strange_replicaset(body))
+        if resource == PODS:
+            pod = read_pod(body)
+            if not pod.counts:
                 self._pod_went(uid)
-                return space.drop_pod(uid)
+            changed |= space.put_pod(pod) | space.put_stranger(uid, strange_pod(body))
+        return changed
+
+    def _drop(self, space: Namespace, resource: Resource, uid: str) -> Names:
+        """It went."""
+        if resource == POLICIES:
+            return space.drop_policy(uid)
+        if resource == ASSIGNMENTS:
+            return space.drop_assignment(uid)
+        changed = space.drop_workload(uid) | space.put_stranger(uid, None)
+        if resource == REPLICASETS:
+            changed |= space.drop_replicaset(uid)
+        if resource == PODS:
+            self._pod_went(uid)
+            changed |= space.drop_pod(uid)
+        return changed
 
     def _pod_went(self, uid: str) -> None:
         for going in self._going:
             going.add(uid)
 
 
-def _deployment(body: JsonObject) -> WorkloadRecord:
-    """A Deployment's record. What its label has injected into its pods stands in no template."""
-    record, template = read_deployment(body), mapping(mapping(body.get("spec")).get("template"))
+def _with_injection(record: WorkloadRecord, body: JsonObject) -> WorkloadRecord:
+    """A workload's record. What its label has injected into its pods stands in no template."""
+    template = mapping(mapping(body.get("spec")).get("template"))
     if record.view.hot or not asks(template):
         return record
     return replace(record, injected=is_hot(mapping(inject(template).get("spec"))))
@@ -210,15 +220,11 @@ def _keys(namespace: str, names: Names) -> Keys:
     return frozenset(PolicyKey(namespace, name) for name in names)
 
 
-def _uids(space: Namespace, kind: Kind) -> frozenset[str]:
-    match kind:
-        case Kind.POLICIES:
-            return frozenset(policy.uid for policy in space.policies.values())
-        case Kind.ASSIGNMENTS:
-            return frozenset(assignment.uid for assignment in space.assignments.values())
-        case Kind.WORKLOADS:
-            return frozenset(space.workloads)
-        case Kind.REPLICASETS:
-            return frozenset(space.owners)
-        case Kind.PODS:
-            return frozenset(space.controllers)
+def _uids(space: Namespace, resource: Resource) -> frozenset[str]:
+    if resource == POLICIES:
+        return frozenset(policy.uid for policy in space.policies.values())
+    if resource == ASSIGNMENTS:
+        return frozenset(assignment.uid for assignment in space.assignments.values())
+    if resource == PODS:
+        return frozenset(space.controllers)
+    return space.workloads_of(resource) | (frozenset(space.owners) if resource == REPLICASETS else frozenset())

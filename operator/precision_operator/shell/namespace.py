@@ -7,8 +7,9 @@ from sys import intern
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
-from precision_operator.core.model import WorkloadView
-from precision_operator.workloads.reading import PodRecord, WorkloadRecord
+from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.kube.port import Resource
+from precision_operator.workloads.records import PodRecord, Stranger, WorkloadRecord
 
 Names = frozenset[str]
 """Names of policies."""
@@ -43,6 +44,7 @@ class AssignmentRecord:
 
 @dataclass(slots=True)
 class _Workload:
+    resource: Resource
     record: WorkloadRecord
     view: WorkloadView | None = None
     """The view with its pods; None until it is asked for after a change."""
@@ -72,6 +74,10 @@ class Namespace:
         """By the uid of what controls them, then by their own; pods may be seen before it."""
         self._named: dict[str, set[str]] = {}
         """Name of a workload, or of a pod → uids of those."""
+        self._strangers: dict[str, Stranger] = {}
+        """By the uid of a pod, or of a ReplicaSet, that something of no known kind controls."""
+        self._unsupported: dict[Selector, tuple[str, ...]] = {}
+        """What was asked for since the last change of strangers or selectors."""
 
     @property
     def empty(self) -> bool:
@@ -116,29 +122,53 @@ class Namespace:
         return names
 
     def _selectors_changed(self) -> None:
+        self._unsupported.clear()
         for workload in self.workloads.values():
             workload.concerned = None
 
-    def put_workload(self, record: WorkloadRecord) -> Names:
+    def put_workload(self, resource: Resource, record: WorkloadRecord) -> Names:
         """It came or changed: for the policies that select it, or did so until now."""
         known = self.workloads.get(record.view.uid)
         if known is not None and known.record == record:
             return NOBODY
         before = self.drop_workload(record.view.uid)
-        self.workloads[record.view.uid] = found = _Workload(record)
+        self.workloads[record.view.uid] = found = _Workload(resource, record)
         self._named.setdefault(record.view.name, set()).add(record.view.uid)
         return before | self.concerned(found)
 
     def drop_workload(self, uid: str) -> Names:
-        """It went."""
+        """It went, has ended, or is a part of another."""
         known = self.workloads.pop(uid, None)
         if known is None:
             return NOBODY
         self._unname(known.record.view.name, uid)
         return self.concerned(known)
 
+    def workloads_of(self, resource: Resource) -> Names:
+        """The uids of the workloads whose objects are of this resource."""
+        return frozenset(uid for uid, workload in self.workloads.items() if workload.resource == resource)
+
+    def put_stranger(self, uid: str, record: Stranger | None) -> Names:
+        """What no known kind controls came or changed; None: it went, or is none."""
+        known = self._strangers.get(uid)
+        if known == record:
+            return NOBODY
+        self._unsupported.clear()
+        if record is None:
+            del self._strangers[uid]
+        else:
+            self._strangers[uid] = record
+        return NOBODY.union(*(self._selecting(found.labels) for found in (known, record) if found is not None))
+
+    def unsupported(self, selector: Selector) -> tuple[str, ...]:
+        """The keys of what the selector matches and no known kind controls, sorted."""
+        if selector not in self._unsupported:
+            found = {record.key for record in self._strangers.values() if selector.matches(record.labels)}
+            self._unsupported[selector] = tuple(sorted(found))
+        return self._unsupported[selector]
+
     def put_replicaset(self, uid: str, owner: str) -> Names:
-        """A link between pods and their workload came or changed; without an owner it is none."""
+        """A link between pods and their workload came or changed; without an owner it is a workload itself."""
         if self.owners.get(uid) == owner:
             return NOBODY
         changed = self.drop_replicaset(uid)
@@ -184,9 +214,10 @@ class Namespace:
         return self._pods_changed(controller)
 
     def _unname(self, name: str, uid: str) -> None:
-        self._named[name].discard(uid)
-        if not self._named[name]:
-            del self._named[name]
+        found = self._named.get(name, set())  # a bare pod and its workload are one uid
+        found.discard(uid)
+        if not found:
+            self._named.pop(name, None)
 
     def _pods_changed(self, controller: str) -> Names:
         workload = self._controlling(controller)
@@ -201,11 +232,13 @@ class Namespace:
     def concerned(self, workload: _Workload) -> Names:
         """Whose selector matches the template of a workload: of policies, and of assignments."""
         if workload.concerned is None:
-            labels = workload.record.template_labels
-            selectors = [(name, policy.selector) for name, policy in self.policies.items()]
-            selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
-            workload.concerned = frozenset(name for name, selector in selectors if selector.matches(labels))
+            workload.concerned = self._selecting(workload.record.template_labels)
         return workload.concerned
+
+    def _selecting(self, labels: Mapping[str, str]) -> Names:
+        selectors = [(name, policy.selector) for name, policy in self.policies.items()]
+        selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
+        return frozenset(name for name, selector in selectors if selector.matches(labels))
 
     def rivals(self, uid: str) -> Names:
         """The policies that select a workload, and those that are gone whose assignment still holds it."""
@@ -248,15 +281,25 @@ class Namespace:
         ]
         return _merged(found)
 
+    def view(self, uid: str) -> WorkloadView | None:
+        """The workload with this object, with its pods; None where it is not known."""
+        workload = self.workloads.get(uid)
+        return self._view(workload) if workload is not None else None
+
     def _view(self, workload: _Workload) -> WorkloadView:
         if workload.view is None:
-            uid = workload.record.view.uid
+            known, uid = workload.record, workload.record.view.uid
             sources: Set[str] = {uid, *self._controlled.get(uid, ())}
-            pods = [record.view for source in sources for record in self._pods.get(source, {}).values()]
+            records = [record for source in sources for record in self._pods.get(source, {}).values()]
+            pods = sorted((record.view for record in records), key=lambda pod: (pod.name, pod.uid))
             # A label alone shows nothing: the policy that injects may not be installed. Its pods do.
-            hot = workload.record.view.hot or (workload.record.injected and (not pods or any(pod.hot for pod in pods)))
-            pods.sort(key=lambda pod: (pod.name, pod.uid))
-            workload.view = replace(workload.record.view, hot=hot, pods=tuple(pods))
+            hot = known.view.hot or (known.injected and (not pods or any(pod.hot for pod in pods)))
+            revisions = known.revisions
+            passed = revisions is not None and any(
+                revisions.passed(record) for record in records if not record.view.terminating
+            )
+            pending = known.view.pending_revision or passed
+            workload.view = replace(known.view, hot=hot, pending_revision=pending, pods=tuple(pods))
         return workload.view
 
 
@@ -268,8 +311,15 @@ def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
         if first is None:
             found[view.key] = view
             continue
+        restart_by, no_restart = _restart_together(first, view)
         found[view.key] = replace(
             first,
+            restart_by=restart_by,
+            no_restart=no_restart,
+            suspended=first.suspended and view.suspended,
+            emptied=first.emptied and view.emptied,
+            suspended_by=first.suspended_by or view.suspended_by,
+            pending_revision=first.pending_revision or view.pending_revision,
             hot=first.hot and view.hot,
             literal=first.literal or view.literal,
             replicas=first.replicas + view.replicas,
@@ -278,6 +328,18 @@ def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
             pods=(*first.pods, *view.pods),
         )
     return tuple(found.values())
+
+
+def _restart_together(one: WorkloadView, other: WorkloadView) -> tuple[RestartBy, str]:
+    """How two objects of one workload are restarted, and why not: all of their pods must go, and come back, at once."""
+    for view in (one, other):
+        if view.restart_by is RestartBy.NEVER:
+            return RestartBy.NEVER, view.no_restart
+    if one.restart_by is not other.restart_by:
+        return RestartBy.NEVER, "its objects restart in different ways"
+    if one.restart_by is RestartBy.SUSPENSION:
+        return RestartBy.NEVER, "several Jobs would have to be suspended at once"
+    return one.restart_by, ""
 
 
 def _least_safe(one: Mode | None, other: Mode | None) -> Mode | None:

@@ -15,17 +15,9 @@ from kopf._core.engines.peering import Identity
 from precision_operator.contract import PREFIX
 from precision_operator.errors import OperatorError
 from precision_operator.kube.access import Access, credentials
-from precision_operator.kube.port import (
-    ASSIGNMENTS,
-    DEPLOYMENTS,
-    PODS,
-    POLICIES,
-    REPLICASETS,
-    JsonObject,
-    Resource,
-)
+from precision_operator.kube.port import JsonObject
 from precision_operator.settings import Settings
-from precision_operator.shell.inventory import Kind
+from precision_operator.shell.inventory import WATCHED
 from precision_operator.shell.sink import Handover, Sink
 from precision_operator.shell.streams import listen
 
@@ -37,13 +29,7 @@ STOP_SECONDS = 15.0
 TLS_CLOSE_SECONDS = 0.25
 """aiohttp ends its TLS connections only some turns of the loop after its session was closed."""
 
-_WATCHED: dict[Kind, Resource] = {
-    Kind.POLICIES: POLICIES,
-    Kind.ASSIGNMENTS: ASSIGNMENTS,
-    Kind.WORKLOADS: DEPLOYMENTS,
-    Kind.REPLICASETS: REPLICASETS,
-    Kind.PODS: PODS,
-}
+_BY_PLURAL = {resource.plural: resource for resource in WATCHED}
 
 
 class WatchLost(OperatorError):
@@ -63,19 +49,19 @@ class Watches(kopf.OperatorRegistry):
 
     def wants(self, plural: str) -> bool:
         """See StreamListener."""
-        return plural in list(Kind)
+        return plural in _BY_PLURAL
 
     def alive(self, plural: str) -> None:
         """See StreamListener."""
-        self._handover.alive(Kind(plural))
+        self._handover.alive(_BY_PLURAL[plural])
 
     def event(self, plural: str, body: JsonObject, *, deleted: bool) -> None:
         """See StreamListener."""
-        self._handover.event(Kind(plural), body, deleted=deleted)
+        self._handover.event(_BY_PLURAL[plural], body, deleted=deleted)
 
     def listed(self, plural: str, namespace: str | None, uids: frozenset[str]) -> None:
         """See StreamListener."""
-        self._handover.relisted(Kind(plural), namespace, uids)
+        self._handover.relisted(_BY_PLURAL[plural], namespace, uids)
 
     def failed(self, plural: str, error: Exception) -> None:
         """See StreamListener."""
@@ -89,8 +75,10 @@ def build_registry(sink: Sink, settings: Settings, *, loop: asyncio.AbstractEven
     ``loop`` is where the sink is called; the running one where it is not given.
     """
     registry = Watches(Handover(sink, loop or asyncio.get_running_loop()))
-    for kind, resource in _WATCHED.items():
-        kopf.on.event(resource.group, resource.version, resource.plural, id=kind.value, registry=registry)(_watched)
+    for resource in WATCHED:
+        kopf.on.event(resource.group, resource.version, resource.plural, id=resource.plural, registry=registry)(
+            _watched
+        )
     return registry
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from precision_operator.admission.known import KnownAssignments
-from precision_operator.kube.port import JsonObject
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.kube.port import ASSIGNMENTS, JsonObject, Resource
+from precision_operator.shell.inventory import Inventory, PolicyKey
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +20,16 @@ AT_ONCE = 500
 class Sink(Protocol):
     """Where watch news goes. Calls are quick and never raise."""
 
-    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
         """An object was listed, came, changed or went: a sign of life too."""
         ...
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
-        """A list of the kind is complete; its objects have been sent as events."""
+    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
+        """A list of it is complete; its objects have been sent as events."""
         ...
 
-    def alive(self, kind: Kind) -> None:
-        """The kind's stream gave a sign of life that is no event: a bookmark (one a minute)."""
+    def alive(self, resource: Resource) -> None:
+        """Its stream gave a sign of life that is no event: a bookmark (one a minute)."""
         ...
 
 
@@ -51,30 +51,30 @@ class InventorySink:
         self._enqueue = enqueue
         self._heartbeat = heartbeat
         self._clock = clock
-        self.last_event: dict[Kind, float] = {}
-        """When each kind's stream last gave a sign of life, by the monotonic clock."""
+        self.last_event: dict[Resource, float] = {}
+        """When each stream last gave a sign of life, by the monotonic clock."""
 
-    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
         """See Sink."""
-        self.alive(kind)
-        if self._known is not None and kind is Kind.ASSIGNMENTS:
+        self.alive(resource)
+        if self._known is not None and resource == ASSIGNMENTS:
             self._known.observe(body, deleted=deleted)
-        self._wake(self._inventory.observe(kind, body, deleted=deleted))
+        self._wake(self._inventory.observe(resource, body, deleted=deleted))
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
-        """See Sink. The first list of the last kind wakes all policies: only now may they be decided on."""
-        self.alive(kind)
-        if self._known is not None and kind is Kind.ASSIGNMENTS:
+    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
+        """See Sink. The first list of the last resource wakes all policies: only now may they be decided on."""
+        self.alive(resource)
+        if self._known is not None and resource == ASSIGNMENTS:
             self._known.relisted(namespace, uids)
         was_ready = self._inventory.ready
-        self._wake(self._inventory.relisted(kind, namespace, uids))
+        self._wake(self._inventory.relisted(resource, namespace, uids))
         if self._inventory.ready and not was_ready:
             self._wake(frozenset(self._inventory.policy_keys()))
 
-    def alive(self, kind: Kind) -> None:
+    def alive(self, resource: Resource) -> None:
         """See Sink."""
-        self.last_event[kind] = self._clock()
-        self._heartbeat(kind.value)
+        self.last_event[resource] = self._clock()
+        self._heartbeat(resource.plural)
 
     def _wake(self, keys: frozenset[PolicyKey]) -> None:
         for key in sorted(keys):
@@ -93,14 +93,14 @@ class Handover:
         self._waiting: deque[Callable[[], None]] = deque()
         self._called = False
 
-    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
-        self._call(lambda: self._sink.event(kind, body, deleted=deleted))
+    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
+        self._call(lambda: self._sink.event(resource, body, deleted=deleted))
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
-        self._call(lambda: self._sink.relisted(kind, namespace, uids))
+    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
+        self._call(lambda: self._sink.relisted(resource, namespace, uids))
 
-    def alive(self, kind: Kind) -> None:
-        self._call(lambda: self._sink.alive(kind))
+    def alive(self, resource: Resource) -> None:
+        self._call(lambda: self._sink.alive(resource))
 
     def _call(self, what: Callable[[], None]) -> None:
         self._waiting.append(what)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 VERSION = "4"
 MAX_ALERTS = 1000
 
+_WORKLOAD_LABELS = ("deployment", "statefulset", "job_name", "replicaset")
+"""As kube-state-metrics names workloads; a Job's label is not Prometheus' own ``job``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -16,7 +19,7 @@ class Alert:
 
     namespace: str
     policy: str = ""
-    deployment: str = ""
+    workload: str = ""
     pod: str = ""
 
 
@@ -36,9 +39,7 @@ def parse_webhook(body: object) -> tuple[Alert, ...]:
             f"expected `alerts`, a list of at most {MAX_ALERTS}; set max_alerts in Alertmanager's receiver"
         )
     found = {_alert(item.get("labels")) for item in alerts if isinstance(item, dict)}
-    return tuple(
-        sorted((a for a in found if a is not None), key=lambda a: (a.namespace, a.policy, a.deployment, a.pod))
-    )
+    return tuple(sorted((a for a in found if a is not None), key=lambda a: (a.namespace, a.policy, a.workload, a.pod)))
 
 
 def _alert(labels: object) -> Alert | None:
@@ -47,6 +48,5 @@ def _alert(labels: object) -> Alert | None:
     known: Mapping[str, str] = {key: value for key, value in labels.items() if isinstance(value, str)}
     if not known.get("namespace"):
         return None
-    return Alert(
-        known["namespace"], known.get("precisionpolicy", ""), known.get("deployment", ""), known.get("pod", "")
-    )
+    workload = next((known[label] for label in _WORKLOAD_LABELS if known.get(label)), "")
+    return Alert(known["namespace"], known.get("precisionpolicy", ""), workload, known.get("pod", ""))

@@ -103,6 +103,10 @@ class CertificateKeeper:
     async def _rotate(self, body: JsonObject | None) -> JsonObject | None:
         for _ in range(STEPS):
             configuration = await self._configuration()
+            if not configuration and self.loaded:
+                break  # the release is being uninstalled: a Secret that is made now would stay
+            if body is not None and not _owned(body, configuration):
+                body = await self._write(body, _content(body), configuration)
             bundles = [_bundle(webhook) for webhook in sequence(configuration.get("webhooks"))]
             action = next_action(
                 _content(body), bundles, names=self._names, lifetimes=self._lifetimes, now=self._clock.time()
@@ -111,7 +115,7 @@ class CertificateKeeper:
                 case None:
                     break
                 case WriteSecret(content):
-                    body = await self._write(body, content)
+                    body = await self._write(body, content, configuration)
                 case WriteBundle(bundle):
                     await self._trust(configuration, bundle)
                     if _content(body).get(LEAF):
@@ -124,14 +128,17 @@ class CertificateKeeper:
         except NotFound:
             return {}
 
-    async def _write(self, body: JsonObject | None, content: Content) -> JsonObject:
+    async def _write(self, body: JsonObject | None, content: Content, configuration: JsonObject) -> JsonObject:
         data: dict[str, JsonValue] = {key: base64.b64encode(value).decode() for key, value in content.items()}
         _LOG.info("writing the webhook's certificates", extra={"reason": "CertificatesRotated"})
+        owners = _owners(configuration)
         if body is not None:
-            return await self._api.replace(SECRETS, self._namespace, self._settings.secret, {**body, "data": data})
-        metadata: JsonObject = {"name": self._settings.secret, "namespace": self._namespace}
-        made: JsonObject = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
-        return await self._api.create(SECRETS, self._namespace, made)
+            metadata = {**mapping(body.get("metadata")), **owners}
+            changed = cast(JsonObject, {**body, "metadata": metadata, "data": data})
+            return await self._api.replace(SECRETS, self._namespace, self._settings.secret, changed)
+        metadata = {"name": self._settings.secret, "namespace": self._namespace, **owners}
+        made = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
+        return await self._api.create(SECRETS, self._namespace, cast(JsonObject, made))
 
     async def _trust(self, configuration: JsonObject, bundle: bytes) -> None:
         """Of this very configuration: another version may have its webhooks in another order."""
@@ -166,6 +173,22 @@ class CertificateKeeper:
 def server_names(service: str, namespace: str) -> tuple[str, ...]:
     """The DNS names of a Service, the one that API servers use first."""
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"
+
+
+def _owners(configuration: JsonObject) -> dict[str, object]:
+    """The Secret goes with the configuration that trusts it: after `helm uninstall`, nobody else would remove it."""
+    uid = text(mapping(configuration.get("metadata")).get("uid"))
+    if not uid:
+        return {}
+    kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    return {"ownerReferences": [{**kind, "name": CONFIGURATION, "uid": uid}]}
+
+
+def _owned(body: JsonObject, configuration: JsonObject) -> bool:
+    """Whether the Secret goes with this very configuration, where there is one."""
+    uid = mapping(configuration.get("metadata")).get("uid")
+    owners = sequence(mapping(body.get("metadata")).get("ownerReferences"))
+    return not uid or any(mapping(owner).get("uid") == uid for owner in owners)
 
 
 def _content(body: JsonObject | None) -> Content:

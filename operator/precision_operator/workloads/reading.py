@@ -8,8 +8,9 @@ from sys import intern
 
 from precision_operator.api.injection import parse_refusal
 from precision_operator.api.modes import Mode, is_safer, parse_mode
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import generation as believed
-from precision_operator.api.wire import generation_text, integer, mapping, parse_time, sequence, text
+from precision_operator.api.wire import generation_text, integer, mapping, number, parse_time, sequence, text, texts
 from precision_operator.contract import (
     ADMITTED,
     ENABLE,
@@ -22,8 +23,9 @@ from precision_operator.contract import (
     REWIND,
     TRUE_SPELLINGS,
 )
-from precision_operator.core.model import PodView, Request, WorkloadView
-from precision_operator.workloads.identity import workload_key
+from precision_operator.core.model import PodView, Request
+from precision_operator.workloads.owner import controller_of
+from precision_operator.workloads.records import PodRecord
 
 REQUEST_CHARACTERS = 1024
 """A longer request was not written by us: it is neither parsed nor kept."""
@@ -31,34 +33,13 @@ REQUEST_CHARACTERS = 1024
 ADMITTED_CHARACTERS = 2048
 """A longer record was not written by admission."""
 
+FINALIZER_CHARACTERS = 128
 
-@dataclass(frozen=True, slots=True)
-class WorkloadRecord:
-    """A workload as the inventory keeps it."""
+REVISION_LABEL = "controller-revision-hash"
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
-    view: WorkloadView
-    labels: Mapping[str, str]
-    template_labels: Mapping[str, str]
-    """What selectors are evaluated on."""
-    injected: bool = False
-    """Its template has the contract only once admission has written it into a pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodRecord:
-    """A pod as the inventory keeps it."""
-
-    namespace: str
-    view: PodView
-    controller: str
-    """Uid of the object that controls it: only a chain of uids says which workload it belongs to."""
-    finished: bool
-    """It has ended for good (evicted, for one) and only its object is left."""
-
-    @property
-    def counts(self) -> bool:
-        """It is somebody's pod, and alive."""
-        return bool(self.controller) and not self.finished
+_OWN_FINALIZERS = frozenset({"batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan"})
+"""Kubernetes' own controllers remove these as soon as the pod has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +91,12 @@ def parse_request(raw: str | None) -> Request | None:
 def strings(value: object) -> Mapping[str, str]:
     """A map of strings: labels or annotations."""
     return {key: item for key, item in mapping(value).items() if isinstance(item, str)}
+
+
+def interned(body: Mapping[str, object]) -> Mapping[str, str]:
+    """The labels of a pod; thousands of pods have the same ones."""
+    labels = strings(mapping(body.get("metadata")).get("labels"))
+    return {intern(key): intern(value) for key, value in labels.items()}
 
 
 def containers_of(spec: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -216,41 +203,13 @@ def parse_admitted(raw: str | None) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def read_deployment(body: Mapping[str, object]) -> WorkloadRecord:
-    """A Deployment's slim record."""
-    metadata, spec = mapping(body.get("metadata")), mapping(body.get("spec"))
-    template = mapping(spec.get("template"))
-    template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
-    hot = is_hot(pod_spec)
-    annotations = strings(template_metadata.get("annotations"))
-    started = environment(slots_of(pod_spec), annotations, hot=hot)
-    request = parse_request(annotations.get(REQUEST)) if hot else None
-    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": text(metadata.get("name")), "controller": True}
-    pod = {"metadata": {"labels": template_metadata.get("labels"), "ownerReferences": [owner]}}
-    view = WorkloadView(
-        namespace=text(metadata.get("namespace")),
-        key=workload_key(pod),
-        uid=text(metadata.get("uid")),
-        hot=hot,
-        literal=started.movable,
-        replicas=integer(spec.get("replicas"), 1),
-        template_mode=request.mode if request is not None else started.mode,
-    )
-    return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
-
-
-def controller_of(body: Mapping[str, object]) -> str:
-    """The uid of the object that controls this one; empty where nothing does."""
-    owners = map(mapping, sequence(mapping(body.get("metadata")).get("ownerReferences")))
-    return next((text(owner.get("uid")) for owner in owners if owner.get("controller") is True), "")
-
-
 def read_pod(body: Mapping[str, object]) -> PodRecord:
     """A pod's slim record."""
     metadata, spec, status = mapping(body.get("metadata")), mapping(body.get("spec")), mapping(body.get("status"))
     annotations = strings(metadata.get("annotations"))
     hot = is_hot(spec)
-    asks = INJECT in mapping(metadata.get("labels"))
+    labels = mapping(metadata.get("labels"))
+    asks = INJECT in labels
     raw = annotations.get(REQUEST)
     view = PodView(
         name=text(metadata.get("name")),
@@ -272,10 +231,30 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         ),
         pending=status.get("phase") in (None, "Pending"),
         terminating=metadata.get("deletionTimestamp") is not None,
+        gone_by=parse_time(metadata.get("deletionTimestamp")) or 0.0,
+        grace_seconds=max(0.0, number(metadata.get("deletionGracePeriodSeconds"), 0.0)),
+        finalizer=_finalizer(metadata),
         crashing=any(_crashed(container) for container in _statuses(status)),
     )
-    finished = status.get("phase") in ("Succeeded", "Failed")
-    return PodRecord(text(metadata.get("namespace")), view, controller_of(body), finished)
+    owner = controller_of(body)
+    return PodRecord(
+        namespace=text(metadata.get("namespace")),
+        view=view,
+        controller=owner.uid if owner is not None else view.uid,
+        finished=status.get("phase") in ("Succeeded", "Failed"),
+        revision=intern(text(labels.get(REVISION_LABEL))),
+        index=_index(text(labels.get(INDEX_LABEL))),
+    )
+
+
+def _finalizer(metadata: Mapping[str, object]) -> str:
+    """The first that keeps the object for somebody else than Kubernetes' own controllers."""
+    found = texts(metadata.get("finalizers"))
+    return intern(next((bounded(name, FINALIZER_CHARACTERS) for name in found if name not in _OWN_FINALIZERS), ""))
+
+
+def _index(raw: str) -> int:
+    return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else -1
 
 
 def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:

@@ -58,6 +58,7 @@ def suspend_job(action: SuspendJob | ResumeJob) -> list[Operation]:
         return []
     return [
         Operation("test", "/metadata/uid", action.workload.uid),
+        Operation("test", "/metadata/generation", action.job_generation),
         Operation("test", _SUSPEND, not wanted),
         Operation("replace", _SUSPEND, wanted),
     ]

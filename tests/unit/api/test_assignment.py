@@ -38,7 +38,7 @@ FULL = State(
     held=(HeldWorkload(key("b"), "LossNotFinite", 1000.0), HeldWorkload(key("c"), "LossNotFinite", 1000.0)),
     restarts={key("a"): Restart(2, 1000.5, 900.25)},
     restart_seconds=(41.5, 60.0),
-    suspensions={key("a"): Suspension("uid-a"), key("d"): Suspension("uid-d", resuming=True)},
+    suspensions={key("a"): Suspension("uid-a", 3, 1000.5), key("d"): Suspension("uid-d", 4, 1000.5, True)},
 )
 
 
@@ -89,10 +89,11 @@ def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
 def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
     assert wired(FULL)["state"]["workloads"] == {
         "apps/Deployment": {
-            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z suspended=uid-a",
+            "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z "
+            "suspended=uid-a,3@1970-01-01T00:16:40.500Z",
             "b": "411 member canary held=0",
             "c": "0 held=0",
-            "d": "0 resuming=uid-d",
+            "d": "0 resuming=uid-d,4@1970-01-01T00:16:40.500Z",
         }
     }
     assert wired(FULL)["state"]["holds"] == ["LossNotFinite@1970-01-01T00:16:40.000Z"]
@@ -191,7 +192,7 @@ def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too
         poisoned=fleet,
         held=held,
         restarts=dict.fromkeys(fleet, Restart(2, 1.7e9, 1.7e9)),
-        suspensions={one: Suspension(str(UUID(int=2**127 + n))) for n, one in enumerate(jobs)},
+        suspensions={one: Suspension(str(UUID(int=2**127 + n)), 1234567890, 1.7e9) for n, one in enumerate(jobs)},
     )
     left = replace(
         rolled_back, members=(), restarts={}, suspensions={}, modes=dict.fromkeys(fleet, Mode.FP32), fallback=None

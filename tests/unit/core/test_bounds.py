@@ -32,7 +32,9 @@ ALL_SIX = {
     Signal.SPEED: 0.2,
     Signal.MEMORY: 0.95,
 }
-RULES = {"gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}}
+ALL_AT_ONCE = {"maxConcurrentPods": 5000, "expectedRestart": "10m"}
+NO_WINDOW = {"overflow": {"window": "0s"}, "speed": {"window": "0s"}}
+RULES = {"gradual": {"sustain": "0s"}, "emergency": ALL_AT_ONCE, "mitigation": NO_WINDOW}
 MILD_OVERFLOW = {Signal.OVERFLOW: 0.25}
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "rollback": RULES}
 

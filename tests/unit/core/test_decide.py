@@ -13,7 +13,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import MESSAGE_CHARACTERS
-from precision_operator.core.actions import DeleteAssignment, DeletePod, Notify, RequestPod
+from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, RefusedWrite
 from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, promoted, respec
@@ -196,7 +196,7 @@ def test_a_request_outranks_what_a_pod_carries() -> None:
 
 
 def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignment_and_events() -> None:
-    """No template is written, and no object but pods, the assignment and Events."""
+    """No template is written, and no object but pods, the assignment and Events; where there are Jobs, whether they run."""
     kinds = set[type]()
     for world in (fleet(), promoted(), promoted(), held_fleet()):
         kinds |= {type(action) for _ in range(30) for action in world.step().actions}
@@ -208,7 +208,7 @@ def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignm
         world.step()
         world.delete_policy()
         kinds |= {type(action) for _ in range(3) for action in world.step().actions}
-    assert kinds == {RequestPod, DeletePod, DeleteAssignment, Notify}
+    assert kinds == {RequestPod, DeletePod, EvictPod, DeleteAssignment, Notify}
 
 
 def test_policies_of_nothing_wait_and_say_what_is_missing() -> None:

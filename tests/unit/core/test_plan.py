@@ -8,17 +8,14 @@ import pytest
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart
-from precision_operator.core.actions import DeletePod, RequestPod, Tuning
+from precision_operator.core import plan as planning
+from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Tuning
+from precision_operator.core.desired import Desired
+from precision_operator.core.facts import highest_generation
 from precision_operator.core.model import PodSignals, PodView, Request, WorkloadView
-from precision_operator.core.plan import (
-    CHECKPOINT_SECONDS,
-    RESTARTING_SECONDS,
-    ROUND_SECONDS,
-    Desired,
-    Plan,
-    Planner,
-    highest_generation,
-)
+from precision_operator.core.pace import Pace
+from precision_operator.core.plan import Plan
+from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUND_SECONDS, Sight
 from tests.support.views import key, literal, pod, reported, workload
 
 GENERATION = 9
@@ -45,8 +42,9 @@ def plan(
     pods: Mapping[str, PodSignals] | None = None,
 ) -> Plan:
     of_change = {desired.workload.key: changed for desired in wanted}
-    planner = Planner(reported(**(pods or {})), GENERATION, of_change, NOW + seconds)
-    return planner.plan(wanted, restarts or {}, slots=slots, urgent=urgent)
+    sight = Sight(reported(**(pods or {})), GENERATION, of_change, NOW + seconds)
+    pace = Pace(slots, left_seconds=300.0 if urgent else None, evicts=False)
+    return planning.plan(sight, wanted, pace=pace, restarts=restarts)
 
 
 def asked(found: Plan) -> list[str]:
@@ -54,7 +52,7 @@ def asked(found: Plan) -> list[str]:
 
 
 def deleted(found: Plan) -> list[str]:
-    return [action.pod.name for action in found.actions if isinstance(action, DeletePod)]
+    return [action.pod.name for action in found.actions if isinstance(action, DeletePod | EvictPod)]
 
 
 def old(name: str = "p", **values: object) -> PodView:
@@ -107,7 +105,7 @@ def test_requests_come_before_deletions() -> None:
 
 
 def test_pods_that_admission_started_safely_are_not_restarted() -> None:
-    assert plan(restarted(literal(pods=(old(started_mode=Mode.FP32),)))) == Plan((), {}, ())
+    assert plan(restarted(literal(pods=(old(started_mode=Mode.FP32),)))) == Plan()
 
 
 @pytest.mark.parametrize(("slots", "begun"), [(0, 0), (2, 2), (5, 3)])
@@ -258,8 +256,8 @@ def test_an_unresponsive_workload_is_restarted_once_only() -> None:
 @pytest.mark.parametrize("force", [False, True])
 def test_before_the_first_reading_nobody_is_taken_away_for_want_of_an_answer_but_past_the_deadline(force: bool) -> None:
     view = workload(pods=(IN_FP32,))
-    planner = Planner(None, GENERATION, {view.key: 0}, NOW + 3600.0)
-    found = planner.plan([into(view, escalate=True, force=force)], {}, slots=5)
+    sight = Sight(None, GENERATION, {view.key: 0}, NOW + 3600.0)
+    found = planning.plan(sight, [into(view, escalate=True, force=force)], pace=Pace(5, evicts=False))
     assert deleted(found) == ["p"] * force
 
 
@@ -296,12 +294,6 @@ def test_new_pods_only_asks_and_restarts_nobody() -> None:
     assert plan(into(workload(pods=(IN_FP16,)), delivery=Delivery.NEW_ONLY)).actions == ()
 
 
-def test_highest_generation_is_looked_for_on_every_pod() -> None:
-    assert highest_generation([]) == 0
-    assert highest_generation([workload(), literal(pods=(old(admitted=(("fleet", 4),)),))]) == 4
-    assert highest_generation([workload(pods=(IN_FP16, pod("q", request=Request(3, Mode.FP16))))]) == 7
-
-
 def test_a_tuning_reaches_every_pod_that_was_not_asked_since_and_no_pod_twice() -> None:
     """A pod that admission started in the target has never been asked for anything."""
     never = pod("never", started_mode=Mode.FP16)
@@ -310,3 +302,9 @@ def test_a_tuning_reaches_every_pod_that_was_not_asked_since_and_no_pod_twice() 
     found = {a.pod.name: a.tuning for a in plan(tuned).actions if isinstance(a, RequestPod)}
     assert found == {"never": Tuning(loss_scale_factor=0.5), "at-7": Tuning(loss_scale_factor=0.5)}
     assert plan(replace(tuned, tuning=None)).actions == ()
+
+
+def test_highest_generation_is_looked_for_on_every_pod() -> None:
+    assert highest_generation([]) == 0
+    assert highest_generation([workload(), literal(pods=(old(admitted=(("fleet", 4),)),))]) == 4
+    assert highest_generation([workload(pods=(IN_FP16, pod("q", request=Request(3, Mode.FP16))))]) == 7

@@ -13,8 +13,8 @@ from precision_operator.api.state import Phase
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, RequestPod
 from precision_operator.core.decide import decide
-from precision_operator.core.plan import CHECKPOINT_SECONDS, RESTARTING_SECONDS
 from precision_operator.core.progress import live_pods
+from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS
 from tests.support.fleets import NAN, answer, change, condition, promoted, until
 from tests.support.views import key
 
@@ -51,12 +51,15 @@ def taken_away(world: World) -> int:
 
 
 @pytest.mark.parametrize("slots", [0, 5])
-def test_in_an_emergency_all_pods_are_taken_away_in_the_first_pass_whatever_the_budget(slots: int) -> None:
-    world = restart_only()
+@pytest.mark.parametrize(("expected", "at_once"), [("60s", 10), ("10m", 20)])
+def test_an_emergency_takes_as_many_pods_away_as_its_deadline_needs_whatever_the_budget(
+    slots: int, expected: str, at_once: int
+) -> None:
+    world = restart_only(rollback={"emergency": {"expectedRestart": expected}})
     world.restart_slots = slots
     decision = emergency(world).decide()
     assert decision.state.phase is Phase.ROLLING_BACK
-    assert len({a.workload.key for a in decision.actions if isinstance(a, DeletePod)}) == 20
+    assert len({a.workload.key for a in decision.actions if isinstance(a, DeletePod)}) == at_once
     world.run(5, 10.0)
     assert (world.state.phase, taken_away(world), len(world.really_in(Mode.FP32))) == (Phase.HELD, 20, 20)
 

@@ -29,11 +29,11 @@ def eviction(name: str, **fields: object) -> EvictPod:
 
 
 def suspension(name: str = "train", *, respects_budgets: bool = False) -> SuspendJob:
-    return SuspendJob(job(name), 7, respects_budgets)
+    return SuspendJob(job(name), 7, 1, respects_budgets)
 
 
 def resumption(name: str = "train") -> ResumeJob:
-    return ResumeJob(job(name, suspended=True), 7)
+    return ResumeJob(job(name, suspended=True), 7, 1)
 
 
 def put_budget(rig: Rig, allowed: int) -> None:
@@ -125,7 +125,7 @@ async def test_where_nothing_is_enforced_a_job_is_resumed_at_once() -> None:
 async def test_a_job_that_is_as_wanted_or_gone_is_not_written_and_one_that_changed_is_looked_at_again() -> None:
     rig = Rig()
     rig.put_job("train", suspend=True)
-    done = SuspendJob(job(suspended=True), 7), ResumeJob(job("gone"), 7), suspension("gone too")
+    done = SuspendJob(job(suspended=True), 7, 1), ResumeJob(job("gone"), 7, 1), suspension("gone too")
     assert (await rig.act(*done)).failures == ()
     assert rig.order == ["patch job gone too after the echo"]
     acted = await rig.act(suspension())

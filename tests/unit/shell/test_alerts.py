@@ -2,8 +2,9 @@
 
 import pytest
 
+from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from precision_operator.shell.alerts import Alerts
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.signals.alertmanager import MAX_ALERTS, Alert, parse_webhook
 from tests.support import trainers
 from tests.support.bodies import Json
@@ -18,11 +19,11 @@ def filled() -> Inventory:
     """The policy p with the trainer ``train``, and the policy q with nothing."""
     labels = {"app": "train"}
     bodies = [
-        (Kind.POLICIES, policy("p", **labels)),
-        (Kind.POLICIES, policy("q", app="other")),
-        (Kind.WORKLOADS, trainers.deployment("train", labels=labels)),
-        (Kind.REPLICASETS, trainers.replicaset("train")),
-        (Kind.PODS, trainers.pod("train", labels=labels)),
+        (POLICIES, policy("p", **labels)),
+        (POLICIES, policy("q", app="other")),
+        (DEPLOYMENTS, trainers.deployment("train", labels=labels)),
+        (REPLICASETS, trainers.replicaset("train")),
+        (PODS, trainers.pod("train", labels=labels)),
     ]
     inventory = Inventory()
     for kind, body in bodies:
@@ -58,7 +59,7 @@ def test_what_is_no_webhook_is_refused_with_what_was_expected(body: object) -> N
         (Alert("default"), {"p", "q"}),
         (Alert("default", policy="q"), {"q"}),
         (Alert("default", policy="gone"), set()),
-        (Alert("default", deployment="train"), {"p"}),
+        (Alert("default", workload="train"), {"p"}),
         (Alert("default", pod="train-abc-1"), {"p"}),
         (Alert("default", pod="somebody-else-0"), set()),
         (Alert("other"), set()),

@@ -11,11 +11,11 @@ import pytest
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.errors import Unavailable
-from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
+from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from precision_operator.shell.echo import PATIENCE_SECONDS, SETTLE_SECONDS, Echo, Echoes
 from precision_operator.shell.enforcement import FIRST_SECONDS, FRESH_SECONDS, RETRY_SECONDS, Enforcement
 from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import Inventory, PolicyKey
 from tests.support import objects as b
 from tests.support.server import SHIPPED, Server, install_all
 from tests.unit.runtime.manual_clock import ManualClock, finished
@@ -35,9 +35,9 @@ class Rig:
         self.kube.put(POLICIES, b.policy())
         self.commit(7)
         self.inventory = Inventory()
-        for kind, body in ((Kind.POLICIES, b.policy()), (Kind.WORKLOADS, b.deployment(b.hot_spec()))):
+        for kind, body in ((POLICIES, b.policy()), (DEPLOYMENTS, b.deployment(b.hot_spec()))):
             self.inventory.observe(kind, body, deleted=False)
-        self.inventory.observe(Kind.REPLICASETS, b.replicaset(), deleted=False)
+        self.inventory.observe(REPLICASETS, b.replicaset(), deleted=False)
         self.pod(1)
         self.changed: list[PolicyKey] = []
         self.echoes = Echoes(self.kube, self.clock)
@@ -58,7 +58,7 @@ class Rig:
         body = b.pod(uid=f"p-{number}", name=f"train-abc-{number}")
         self.kube.put(PODS, body)
         if seen:
-            self.inventory.observe(Kind.PODS, body, deleted=False)
+            self.inventory.observe(PODS, body, deleted=False)
 
     async def confirm(self, generation: int = 7, *, deleted: bool = False) -> bool:
         state = replace(STATE, generation=generation)
@@ -260,7 +260,7 @@ async def test_after_the_echo_the_pods_are_listed_once_a_generation() -> None:
     rig.pod(2, seen=False)
     assert not rig.enforcement.settled(KEY, 7)
     assert await rig.confirm() is True, "there is one that the watch has not reported"
-    assert rig.inventory.count(Kind.PODS) == 2
+    assert rig.inventory.count(PODS) == 2
     assert rig.enforcement.settled(KEY, 7)
     assert await rig.confirm() is False
     assert rig.lists == 1

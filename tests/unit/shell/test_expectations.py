@@ -80,12 +80,12 @@ async def test_a_pod_that_is_late_is_deleted_again_at_once_with_less_grace() -> 
 async def test_a_job_is_suspended_once_and_resumed_once_as_it_is_seen() -> None:
     expectations = Expectations(ManualClock())
     running, suspended = workload(), workload(suspended=True)
-    expectations.wrote(SuspendJob(running, 3))
-    assert not expectations.fresh(SuspendJob(running, 4, respects_budgets=True))
-    assert expectations.fresh(ResumeJob(suspended, 3))
-    expectations.wrote(ResumeJob(suspended, 3))
-    assert not expectations.fresh(ResumeJob(suspended, 4))
-    assert expectations.fresh(SuspendJob(suspended, 3))
+    expectations.wrote(SuspendJob(running, 3, 1))
+    assert not expectations.fresh(SuspendJob(running, 4, 1, respects_budgets=True))
+    assert expectations.fresh(ResumeJob(suspended, 3, 2))
+    expectations.wrote(ResumeJob(suspended, 3, 2))
+    assert not expectations.fresh(ResumeJob(suspended, 4, 2))
+    assert expectations.fresh(SuspendJob(suspended, 3, 1))
 
 
 async def test_a_pod_is_evicted_once() -> None:

@@ -14,10 +14,10 @@ from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.reactor import queueing
 
-from precision_operator.kube.port import JsonObject
+from precision_operator.kube.port import PODS, JsonObject, Resource
 from precision_operator.settings import Settings
 from precision_operator.shell import streams
-from precision_operator.shell.inventory import Kind
+from precision_operator.shell.inventory import WATCHED
 from precision_operator.shell.registry import build_registry, configure
 from precision_operator.shell.sink import AT_ONCE, Handover
 
@@ -26,14 +26,14 @@ class Notes:
     def __init__(self) -> None:
         self.said: list[object] = []
 
-    def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
-        self.said.append((kind.value, deleted))
+    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
+        self.said.append((resource.plural, deleted))
 
-    def relisted(self, kind: Kind, namespace: str | None, uids: frozenset[str]) -> None:
-        self.said.append((kind.value, namespace, sorted(uids)))
+    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
+        self.said.append((resource.plural, namespace, sorted(uids)))
 
-    def alive(self, kind: Kind) -> None:
-        self.said.append(kind.value)
+    def alive(self, resource: Resource) -> None:
+        self.said.append(resource.plural)
 
 
 def body(uid: str) -> JsonObject:
@@ -56,7 +56,7 @@ async def test_kopf_still_has_what_we_wrap() -> None:
 
 async def test_the_registry_only_listens() -> None:
     registry = build_registry(Notes(), Settings())
-    assert len(registry._watching.get_all_handlers()) == len(Kind)
+    assert len(registry._watching.get_all_handlers()) == len(WATCHED)
     for nothing in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert list(nothing.get_all_handlers()) == []
     settings = kopf.OperatorSettings()
@@ -143,7 +143,7 @@ async def test_what_kopf_watches_for_itself_is_left_to_it(monkeypatch: pytest.Mo
 
 async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Notes):
-        def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
             raise ValueError("boom")
 
     notes = Failing()
@@ -157,7 +157,7 @@ async def test_a_sink_that_fails_is_logged_and_the_next_news_arrive(caplog: pyte
 
 async def test_news_of_another_thread_arrives_whole_and_in_order_without_stopping_the_loop() -> None:
     class Uids(Notes):
-        def event(self, kind: Kind, body: JsonObject, *, deleted: bool) -> None:
+        def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
             self.said.append(body["uid"])
 
     notes = Uids()
@@ -165,7 +165,7 @@ async def test_news_of_another_thread_arrives_whole_and_in_order_without_stoppin
 
     def send() -> None:
         for number in range(3000):
-            handover.event(Kind.PODS, {"uid": number}, deleted=False)
+            handover.event(PODS, {"uid": number}, deleted=False)
 
     sender = threading.Thread(target=send)
     sender.start()

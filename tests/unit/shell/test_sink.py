@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from precision_operator.admission.known import KnownAssignments
-from precision_operator.shell.inventory import Inventory, Kind
+from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
+from precision_operator.shell.inventory import Inventory
 from precision_operator.shell.sink import InventorySink
 from tests.support import objects as b
 from tests.support.bodies import Json, assignment
@@ -21,14 +22,14 @@ def test_admission_by_webhook_learns_of_assignments_and_of_nothing_else() -> Non
     known = KnownAssignments()
     news = sink(known)
     for name, uid in (("a", "1"), ("b", "2"), ("c", "3")):
-        news.event(Kind.ASSIGNMENTS, stored(name, uid), deleted=False)
-    news.event(Kind.POLICIES, b.policy(), deleted=False)
-    news.event(Kind.ASSIGNMENTS, stored("a", "1"), deleted=True)
+        news.event(ASSIGNMENTS, stored(name, uid), deleted=False)
+    news.event(POLICIES, b.policy(), deleted=False)
+    news.event(ASSIGNMENTS, stored("a", "1"), deleted=True)
     assert [slim["metadata"] for slim in known.of("default")] == [{"name": "b"}, {"name": "c"}]
-    news.relisted(Kind.PODS, None, frozenset())
-    news.relisted(Kind.ASSIGNMENTS, None, frozenset({"3"}))
+    news.relisted(PODS, None, frozenset())
+    news.relisted(ASSIGNMENTS, None, frozenset({"3"}))
     assert [slim["metadata"] for slim in known.of("default")] == [{"name": "c"}]
 
 
 def test_without_a_webhook_no_assignment_is_kept_for_it() -> None:
-    sink(None).event(Kind.ASSIGNMENTS, stored("a", "1"), deleted=False)
+    sink(None).event(ASSIGNMENTS, stored("a", "1"), deleted=False)

@@ -12,7 +12,7 @@ from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.settings import LeaseSettings
-from precision_operator.shell.inventory import Inventory, Kind, PolicyKey
+from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.worker import Worker
 from tests.support.fake_kube import FakeKube
@@ -52,7 +52,7 @@ class Rig:
         self.metrics = Metrics()
         self.reconciler = Scripted(clock, *script)
         self.inventory = Inventory()
-        for kind in Kind:
+        for kind in WATCHED:
             self.inventory.relisted(kind, None, [])
         self.worker = Worker(
             self.reconciler,

@@ -17,6 +17,7 @@ from tests.support.tls import NAMESPACE
 from tests.unit.runtime.manual_clock import ManualClock
 
 SETTINGS = AdmissionSettings()
+MADE_AGAIN: dict[str, JsonValue] = {"uid": "made-again"}
 
 
 def configuration() -> JsonObject:
@@ -65,6 +66,52 @@ async def test_only_the_leader_writes_and_the_others_serve_what_it_wrote() -> No
     assert follower.loaded
     assert follower.trusted == leader.trusted == base64.b64decode(secret(kube)["ca.crt"])
     assert kube.writes == written, "what is as it should be is not written again"
+
+
+def owners(kube: FakeKube) -> list[str]:
+    body: Any = kube.objects[SECRETS.plural, NAMESPACE, SETTINGS.secret]
+    return [owner["uid"] for owner in body["metadata"].get("ownerReferences", [])]
+
+
+def uid_of_the_configuration(kube: FakeKube) -> str:
+    body: Any = kube.objects[MUTATING_WEBHOOKS.plural, "", CONFIGURATION]
+    uid: str = body["metadata"]["uid"]
+    return uid
+
+
+async def test_the_secret_goes_with_the_configuration_that_trusts_it() -> None:
+    kube = installed()
+    leader = replica(kube, leading=True)
+    await leader.look()
+    assert owners(kube) == [uid_of_the_configuration(kube)]
+    before = secret(kube)
+    again = configuration()
+    kube.put(MUTATING_WEBHOOKS, {**again, "metadata": {**MADE_AGAIN, "name": CONFIGURATION, "namespace": ""}})
+    await leader.look()
+    assert owners(kube) == ["made-again"]
+    assert secret(kube) == before
+
+
+async def test_a_secret_of_an_earlier_version_gets_its_owner_without_new_certificates() -> None:
+    kube = installed()
+    leader = replica(kube, leading=True)
+    await leader.look()
+    before = secret(kube)
+    body: Any = kube.objects[SECRETS.plural, NAMESPACE, SETTINGS.secret]
+    del body["metadata"]["ownerReferences"]
+    await leader.look()
+    assert owners(kube) == [uid_of_the_configuration(kube)]
+    assert secret(kube) == before
+
+
+async def test_once_the_configuration_is_gone_no_secret_is_made_again() -> None:
+    kube = installed()
+    leader = replica(kube, leading=True)
+    await leader.look()
+    del kube.objects[MUTATING_WEBHOOKS.plural, "", CONFIGURATION]
+    del kube.objects[SECRETS.plural, NAMESPACE, SETTINGS.secret]
+    await leader.look()
+    assert (SECRETS.plural, NAMESPACE, SETTINGS.secret) not in kube.objects
 
 
 async def test_of_our_configuration_nothing_but_the_bundle_is_changed() -> None:

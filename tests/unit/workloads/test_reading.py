@@ -12,12 +12,12 @@ from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
 from precision_operator.contract import ADMITTED, ENABLE, INJECT, INJECTED, MODE, REQUEST, TRUE_SPELLINGS
 from precision_operator.core.model import Request
+from precision_operator.workloads.kinds.deployment import read_deployment
 from precision_operator.workloads.reading import (
     ADMITTED_CHARACTERS,
     REQUEST_CHARACTERS,
     parse_admitted,
     parse_request,
-    read_deployment,
     read_pod,
 )
 from tests.support import objects as b
@@ -280,6 +280,9 @@ def test_a_pod_is_read_with_what_controls_it() -> None:
     assert (view.request_raw, view.request, view.effective_mode) == (REQUEST_17, Request(17, Mode.BF16), Mode.BF16)
     assert view.created_at == 1795341600.0
     body["metadata"]["ownerReferences"][0]["controller"] = False
+    bare = read_pod(body)
+    assert (bare.controller, bare.counts) == ("p-1", True)
+    body["metadata"]["ownerReferences"][0] |= {"controller": True, "uid": ""}
     assert not read_pod(body).counts
 
 

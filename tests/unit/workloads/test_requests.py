@@ -15,7 +15,7 @@ from precision_operator.contract import ADMITTED, ENABLE, MODE, REQUEST
 from precision_operator.core.actions import RequestPod, ResumeJob, SuspendJob, Tuning
 from precision_operator.core.model import PodView, WorkloadView
 from precision_operator.errors import PreconditionFailed
-from precision_operator.kube.port import JOBS, PODS, Operation
+from precision_operator.kube.port import JOBS, PODS, JsonObject, Operation
 from precision_operator.workloads.reading import REQUEST_CHARACTERS, read_pod
 from precision_operator.workloads.requests import request_pod, suspend_job
 from tests.support import objects as b
@@ -151,24 +151,26 @@ JOB = WorkloadView("default", "batch/Job/train", "job-1", object_name="train")
 
 def test_a_job_is_suspended_and_resumed_as_it_was_seen() -> None:
     suspended = replace(JOB, suspended=True)
-    assert wire(suspend_job(SuspendJob(JOB, 9))) == [
+    assert wire(suspend_job(SuspendJob(JOB, 9, 3))) == [
         ("test", "/metadata/uid", "job-1"),
+        ("test", "/metadata/generation", 3),
         ("test", "/spec/suspend", False),
         ("replace", "/spec/suspend", True),
     ]
-    assert wire(suspend_job(ResumeJob(suspended, 9))) == [
+    assert wire(suspend_job(ResumeJob(suspended, 9, 4))) == [
         ("test", "/metadata/uid", "job-1"),
+        ("test", "/metadata/generation", 4),
         ("test", "/spec/suspend", True),
         ("replace", "/spec/suspend", False),
     ]
-    assert suspend_job(SuspendJob(suspended, 9)) == suspend_job(ResumeJob(JOB, 9)) == []
+    assert suspend_job(SuspendJob(suspended, 9, 3)) == suspend_job(ResumeJob(JOB, 9, 4)) == []
 
 
 async def test_a_job_of_another_uid_and_one_that_changed_meanwhile_stay() -> None:
-    for uid, suspend in (("job-2", False), ("job-1", True)):
+    for uid, generation, suspend in (("job-2", 3, False), ("job-1", 3, True), ("job-1", 4, False)):
         kube = FakeKube()
-        metadata = {"name": "train", "namespace": "default", "uid": uid}
-        before = kube.put(JOBS, {"metadata": {**metadata}, "spec": {"suspend": suspend}})
+        metadata: JsonObject = {"name": "train", "namespace": "default", "uid": uid, "generation": generation}
+        before = kube.put(JOBS, {"metadata": metadata, "spec": {"suspend": suspend}})
         with pytest.raises(PreconditionFailed):
-            await kube.json_patch(JOBS, "default", "train", suspend_job(SuspendJob(JOB, 9)))
+            await kube.json_patch(JOBS, "default", "train", suspend_job(SuspendJob(JOB, 9, 3)))
         assert await kube.get(JOBS, "default", "train") == before

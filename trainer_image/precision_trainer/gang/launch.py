@@ -1,8 +1,7 @@
 """Starts the ranks of a gang inside one container, with nothing but the standard library.
 
-torchrun does the same and works too. This one starts faster (no torch in the parent), and ends with exit code 0 when it was
-asked to stop and every rank stopped with a checkpoint; torchrun ends with 1 then, because it counts any SIGTERM as a
-failure.
+torchrun does the same and works too (``python -m precision_trainer.torchrun`` for the exit codes of a stop). This one starts
+faster: no torch in the parent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, ConfigError
+from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ConfigError
 from ..names import DEFAULT_PORT
 from ..telemetry.logs import JsonLog
 
@@ -67,7 +66,8 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
         grace_seconds: from SIGTERM to SIGKILL for ranks that do not end.
 
     Returns:
-        0 if every rank ended with 0; 17 if one diverged; else the first failing rank's code (1 if it was killed).
+        0 if every rank ended with 0; 17 if one diverged; 143 if some were stopped and none failed; else the first failing
+        rank's code (1 if it was killed).
     """
     stop = threading.Event()
     # Whoever started us may have blocked them, and that is inherited: nobody could stop the gang.
@@ -95,7 +95,7 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
         # Every one is polled every time: a short-circuit would leave a dead rank unseen.
         codes = [process.poll() for process in processes]
         if not failed:
-            failed = _failed(codes)
+            failed = _failed(codes, asked=asked)
             if failed:
                 died = failed[0]
                 log.error("rank_died", f"rank {died} ended with {codes[died]}; ending the others", failed=died)
@@ -116,10 +116,17 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
             stop.wait(_POLL_SECONDS)
     if EXIT_DIVERGED in codes:
         return EXIT_DIVERGED
-    code = codes[failed[0]] if failed else EXIT_OK
+    if not failed:
+        return EXIT_STOPPED if any(codes) else EXIT_OK
+    code = codes[failed[0]]
     return code if code is not None and code >= 0 else EXIT_FAILED
 
 
-def _failed(codes: Sequence[int | None]) -> list[int]:
-    """Ranks that ended with an error; the killed ones first, for they are the cause and the others the consequence."""
-    return sorted((rank for rank, code in enumerate(codes) if code), key=lambda rank: (codes[rank] or 0) > 0)
+def _failed(codes: Sequence[int | None], *, asked: bool) -> list[int]:
+    """Ranks that ended with an error; the killed ones first, for they are the cause and the others the consequence.
+
+    ``asked``: whether we have passed a stop on. Then it may have ended a rank that was too young to take it.
+    """
+    fine = STOPPED if asked else (EXIT_OK, EXIT_STOPPED)
+    ended = (rank for rank, code in enumerate(codes) if code is not None and code not in fine)
+    return sorted(ended, key=lambda rank: (codes[rank] or 0) > 0)

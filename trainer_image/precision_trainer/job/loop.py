@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from ..errors import EXIT_OK, DivergedError
+from ..errors import EXIT_OK, EXIT_STOPPED, DivergedError
 from ..models.task import Task, to_device
 from ..precision.steps import Boundary, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
@@ -50,10 +50,15 @@ class Loop:
         self._read_at: list[float] = []
         self._durations: list[float] = []
         self._report_at = 0.0
+        self._complete = False
         self._next_start = time.monotonic()
 
     def run(self) -> int:
-        """Train until the end; a run that diverges is counted as ended, not well."""
+        """Train until the end; a run that diverges is counted as ended, not well.
+
+        Returns:
+            0 where all steps are done, 143 where a stop came before.
+        """
         self._stop.training_begins()
         self._next_start = time.monotonic()
         try:
@@ -62,7 +67,7 @@ class Loop:
         except DivergedError:
             self._reporter.failed()
             raise
-        return EXIT_OK
+        return EXIT_OK if self._complete else EXIT_STOPPED
 
     def turn(self) -> Boundary | None:
         """A boundary and the step after it.
@@ -76,14 +81,15 @@ class Loop:
         started = time.monotonic()
         if started >= self._report_at or not self._put_aside(boundary, started):
             self._handle(boundary, started)
-            if boundary.stop:
-                self._end(stop.name or "peer")
-                return None
+        # Before the stop: a training that is at its end when it is stopped is finished, and its Job must not start it again.
         if options.steps and trainer.step >= options.steps:
             self._handle(trainer.drain())
             if trainer.step >= options.steps:  # not if the last steps carried a rewind
                 self._end(None)
                 return None
+        if boundary.stop:  # such a boundary is never put aside
+            self._end(stop.name or "peer")
+            return None
         if self._checkpoint_due():
             self.save()
         started = time.monotonic()
@@ -183,4 +189,5 @@ class Loop:
         self._reporter.suspended()
         self._keeper.finish()
         if signal_name is None:
+            self._complete = True
             self._log.event("complete", step=trainer.step, message="training complete", loss=self._keeper.progress.loss)

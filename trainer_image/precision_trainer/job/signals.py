@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from ..errors import EXIT_OK
+from ..errors import EXIT_STOPPED
 from ..telemetry.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -58,7 +58,7 @@ class StopFlag:
                     leaving = threading.Thread(target=self.at_early_exit, name="early exit", daemon=True)
                     leaving.start()
                     leaving.join(_EARLY_EXIT_SECONDS)
-                os._exit(EXIT_OK)
+                os._exit(EXIT_STOPPED)
 
     def training_begins(self) -> None:
         """From here on a stop goes through a step boundary and a checkpoint."""

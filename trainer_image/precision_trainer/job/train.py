@@ -40,7 +40,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     """Train until the last step or until asked to stop.
 
     Returns:
-        The exit code, 0.
+        The exit code: 0 where all steps are done, 143 where it was stopped before.
 
     Raises:
         TrainerError: with what to do about it; DivergedError means exit code 17.

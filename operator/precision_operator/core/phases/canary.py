@@ -13,11 +13,11 @@ from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import difference
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
 from precision_operator.core.gates import Closed
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.plan import Desired
 from precision_operator.core.sequential import look, verdict
 
 _HOLDS = {

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.api.workload import name_of
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.assess import assess, trains_in
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
-from precision_operator.core.plan import Desired
 from precision_operator.core.progress import live_pods
 from precision_operator.core.triggers import find_trigger
+from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
 
 
 def pending(facts: Facts) -> Outcome:
@@ -123,6 +123,8 @@ def _missing(facts: Facts) -> Closed | None:
         return Closed(*facts.observation.problem)
     if facts.observation.contested and not facts.workloads:
         return Closed("PolicyConflict", "an older policy selects all of these workloads; make the selectors disjoint")
+    if not facts.workloads and facts.observation.unsupported:
+        return Closed(UNSUPPORTED, unsupported(facts))
     if not facts.workloads:
         return Closed("NoWorkloads", "no workload's pod template carries the labels of spec.selector")
     if facts.too_large is not None:
@@ -130,7 +132,7 @@ def _missing(facts: Facts) -> Closed | None:
     if not facts.movable:
         return Closed(
             "Undeliverable",
-            f"{names([name_of(key) for key in facts.stuck])}: cannot be moved by delivery {facts.spec.delivery}; "
+            f"{undeliverable(facts)}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
     if facts.admission_waits is not None:

@@ -13,6 +13,7 @@ from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import choose
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_in_fallback
 from precision_operator.core.gates.reenabled import reenabled
@@ -20,7 +21,6 @@ from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.canary import canary_first, compare
 from precision_operator.core.phases.mitigation import ended
-from precision_operator.core.plan import Desired
 from precision_operator.core.triggers import Trigger, find_trigger
 
 _URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
@@ -120,10 +120,10 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
 
 
 def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
-    """Every selected workload, moved or not: a fleet in FP32 means all of it."""
-    return tuple(
-        into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in (*facts.movable, *facts.rescuable)
-    )
+    """Every selected workload, moved or not: a fleet in FP32 means all of it. The breached come first."""
+    breached = frozenset(facts.state.breached)
+    found = sorted((*facts.movable, *facts.rescuable), key=lambda one: one[0].key not in breached)
+    return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in found)
 
 
 def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, escalate: bool, force: bool) -> Desired:
@@ -179,8 +179,8 @@ def rolling_back(facts: Facts) -> Outcome:
         next_one = replace(done, transition_id=state.transition_id + 1)
         waiting = reenabled(replace(facts, state=next_one))
         return Outcome(done, everything(facts), waiting=waiting, notices=(Notify("RolledBack", text),))
-    if followed.waiting.reason == "DeadlineExceeded":
-        state = replace(state, reason="DeadlineExceeded")
+    if followed.waiting.reason in ("DeadlineExceeded", "Blocked"):
+        state = replace(state, reason=followed.waiting.reason)
     desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
     return Outcome(state, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
 

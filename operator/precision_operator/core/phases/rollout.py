@@ -5,6 +5,7 @@ from dataclasses import replace
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
+from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.gates.chain import first_closed
@@ -12,7 +13,6 @@ from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.mitigation import mitigate
 from precision_operator.core.phases.rollback import begin_rollback, into_fallback
-from precision_operator.core.plan import Desired
 from precision_operator.core.progress import Progress, accepted_modes
 from precision_operator.core.readings import promotes
 from precision_operator.core.triggers import cause_elsewhere, find_trigger

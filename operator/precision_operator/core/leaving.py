@@ -1,0 +1,33 @@
+"""Pods on their way out: which are late, and which cannot be ended from here."""
+
+from collections.abc import Container
+
+from precision_operator.core.model import PodView
+
+MARGIN_SECONDS = 5.0
+"""After its grace a pod's object may take this long to go."""
+
+FORCED_SECONDS = 30.0
+"""A node that answers has ended a pod this long after it was deleted with a grace of one second."""
+
+
+def late(pod: PodView, now: float, *, leaving_seconds: float | None = None) -> bool:
+    """It should be gone: its own grace is over, or it takes longer than ``leaving_seconds``."""
+    if not pod.terminating:
+        return False
+    begun = pod.gone_by - pod.grace_seconds
+    impatient = leaving_seconds is not None and now - begun > leaving_seconds
+    return impatient or now - pod.gone_by > MARGIN_SECONDS
+
+
+def blocked(pod: PodView, now: float, nodes_away: Container[str]) -> str:
+    """Why a terminating pod does not go whatever is asked of the API server; empty: it may still go."""
+    if not late(pod, now):
+        return ""
+    if pod.finalizer:
+        return f"ForeignFinalizer {pod.finalizer}"
+    if pod.node in nodes_away:
+        return f"NodeUnreachable {pod.node}"
+    if pod.grace_seconds <= 1 and now - pod.gone_by > FORCED_SECONDS:
+        return f"NotTerminated on {pod.node}"
+    return ""

@@ -1,0 +1,31 @@
+"""What the selector matches and is not moved, in words."""
+
+from precision_operator.core.facts import Facts
+from precision_operator.core.gates import names
+from precision_operator.core.model import UNSUPPORTED_LIMIT
+
+UNSUPPORTED = "UnsupportedKind"
+"""Reason where pods match whose workload is of no kind that is known here."""
+
+_REASONS_LIMIT = 3
+
+
+def unsupported(facts: Facts) -> str:
+    """Which workloads match that are of no known kind, and what that means for them."""
+    keys = facts.observation.unsupported
+    count = f"{len(keys)} or more" if len(keys) == UNSUPPORTED_LIMIT else str(len(keys))
+    return (
+        f"the selector matches {count} workloads of kinds that are not supported: {names(list(keys))}; their new pods get "
+        f"the assigned mode, {facts.spec.fallback}, and running pods are left alone: make their pods anew to move them"
+    )
+
+
+def undeliverable(facts: Facts) -> str:
+    """Which workloads cannot be moved; with why, where one cannot be restarted."""
+    found: dict[str, list[str]] = {}
+    for workload in facts.workloads:
+        if workload.key in facts.stuck_keys:
+            found.setdefault(workload.no_restart, []).append(workload.name)
+    shown = [f"{names(found[why])} ({why})" if why else names(found[why]) for why in sorted(found)[:_REASONS_LIMIT]]
+    rest = sum(len(found[why]) for why in sorted(found)[_REASONS_LIMIT:])
+    return "; ".join([*shown, *([f"and {rest} more"] if rest else [])])

@@ -1,0 +1,90 @@
+"""Jobs: they are suspended until no pod is left, and resumed. Deleted pods would use up the back-off limit."""
+
+from collections.abc import Iterator
+
+from precision_operator.api.wire import integer, mapping, sequence, text
+from precision_operator.core.model import RestartBy
+from precision_operator.kube.port import JOBS
+from precision_operator.workloads.kinds import suspension
+from precision_operator.workloads.kinds.kind import Body, WorkloadKind, read_template
+from precision_operator.workloads.owner import controller_of
+from precision_operator.workloads.records import WorkloadRecord
+
+_ENDED = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+"""Conditions after which a Job makes no pod any more."""
+
+_CRONJOB = "batch/CronJob"
+"""It owns Jobs, and leaves their ``spec.suspend`` alone."""
+
+_OWN_CONTROLLER = "kubernetes.io/job-controller"
+_QUEUE = "kueue.x-k8s.io/queue-name"
+
+INDEXES_CHARACTERS = 16_384
+"""A longer list of failed indexes is not read."""
+
+
+def read_job(body: Body) -> WorkloadRecord | None:
+    """A Job's record; None where it is finished. Its template cannot change."""
+    if finished(body):
+        return None
+    suspended = mapping(body.get("spec")).get("suspend") is True
+    return read_template(
+        body,
+        JOB.kind,
+        JOB.restart_by,
+        no_restart=_no_restart(body),
+        replicas=expected_pods(body),
+        suspended=suspended,
+        suspended_by=suspension.suspended_by(body) if suspended else "",
+        emptied=suspended and _emptied(body),
+    )
+
+
+def finished(body: Body) -> bool:
+    """Whether it has ended, or is about to."""
+    conditions = map(mapping, sequence(mapping(body.get("status")).get("conditions")))
+    return any(found.get("type") in _ENDED and found.get("status") == "True" for found in conditions)
+
+
+def _emptied(body: Body) -> bool:
+    """Its controller has carried the suspension out, and waits for no pod that terminates."""
+    status = mapping(body.get("status"))
+    conditions = map(mapping, sequence(status.get("conditions")))
+    seen = any(found.get("type") == "Suspended" and found.get("status") == "True" for found in conditions)
+    return seen and all(integer(status.get(count), 0) == 0 for count in ("active", "terminating"))
+
+
+def expected_pods(body: Body) -> int:
+    """How many pods it has at a time, as its controller counts them; a suspended one has as many once it is resumed."""
+    spec, status = mapping(body.get("spec")), mapping(body.get("status"))
+    succeeded = integer(status.get("succeeded"), 0)
+    parallelism = integer(spec.get("parallelism"), 1)
+    completions = integer(spec.get("completions"), -1 if "parallelism" in spec else 1)
+    if completions < 0:  # a work queue: after the first success no pod is made any more
+        return max(0, parallelism if succeeded == 0 else min(parallelism, integer(status.get("active"), 0)))
+    failed = sum(_lengths(text(status.get("failedIndexes"))))
+    return max(0, min(parallelism, completions - succeeded - failed))
+
+
+def _lengths(indexes: str) -> Iterator[int]:
+    """Of ``1,3-5``: 1 and 3."""
+    for part in indexes.split(",") if indexes and len(indexes) <= INDEXES_CHARACTERS else ():
+        first, dash, last = part.partition("-")
+        ends = (first, last if dash else first)
+        if all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
+            yield max(0, int(ends[1]) - int(ends[0]) + 1)
+
+
+def _no_restart(body: Body) -> str:
+    """Why a suspension of ours would not last; empty: it would."""
+    owner = controller_of(body)
+    if owner is not None and owner.kind != _CRONJOB:
+        return f"its owner {owner} would undo a suspension"
+    if text(mapping(body.get("spec")).get("managedBy"), _OWN_CONTROLLER) != _OWN_CONTROLLER:
+        return "another controller runs it (spec.managedBy)"
+    if _QUEUE in mapping(mapping(body.get("metadata")).get("labels")):
+        return "Kueue would undo a suspension"
+    return suspension.stated_by(body)
+
+
+JOB = WorkloadKind("batch/Job", JOBS, RestartBy.SUSPENSION, read_job)

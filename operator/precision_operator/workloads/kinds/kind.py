@@ -1,0 +1,102 @@
+"""What all kinds have in common: their description, and what a pod template says."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from sys import intern
+
+from precision_operator.api.wire import integer, mapping, text
+from precision_operator.contract import REQUEST
+from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.kube.port import Resource
+from precision_operator.workloads.identity import workload_key
+from precision_operator.workloads.owner import Owner
+from precision_operator.workloads.reading import environment, is_hot, parse_request, slots_of, strings
+from precision_operator.workloads.records import WorkloadRecord
+
+Body = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadKind:
+    """One kind of workload."""
+
+    kind: str
+    """What a key begins with: ``apps/Deployment``."""
+    resource: Resource
+    restart_by: RestartBy
+    """How its pods are made anew, unless an object says otherwise."""
+    read: Callable[[Body], WorkloadRecord | None]
+    """An object's slim record; None: it is finished, or a part of another workload."""
+
+
+def read_template(
+    body: Body,
+    kind: str,
+    restart_by: RestartBy,
+    *,
+    no_restart: str = "",
+    replicas: int = 1,
+    pending_revision: bool = False,
+    suspended: bool = False,
+    suspended_by: str = "",
+    emptied: bool = False,
+) -> WorkloadRecord:
+    """The record of an object with a pod template. ``no_restart``: why it cannot be restarted after all."""
+    metadata = mapping(body.get("metadata"))
+    template = mapping(mapping(body.get("spec")).get("template"))
+    template_metadata, pod_spec = mapping(template.get("metadata")), mapping(template.get("spec"))
+    hot = is_hot(pod_spec)
+    annotations = strings(template_metadata.get("annotations"))
+    started = environment(slots_of(pod_spec), annotations, hot=hot)
+    request = parse_request(annotations.get(REQUEST)) if hot else None
+    view = WorkloadView(
+        namespace=intern(text(metadata.get("namespace"))),
+        key=workload_key(pod_of(body, kind)),
+        uid=text(metadata.get("uid")),
+        hot=hot,
+        literal=started.movable,
+        replicas=replicas,
+        template_mode=request.mode if request is not None else started.mode,
+        restart_by=RestartBy.NEVER if no_restart else restart_by,
+        no_restart=no_restart,
+        object_name=text(metadata.get("name")),
+        suspended=suspended,
+        suspended_by=suspended_by,
+        emptied=emptied,
+        object_generation=generation_of(body),
+        pending_revision=pending_revision,
+    )
+    return WorkloadRecord(view, strings(metadata.get("labels")), strings(template_metadata.get("labels")))
+
+
+def pod_of(body: Body, kind: str) -> dict[str, object]:
+    """As much of a pod of this object as tells whose it is."""
+    group, _, name = kind.rpartition("/")
+    owner = {
+        "apiVersion": f"{group}/v1",
+        "kind": name,
+        "name": text(mapping(body.get("metadata")).get("name")),
+        "controller": True,
+    }
+    template = mapping(mapping(mapping(body.get("spec")).get("template")).get("metadata"))
+    return {"metadata": {"labels": template.get("labels"), "ownerReferences": [owner]}}
+
+
+def replicas_of(body: Body) -> int:
+    """How many pods it should have, by ``spec.replicas``."""
+    return integer(mapping(body.get("spec")).get("replicas"), 1)
+
+
+def unobserved(body: Body) -> bool:
+    """Its controller has not looked at its newest spec yet."""
+    return integer(mapping(body.get("status")).get("observedGeneration"), 0) < generation_of(body)
+
+
+def generation_of(body: Body) -> int:
+    """Grows with every change of its spec."""
+    return integer(mapping(body.get("metadata")).get("generation"), 0)
+
+
+def owned_by(owner: Owner | None) -> str:
+    """Why its pods are not taken away where something else owns it; empty where nothing does."""
+    return f"its owner {owner} decides about its pods" if owner is not None else ""

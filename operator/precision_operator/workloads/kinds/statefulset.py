@@ -1,0 +1,47 @@
+"""StatefulSets: their pods are taken away, and each comes back under its own name, in the revision that its index gets."""
+
+from dataclasses import replace
+
+from precision_operator.api.wire import integer, mapping, text
+from precision_operator.core.model import RestartBy
+from precision_operator.kube.port import STATEFULSETS
+from precision_operator.workloads.kinds.kind import (
+    Body,
+    WorkloadKind,
+    owned_by,
+    read_template,
+    replicas_of,
+    unobserved,
+)
+from precision_operator.workloads.owner import controller_of
+from precision_operator.workloads.records import Revisions, WorkloadRecord
+
+
+def read_statefulset(body: Body) -> WorkloadRecord:
+    """A StatefulSet's record. Whether a template change is pending also depends on what its pods run."""
+    record = read_template(
+        body,
+        STATEFULSET.kind,
+        STATEFULSET.restart_by,
+        no_restart=owned_by(controller_of(body)),
+        replicas=replicas_of(body),
+        pending_revision=unobserved(body),
+    )
+    return replace(record, revisions=_revisions(body))
+
+
+def _revisions(body: Body) -> Revisions:
+    """As its controller chooses them for a new pod: with OnDelete the newest, below a partition the current one."""
+    spec, status = mapping(body.get("spec")), mapping(body.get("status"))
+    strategy = mapping(spec.get("updateStrategy"))
+    rolling = strategy.get("type", "RollingUpdate") == "RollingUpdate"
+    partition = integer(mapping(strategy.get("rollingUpdate")).get("partition"), 0) if rolling else 0
+    start = integer(mapping(spec.get("ordinals")).get("start"), 0)
+    return Revisions(
+        current=text(status.get("currentRevision")),
+        update=text(status.get("updateRevision")),
+        first=start + partition if partition else 0,
+    )
+
+
+STATEFULSET = WorkloadKind("apps/StatefulSet", STATEFULSETS, RestartBy.PODS, read_statefulset)

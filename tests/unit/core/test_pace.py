@@ -1,0 +1,261 @@
+"""How fast pods are taken away, what is predicted of it, and what becomes of pods that do not go or come."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.model.cluster import Room
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
+from precision_operator.core.actions import DeletePod, EvictPod, Notify
+from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, blocked, late
+from precision_operator.core.model import PodView
+from precision_operator.core.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
+from precision_operator.core.restarting import PLACELESS_SECONDS
+from tests.support.fleets import NAN, change, condition, until
+from tests.support.views import key, pod
+
+AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
+GRADUAL = {
+    "gradual": {"sustain": "0s", "inFlight": "0s", "batchShare": 1.0},
+    "mitigation": {"speed": {"window": "0s"}},
+    "deadlines": {"P2": "2h"},
+}
+
+
+@pytest.mark.parametrize(
+    ("left_seconds", "restart_seconds", "pods", "at_once"),
+    [
+        (300.0, (60.0,), 100, 50),  # two rounds in half of the time
+        (300.0, (15.0,) * 9 + (30.0,), 100, 10),  # nine of ten take 15 s: ten rounds
+        (300.0, (), 100, 50),  # nothing was measured: 60 s
+        (300.0, (600.0,), 100, 100),  # not even one round
+        (-5.0, (1.0,), 100, 100),  # the deadline is over
+        (300.0, (1.0,), 100, LEAST_AT_ONCE),
+        (300.0, (600.0,), 9000, 500),  # no more than the policy allows
+    ],
+)
+def test_as_many_pods_are_on_their_way_as_the_deadline_needs(
+    left_seconds: float, restart_seconds: tuple[float, ...], pods: int, at_once: int
+) -> None:
+    assert Pace(left_seconds=left_seconds, restart_seconds=restart_seconds).pods_at_once(pods) == at_once
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds"),
+    [((1,) * 4, 60.0), ((1,) * 10, 60.0), ((1,) * 100, 120.0), ((4,) * 25, 125.0)],
+    ids=["one wave", "a full one", "two of fifty", "groups of four"],
+)
+def test_the_prediction_is_waves_of_typical_restarts_and_a_long_one(sizes: tuple[int, ...], seconds: float) -> None:
+    assert Pace(left_seconds=300.0).predicted_seconds(sizes) == pytest.approx(seconds, abs=1.0)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.1, 1.0), (0.5, 5.0), (0.9, 9.0), (1.0, 10.0)])
+def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
+    assert quantile([float(n) for n in range(10, 0, -1)], share) == value
+
+
+def restart_only(count: int = 4, *, pods: int = 1, **spec: object) -> World:
+    world = World(policy(**{**AT_ONCE, **spec}))
+    for index in range(count):
+        world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
+    world.run(3)
+    assert world.state.phase is Phase.HEALTHY
+    return world
+
+
+def emergency(world: World) -> World:
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    return world
+
+
+def gradual(world: World) -> World:
+    world.bad = {name: {Signal.SPEED: 0.5} for name in world.workloads}
+    return world
+
+
+def test_restarts_are_measured_until_they_are_acknowledged_and_the_newest_are_kept() -> None:
+    world = restart_only(30)
+    emergency(world)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    world.run(2, 5.0)
+    assert len(world.state.restart_seconds) == KEPT_RESTARTS
+    assert set(world.state.restart_seconds) <= {5.0, 10.0, 15.0}
+
+
+def test_a_rollback_that_is_decided_says_how_long_its_restarts_will_take() -> None:
+    world = emergency(restart_only(4))
+    decision = world.decide()
+    assert decision.state.incident is not None
+    assert decision.state.incident.predicted_seconds == 60.0
+    assert not [a for a in decision.actions if isinstance(a, Notify) and a.reason == "DeadlineUnreachable"]
+
+
+def test_a_deadline_that_cannot_be_kept_is_announced_with_the_decision_and_once() -> None:
+    world = emergency(restart_only(4, rollback={"emergency": {"expectedRestart": "10m"}}))
+    notices = [a for _ in range(3) for a in world.step().actions if isinstance(a, Notify)]
+    (said,) = [a for a in notices if a.reason == "DeadlineUnreachable"]
+    assert said.warning
+    assert "predicted to take 600 s" in said.message
+
+
+def test_a_hot_rollback_predicts_nothing() -> None:
+    world = World(policy(**AT_ONCE))
+    world.add("hot", mode=Mode.FP16)
+    world.run(3)
+    found = emergency(world).decide().state.incident
+    assert found is not None
+    assert found.predicted_seconds is None
+
+
+def test_an_emergency_deletes_and_everything_else_evicts() -> None:
+    urgent = emergency(restart_only()).decide().actions
+    mild = gradual(restart_only(rollback=GRADUAL)).decide().actions
+    assert {type(a) for a in urgent if not isinstance(a, Notify)} == {DeletePod}
+    assert {type(a) for a in mild if not isinstance(a, Notify)} == {EvictPod}
+
+
+def test_an_emergency_that_respects_disruption_budgets_evicts() -> None:
+    world = emergency(restart_only(rollback={"emergency": {"respectDisruptionBudgets": True}}))
+    world.budgeted = {"old-00"}
+    world.run(6, 5.0)
+    assert world.really_in(Mode.FP32) == {"old-01", "old-02", "old-03"}
+    world.budgeted = set()
+    world.run(4, 5.0)
+    assert world.state.phase is Phase.HELD
+
+
+def test_a_gradual_rollback_waits_for_a_budget_also_when_its_deadline_comes() -> None:
+    world = restart_only(rollback={**GRADUAL, "deadlines": {"P2": "5m"}})
+    world.budgeted = {"old-00"}
+    gradual(world).run(40)
+    assert (world.state.phase, world.restarts.get("old-00", 0)) == (Phase.ROLLING_BACK, 0)
+    assert world.really_in(Mode.FP32) == {"old-01", "old-02", "old-03"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "strategy", "restarted"),
+    [
+        ({}, emergency, False),
+        ({"onPendingRevision": "Restart"}, emergency, True),
+        ({**GRADUAL, "onPendingRevision": "Restart"}, gradual, False),
+    ],
+    ids=["emergency", "emergency that may", "gradual"],
+)
+def test_a_workload_whose_template_was_changed_is_not_restarted_unless_the_policy_says_so(
+    rules: dict[str, object],
+    strategy: object,
+    restarted: bool,
+) -> None:
+    world = restart_only(2, rollback=rules)
+    change(world, "old-01", pending_revision=True)
+    assert callable(strategy)
+    strategy(world)
+    world.run(4, 5.0)
+    assert world.restarts.get("old-00") == 1
+    assert world.restarts.get("old-01", 0) == restarted
+    assert (condition(world, "PendingRevision").status == "True") is not restarted
+    change(world, "old-01", pending_revision=False)
+    world.run(6, 15.0)
+    assert world.really_in(Mode.FP32) == {"old-00", "old-01"}
+    assert condition(world, "PendingRevision").status == "False"
+
+
+def test_a_pending_change_holds_no_hot_flip() -> None:
+    world = World(policy(**AT_ONCE))
+    world.add("hot", mode=Mode.FP16)
+    world.run(3)
+    change(world, "hot", pending_revision=True)
+    until(emergency(world), lambda w: w.state.phase is Phase.HELD)
+    assert world.restarts == {}
+
+
+def test_a_replacement_without_a_place_stops_further_batches_and_is_named() -> None:
+    world = restart_only(4, rollback=GRADUAL)
+    world.restart_slots = 2
+    world.room["old-00"] = Room.NONE
+    gradual(world)
+    until(world, lambda w: condition(w, "CapacityLost").status == "True", seconds=15.0, passes=40)
+    assert world.now >= PLACELESS_SECONDS
+    before = dict(world.restarts)
+    world.run(10)
+    assert world.restarts == before, "nothing more is begun"
+    world.room = {}
+    until(world, lambda w: w.really_in(Mode.FP32) == set(w.workloads), seconds=15.0, passes=40)
+    world.run(2)
+    assert condition(world, "CapacityLost").status == "False"
+
+
+def test_lost_capacity_does_not_stop_an_emergency() -> None:
+    world = restart_only(14)
+    world.room["old-00"] = Room.NONE
+    emergency(world)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0, passes=40)
+    assert len(world.really_in(Mode.FP32)) == 13
+
+
+GOING = pod("p", terminating=True, gone_by=1000.0, grace_seconds=30.0, node="n")
+
+
+@pytest.mark.parametrize(
+    ("now", "leaving_seconds", "expected"),
+    [
+        (1000.0 + MARGIN_SECONDS, None, False),
+        (1000.1 + MARGIN_SECONDS, None, True),
+        (990.0, 20.0, False),
+        (990.1, 20.0, True),
+    ],
+)
+def test_a_pod_is_late_when_its_grace_is_over_or_patience_is(
+    now: float, leaving_seconds: float | None, expected: bool
+) -> None:
+    assert late(GOING, now, leaving_seconds=leaving_seconds) is expected
+    assert late(replace(GOING, terminating=False), now, leaving_seconds=leaving_seconds) is False
+
+
+@pytest.mark.parametrize(
+    ("view", "away", "why"),
+    [
+        (GOING, (), ""),
+        (GOING, ("n",), "NodeUnreachable n"),
+        (replace(GOING, finalizer="acme.io/keep"), ("n",), "ForeignFinalizer acme.io/keep"),
+        (replace(GOING, grace_seconds=1.0), (), "NotTerminated on n"),
+    ],
+)
+def test_a_late_pod_that_cannot_be_ended_from_here_says_why(view: PodView, away: tuple[str, ...], why: str) -> None:
+    assert blocked(view, 1001.0 + FORCED_SECONDS, away) == why
+    assert blocked(view, 1000.0, away) == ""
+
+
+def test_an_emergency_gives_a_pod_that_takes_its_time_one_second_and_does_so_once() -> None:
+    world = restart_only(1)
+    world.unreachable = {"old-00"}
+    emergency(world)
+    hastened = [
+        a for _ in range(40) for a in world.step(10.0).actions if isinstance(a, DeletePod) and a.grace_seconds == 1
+    ]
+    assert len(hastened) == 1
+    assert condition(world, "Blocked").reason == "NotTerminated"
+
+
+def test_a_gradual_rollback_leaves_a_pod_its_own_grace() -> None:
+    world = restart_only(1, rollback=GRADUAL)
+    world.unreachable = {"old-00"}
+    gradual(world).step(10.0)
+    change(world, "old-00", pods=tuple(replace(p, gone_by=9e9) if p.terminating else p for p in live(world)))
+    actions = [a for _ in range(20) for a in world.step(10.0).actions if isinstance(a, DeletePod)]
+    assert actions == []
+
+
+def live(world: World) -> tuple[PodView, ...]:
+    return world.workloads["old-00"].pods
+
+
+def test_a_process_group_larger_than_what_may_be_on_its_way_goes_all_the_same() -> None:
+    world = restart_only(1, pods=8, rollback={"emergency": {"maxConcurrentPods": 2}})
+    deleted = [a for a in emergency(world).decide().actions if isinstance(a, DeletePod)]
+    assert len(deleted) == 8
+    assert world.decide().state.restarts.keys() == {key("old-00")}

@@ -1,0 +1,246 @@
+"""Jobs are suspended until they are empty and resumed: recorded before it is done, and never left half done."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
+from precision_operator.contract import ABORT
+from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
+from precision_operator.core.decide import Decision
+from precision_operator.core.restarting import ABANDONED_SECONDS
+from tests.support.fleets import NAN, condition, until
+
+JOBS = ("job-0", "job-1", "job-2")
+AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
+GRADUAL = {
+    "gradual": {"sustain": "0s", "inFlight": "0s", "batchShare": 1.0},
+    "mitigation": {"speed": {"window": "0s"}},
+    "deadlines": {"P2": "2h"},
+}
+
+
+def jobs(**spec: object) -> World:
+    """Three Jobs that only a restart moves; they were found in FP16, and are guarded in it."""
+    world = World(policy(**{**AT_ONCE, **spec}))
+    for name in JOBS:
+        world.add_job(name, mode=Mode.FP16)
+    world.run(3)
+    assert (world.state.phase, world.restarts) == (Phase.HEALTHY, {})
+    return world
+
+
+def emergency(world: World) -> World:
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    return world
+
+
+def suspended(world: World) -> set[str]:
+    return {name for name, job in world.workloads.items() if job.suspended}
+
+
+def left_behind(world: World) -> set[str]:
+    """Jobs that we suspended and that no record says so of."""
+    return {
+        name
+        for name, job in world.workloads.items()
+        if job.suspended and not job.suspended_by and job.key not in world.state.suspensions
+    }
+
+
+def test_an_emergency_suspends_jobs_and_resumes_them_in_the_fallback_and_uses_up_no_back_off() -> None:
+    world = emergency(jobs())
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.run(3)
+    assert world.really_in(Mode.FP32) == set(JOBS)
+    assert (world.used_up, suspended(world), world.state.suspensions) == ({}, set(), {})
+    assert world.restarts == dict.fromkeys(JOBS, 1)
+
+
+def test_a_rollout_that_restarts_takes_jobs_to_the_target_the_same_way() -> None:
+    world = World(policy(**AT_ONCE))
+    for name in JOBS:
+        world.add_job(name)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, passes=60)
+    assert world.really_in(Mode.FP16) == set(JOBS)
+    assert world.used_up == {}
+
+
+def test_a_job_is_resumed_only_once_none_of_its_pods_is_left() -> None:
+    world = jobs()
+    world.unreachable = {"job-1"}
+    emergency(world).run(6, 5.0)
+    assert suspended(world) == {"job-1"}
+    assert world.state.suspensions.keys() == {"batch/Job/job-1"}
+    world.unreachable = set()
+    world.run(4)
+    assert (suspended(world), world.really_in(Mode.FP32)) == (set(), set(JOBS))
+
+
+def crashed_after(world: World, writes: int) -> None:
+    """A leader commits and carries out so many of its writes on Jobs; its successor goes on."""
+    decision = world.decide()
+    world.commit(decision)
+    for action in [a for a in decision.actions if isinstance(a, SuspendJob | ResumeJob)][:writes]:
+        world.act(action)
+    world.turn()
+    world.now += 5.0
+
+
+@pytest.mark.parametrize("writes", [0, 1, 3])
+@pytest.mark.parametrize("passes", [0, 1, 2, 3])
+def test_a_leader_killed_at_any_step_leaves_no_job_suspended(passes: int, writes: int) -> None:
+    world = emergency(jobs())
+    world.run(passes, 5.0)
+    crashed_after(world, writes)
+    assert left_behind(world) == set()
+    world.run(12, 5.0)
+    assert (suspended(world), world.state.suspensions, world.used_up) == (set(), {}, {})
+    assert world.really_in(Mode.FP32) == set(JOBS)
+
+
+def test_a_job_that_somebody_else_suspended_stays_so() -> None:
+    world = jobs()
+    world.suspend("job-1", by="kubectl")
+    world.run(2)
+    emergency(world).run(10)
+    assert suspended(world) == {"job-1"}
+    assert "job-1" not in world.restarts
+    world.resume("job-1")
+    world.run(3)
+    assert world.really_in(Mode.FP32) == set(JOBS), "by admission"
+
+
+def test_a_job_that_somebody_suspends_while_we_restart_it_is_theirs_from_then_on() -> None:
+    world = emergency(jobs())
+    world.step(5.0)
+    world.resume("job-1")
+    world.suspend("job-1", by="kubectl")
+    world.run(12, 5.0)
+    assert (suspended(world), world.state.suspensions) == ({"job-1"}, {})
+
+
+def late(world: World, decision: Decision, kind: type) -> None:
+    """The writes of a leader that was paused arrive after its successor's."""
+    for action in decision.actions:
+        if isinstance(action, kind):
+            world.act(action)
+
+
+def test_a_suspension_that_arrives_after_the_job_was_resumed_changes_nothing() -> None:
+    world = emergency(jobs())
+    decision = world.decide()
+    world.commit(decision)
+    world.run(8, 5.0)
+    assert world.really_in(Mode.FP32) == set(JOBS)
+    late(world, decision, SuspendJob)
+    assert suspended(world) == set()
+
+
+def test_a_resumption_that_arrives_late_ends_no_suspension_of_somebody_else() -> None:
+    world = emergency(jobs())
+    until(world, lambda w: any(isinstance(a, ResumeJob) for a in w.decide().actions), seconds=5.0)
+    decision = world.decide()
+    world.commit(decision)
+    world.run(3, 5.0)
+    assert suspended(world) == set()
+    world.suspend("job-1", by="kubectl")
+    late(world, decision, ResumeJob)
+    assert suspended(world) == {"job-1"}
+
+
+def test_another_job_of_the_same_name_is_none_that_we_suspended() -> None:
+    world = emergency(jobs())
+    world.step(5.0)
+    world.drop("job-1")
+    world.add_job("job-1", mode=Mode.FP16)
+    world.workloads["job-1"] = replace(world.workloads["job-1"], uid="another")
+    world.suspend("job-1", by="kubectl")
+    world.run(10, 5.0)
+    assert (suspended(world), world.state.suspensions) == ({"job-1"}, {})
+
+
+@pytest.mark.parametrize("change", ["deleted", "suspended", "selector", "released"])
+def test_what_we_suspended_is_resumed_whatever_becomes_of_its_policy(change: str) -> None:
+    world = emergency(jobs(deletionPolicy="Release" if change == "released" else "Hold"))
+    world.step(5.0)
+    assert suspended(world) == set(JOBS)
+    match change:
+        case "deleted" | "released":
+            world.delete_policy()
+        case "suspended":
+            world.policy = replace(world.policy, spec=replace(world.policy.spec, suspend=True))
+        case "selector":
+            world.labels = {key: {"fleet": "another"} for key in JOBS}
+    for _ in range(10):
+        if not world.gone:
+            world.step(5.0)
+    assert (suspended(world), world.state.suspensions) == (set(), {})
+
+
+def test_an_assignment_cannot_be_deleted_by_a_person_while_it_records_a_suspended_job() -> None:
+    world = emergency(jobs())
+    world.unreachable = {"job-1"}
+    world.step(5.0)
+    world.policy = replace(world.policy, annotations={ABORT: "0"})
+    world.delete_policy()
+    world.run(40)
+    assert (suspended(world), world.state.deletable) == ({"job-1"}, False)
+    world.unreachable = set()
+    world.run(5)
+    assert (suspended(world), world.state.deletable) == (set(), True)
+
+
+def test_a_budget_holds_a_gradual_suspension_back_and_no_emergency() -> None:
+    world = jobs(rollback=GRADUAL)
+    world.budgeted = {"job-1"}
+    world.bad = {key: {Signal.SPEED: 0.5} for key in JOBS}
+    world.run(12)
+    assert world.really_in(Mode.FP32) == {"job-0", "job-2"}
+    assert world.restarts.get("job-1", 0) == 0
+    emergency(world).run(5)
+    assert world.really_in(Mode.FP32) == set(JOBS)
+
+
+def test_a_suspension_that_is_not_wanted_any_more_is_forgotten_once_it_cannot_arrive_any_more() -> None:
+    world = jobs(rollback=GRADUAL)
+    world.budgeted = {"job-1"}
+    world.bad = {key: {Signal.SPEED: 0.5} for key in JOBS}
+    until(world, lambda w: "batch/Job/job-1" in w.state.suspensions)
+    began = world.now
+    world.workloads["job-1"] = replace(
+        world.workloads["job-1"],
+        pods=tuple(replace(p, started_mode=Mode.FP32) for p in world.workloads["job-1"].pods),
+    )
+    world.modes = {name: (Mode.FP32, generation) for name, (_, generation) in world.modes.items()}
+    world.step(5.0)
+    assert "batch/Job/job-1" in world.state.suspensions, "its write may still be on its way"
+    until(world, lambda w: not w.state.suspensions, seconds=15.0)
+    assert world.now - began >= ABANDONED_SECONDS
+    assert world.restarts.get("job-1", 0) == 0
+
+
+def test_pods_of_jobs_are_neither_deleted_nor_evicted_unless_they_terminate_already() -> None:
+    world = emergency(jobs())
+    world.unreachable = {"job-2"}
+    actions = [action for _ in range(30) for action in world.step(10.0).actions]
+    assert all(action.pod.terminating for action in actions if isinstance(action, DeletePod | EvictPod))
+    assert world.used_up == {}
+
+
+def test_a_pod_that_does_not_go_is_hastened_once_and_named_and_no_deadline_is_about_it() -> None:
+    world = jobs()
+    world.places["job-2"] = "node-7", ""
+    world.runs_on("job-2", "node-7")
+    world.unreachable = {"job-2"}
+    emergency(world).run(40)
+    assert world.state.phase is Phase.ROLLING_BACK
+    found = condition(world, "Blocked")
+    assert (found.status, found.reason) == ("True", "NodeUnreachable")
+    assert "job-2: NodeUnreachable node-7" in found.message
+    assert world.state.incident is not None
+    assert not world.state.incident.escalated
