@@ -175,9 +175,7 @@ class Inventory:
         if resource == PODS:
             return self._put_pod(space, uid, body)
         record = KIND_OF[resource].read(body)
-        changed = (
-            space.drop_workload(uid) if record is None else space.put_workload(resource, _with_injection(record, body))
-        )
+        changed = space.drop_workload(uid) if record is None else space.put_workload(resource, _injected(record, body))
         if resource == REPLICASETS:
             owner = controller_of(body)
             changed |= space.put_replicaset(uid, owner.uid if owner is not None else "")
@@ -213,7 +211,7 @@ class Inventory:
             going.add(uid)
 
 
-def _with_injection(record: WorkloadRecord, body: JsonObject) -> WorkloadRecord:
+def _injected(record: WorkloadRecord, body: JsonObject) -> WorkloadRecord:
     """A workload's record. What its label has injected into its pods stands in no template."""
     template = mapping(mapping(body.get("spec")).get("template"))
     if record.view.hot or not asks(template):
