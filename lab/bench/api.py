@@ -54,6 +54,10 @@ class Api:
 
         await asyncio.gather(*(one(body) for body in objects))
 
+    async def post(self, path: str, body: Json) -> Json:
+        """Create one object in a collection; what the server made of it."""
+        return await self._call("POST", path, body)
+
     async def merge(self, path: str, change: Mapping[str, Any]) -> Json:
         """Merge-patch one object."""
         return await self._call("PATCH", path, dict(change), content_type="application/merge-patch+json")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,18 +45,26 @@ class Operator:
     """One operator process, with the rights of an installed one."""
 
     def __init__(
-        self, plane: ControlPlane, name: str, *, kubeconfig: Path, prometheus_url: str, namespaces: Sequence[str]
+        self,
+        plane: ControlPlane,
+        name: str,
+        *,
+        kubeconfig: Path,
+        prometheus_url: str,
+        namespaces: Sequence[str],
+        settings: Mapping[str, object],
     ) -> None:
         self.name = name
         self.log = plane.directory / f"{name}.log"
         self._port = free_ports(1)[0]
         config = plane.directory / f"{name}.yaml"
-        settings = {
+        document = {
             "httpPort": self._port,
             "prometheus": {"default": {"url": prometheus_url}},
             "watchNamespaces": list(namespaces),
+            **settings,
         }
-        config.write_text(yaml.safe_dump(settings))
+        config.write_text(yaml.safe_dump(document))
         command: list[str | Path] = [
             "setpriv",
             "--pdeathsig",
@@ -122,11 +130,21 @@ class Operator:
 class Operators:
     """The operator processes of a run, one of which leads."""
 
-    def __init__(self, plane: ControlPlane, *, prometheus_url: str, namespaces: list[str]) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *,
+        prometheus_url: str,
+        namespaces: list[str],
+        kubeconfig: Path | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """``kubeconfig``: of an operator that is installed already; else its account is made. ``settings``: more of them."""
         self._plane = plane
         self._prometheus_url = prometheus_url
         self._namespaces = namespaces
-        self._kubeconfig = operator_access(plane)
+        self._kubeconfig = kubeconfig or operator_access(plane)
+        self._settings = settings or {}
         self._numbers = itertools.count(1)
         self.running: list[Operator] = []
 
@@ -142,6 +160,7 @@ class Operators:
             kubeconfig=self._kubeconfig,
             prometheus_url=self._prometheus_url,
             namespaces=self._namespaces,
+            settings=self._settings,
         )
         self.running.append(operator)
         await asyncio.to_thread(operator.wait_ready)

@@ -1,9 +1,9 @@
-"""What was written, by whom and when, as the API server's audit log has it: no client's word is taken for it."""
+"""What was written and read, by whom and when, as the API server's audit log has it: no client's word is taken for it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,32 @@ class Write:
         return 200 <= self.code < 300
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """What RBAC gives, or what a request needs."""
+
+    group: str
+    resource: str
+    """Plural, with the subresource where there is one."""
+    verb: str
+    name: str = ""
+    """In a rule: the only object that it is for; empty: any."""
+
+    def covers(self, needed: Right) -> bool:
+        """Whether this rule allows the request."""
+        same = (self.group, self.resource, self.verb) == (needed.group, needed.resource, needed.verb)
+        return same and self.name in ("", needed.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What requests needed, as they were judged."""
+
+    used: frozenset[Right]
+    refused: frozenset[Right]
+    """RBAC did not allow it."""
+
+
 class Audit:
     """Reads the log on from a place."""
 
@@ -45,34 +71,57 @@ class Audit:
 
     def writes(self, users: Iterable[str], *, since: int = 0) -> list[Write]:
         """Writes of these users after a mark, Leases and dry runs apart, in the order in which they were answered."""
+        found = (_write(event) for event in self._events(users, since))
+        return sorted((write for write in found if write is not None), key=lambda write: write.at)
+
+    def rights(self, users: Iterable[str], *, since: int = 0) -> Rights:
+        """The rights on objects that requests of these users needed after a mark, whatever was made of them otherwise."""
+        found: dict[str, set[Right]] = {"allow": set(), "forbid": set()}
+        for event in self._events(users, since):
+            right, notes = _right(event), event.get("annotations")
+            if right is not None and isinstance(notes, dict):
+                found.setdefault(notes.get("authorization.k8s.io/decision", ""), set()).add(right)
+        return Rights(frozenset(found["allow"]), frozenset(found["forbid"]))
+
+    def _events(self, users: Iterable[str], since: int) -> Iterator[dict[str, object]]:
         wanted = frozenset(users)
-        found = []
         with self._log.open("rb") as log:
             log.seek(since)
             for line in log:
-                if line.endswith(b"\n"):  # else: it is being written
-                    write = _read(json.loads(line), wanted)
-                    if write is not None:
-                        found.append(write)
-        return sorted(found, key=lambda write: write.at)
+                if not line.endswith(b"\n"):
+                    return  # it is being written
+                event = json.loads(line)
+                # A request that failed to authenticate has no user name.
+                if event["user"].get("username") in wanted:
+                    yield event
 
 
-def _read(event: dict[str, object], users: frozenset[str]) -> Write | None:
+def _right(event: dict[str, object]) -> Right | None:
+    where = event.get("objectRef")
+    if not isinstance(where, dict):
+        return None  # discovery, health
+    return Right(where.get("apiGroup", ""), _resource(where), str(event["verb"]), where.get("name", ""))
+
+
+def _resource(where: dict[str, str]) -> str:
+    inner = where.get("subresource")
+    return f"{where['resource']}/{inner}" if inner else where["resource"]
+
+
+def _write(event: dict[str, object]) -> Write | None:
     user, where, answer = event.get("user"), event.get("objectRef"), event.get("responseStatus")
-    assert isinstance(user, dict)
-    # A request that failed to authenticate has no user name.
-    if user.get("username") not in users or event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
+    if event["verb"] not in _WRITES or event["stage"] != "ResponseComplete":
         return None
+    assert isinstance(user, dict)
     assert isinstance(where, dict)
     assert isinstance(answer, dict)
     if where["resource"] == "leases" or "dryRun=" in str(event.get("requestURI", "")):
         return None
-    inner = where.get("subresource")
     return Write(
         at=datetime.fromisoformat(str(event["stageTimestamp"])).timestamp(),
         user=user["username"],
         verb=str(event["verb"]),
-        resource=f"{where['resource']}/{inner}" if inner else where["resource"],
+        resource=_resource(where),
         namespace=where.get("namespace", ""),
         name=where.get("name", ""),
         code=answer.get("code", 0),

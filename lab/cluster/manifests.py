@@ -58,20 +58,24 @@ def apply_product(kubectl: Kubectl) -> None:
     until_admitted(kubectl)
 
 
-def operator_access(plane: ControlPlane) -> Path:
-    """A kubeconfig with the rights of the installed operator, no more: its ServiceAccount, roles and bindings are made.
-
-    Its Lease may stand in any namespace, so that operators of several tests do not meet.
-    """
+def installed_access(plane: ControlPlane) -> Path:
+    """A kubeconfig with the rights of the installed operator, no more: its ServiceAccount, roles and bindings are made."""
     kubectl = plane.kubectl
-    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     objects = [o for o in yaml.safe_load_all(MANIFEST.read_text()) if o and o["kind"] in kinds]
-    account = next(o["metadata"] for o in objects if o["kind"] == "ServiceAccount")
-    subject = {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
-    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account["namespace"]}})
-    kubectl.apply(
-        *objects,
+    _, _, namespace, name = OPERATOR.split(":")
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    kubectl.apply(*objects)
+    return plane.service_account_kubeconfig(namespace, name)
+
+
+def operator_access(plane: ControlPlane) -> Path:
+    """The same, but that its Lease may stand in any namespace, so that operators of several tests do not meet."""
+    kubeconfig = installed_access(plane)
+    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+    _, _, namespace, name = OPERATOR.split(":")
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    plane.kubectl.apply(
         {**_RBAC, "kind": "ClusterRole", "metadata": {"name": "lab-lease"}, "rules": [lease]},
         {
             **_RBAC,
@@ -81,7 +85,7 @@ def operator_access(plane: ControlPlane) -> Path:
             "subjects": [subject],
         },
     )
-    return plane.service_account_kubeconfig(account["namespace"], account["name"])
+    return kubeconfig
 
 
 def until_admitted(kubectl: Kubectl) -> None:

@@ -285,6 +285,7 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     patience = int(DELETED_SECONDS / TICK_SECONDS)
     if now.state.suspensions:
         now.unreachable.clear()
+        now.budgeted.clear()
         now.catch_up()
         patience += 2 * RESTART_PASSES
     now.metrics_away = not rolling

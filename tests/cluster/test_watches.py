@@ -3,69 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
-from precision_operator.api.wire import mapping
 from precision_operator.kube.access import Access
-from precision_operator.kube.port import PODS, JsonObject, Resource
+from precision_operator.kube.port import PODS, JsonObject
 from precision_operator.settings import Settings
-from precision_operator.shell.inventory import Inventory
-from precision_operator.shell.registry import WatchLost, build_registry, run_kopf
-from precision_operator.shell.sink import InventorySink
+from precision_operator.shell.registry import WatchLost
+from tests.support.watched import apply, watching
 
 # kopf leaves TLS transports behind when the server under them is killed; they end with its loop, not a moment sooner.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 
 FLEET = Selector(match_labels=(("fleet", "a"),))
-
-
-class World(InventorySink):
-    """An inventory that a running kopf fills."""
-
-    def __init__(self, namespaces: Sequence[str]) -> None:
-        self.inventory = Inventory(namespaces=namespaces)
-        self.beats: set[str] = set()
-        self._news = asyncio.Event()
-        super().__init__(self.inventory, enqueue=lambda key: None, heartbeat=self.beats.add)
-
-    def event(self, resource: Resource, body: JsonObject, *, deleted: bool) -> None:
-        super().event(resource, body, deleted=deleted)
-        self._news.set()
-
-    def relisted(self, resource: Resource, namespace: str | None, uids: frozenset[str]) -> None:
-        super().relisted(resource, namespace, uids)
-        self._news.set()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(90):
-            while not holds():
-                self._news.clear()
-                await self._news.wait()
-
-
-@asynccontextmanager
-async def watching(access: Access, settings: Settings) -> AsyncIterator[World]:
-    world, stop = World(settings.watch_namespaces), asyncio.Event()
-    kopf = asyncio.create_task(
-        run_kopf(build_registry(world, settings), settings, access=access, stop_flag=stop), name="kopf"
-    )
-    ready = asyncio.create_task(world.until(lambda: world.inventory.ready))
-    await asyncio.wait({kopf, ready}, return_when=asyncio.FIRST_COMPLETED)
-    if kopf.done():
-        ready.cancel()
-        await kopf
-    await ready
-    yield world
-    stop.set()
-    await kopf
-    gc.collect()
 
 
 def deployment(name: str, *, replicas: int = 1) -> JsonObject:
@@ -80,12 +33,6 @@ def deployment(name: str, *, replicas: int = 1) -> JsonObject:
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
         },
     }
-
-
-async def apply(kubectl: Kubectl, namespace: str, *bodies: JsonObject) -> None:
-    for body in bodies:
-        metadata = {**mapping(body["metadata"]), "namespace": namespace}
-        await asyncio.to_thread(kubectl.apply, {**body, "metadata": metadata})
 
 
 async def test_what_exists_comes_and_goes_is_known(

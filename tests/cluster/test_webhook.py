@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import ControlPlane
+from lab.cluster.webhook import CONFIGURATION, ROUTING, SERVICE, SYSTEM, WITHOUT_POLICIES, install, refusal, version
 from lab.setup.older import VERSION as OLDER
 from lab.setup.older import older_control_plane
 from lab.waiting import wait_for
@@ -37,17 +38,7 @@ from tests.support.cluster_scene import (
 from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
 from tests.support.corpus import corpus, scenes
 from tests.support.shadow_trainers import ShadowTrainers
-from tests.support.webhooks import (
-    CONFIGURATION,
-    ROUTING,
-    SERVICE,
-    SYSTEM,
-    WITHOUT_POLICIES,
-    Endpoints,
-    install,
-    refusal,
-    version,
-)
+from tests.support.webhooks import Endpoints
 
 CORPUS = corpus()
 SCENES = scenes({name: workload_key(body) for name, body in CORPUS.items()})

@@ -11,7 +11,7 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, REPLICASETS, JsonObject, Resource
 from precision_operator.shell.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
-from precision_operator.workloads.kinds.pod import strange_pod
+from precision_operator.workloads.kinds.pod import read_bare_pod, strange_pod
 from precision_operator.workloads.kinds.replicaset import strange_replicaset
 from precision_operator.workloads.kinds.table import KIND_OF, KINDS
 from precision_operator.workloads.owner import controller_of
@@ -172,22 +172,25 @@ class Inventory:
             return frozenset([name])
         if resource == ASSIGNMENTS:
             return space.put_assignment(name, AssignmentRecord.read(body))
+        if resource == PODS:
+            return self._put_pod(space, uid, body)
         record = KIND_OF[resource].read(body)
-        changed = (
-            space.put_workload(resource, _with_injection(record, body))
-            if record is not None
-            else space.drop_workload(uid)
-        )
+        changed = space.drop_workload(uid) if record is None else space.put_workload(resource, _injected(record, body))
         if resource == REPLICASETS:
             owner = controller_of(body)
             changed |= space.put_replicaset(uid, owner.uid if owner is not None else "")
             changed |= space.put_stranger(uid, strange_replicaset(body))
-        if resource == PODS:
-            pod = read_pod(body)
-            if not pod.counts:
-                self._pod_went(uid)
-            changed |= space.put_pod(pod) | space.put_stranger(uid, strange_pod(body))
         return changed
+
+    def _put_pod(self, space: Namespace, uid: str, body: JsonObject) -> Names:
+        """A pod came or changed. Most have a controller that is known, so that nothing else is to be found out."""
+        pod = read_pod(body)
+        if not pod.counts:
+            self._pod_went(uid)
+        bare = read_bare_pod(body) if pod.controller == uid else None
+        changed = space.put_workload(PODS, bare) if bare is not None else space.drop_workload(uid)
+        known = pod.controller == uid or space.controls(pod.controller)
+        return changed | space.put_pod(pod) | space.put_stranger(uid, None if known else strange_pod(body))
 
     def _drop(self, space: Namespace, resource: Resource, uid: str) -> Names:
         """It went."""
@@ -208,7 +211,7 @@ class Inventory:
             going.add(uid)
 
 
-def _with_injection(record: WorkloadRecord, body: JsonObject) -> WorkloadRecord:
+def _injected(record: WorkloadRecord, body: JsonObject) -> WorkloadRecord:
     """A workload's record. What its label has injected into its pods stands in no template."""
     template = mapping(mapping(body.get("spec")).get("template"))
     if record.view.hot or not asks(template):

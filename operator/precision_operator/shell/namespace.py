@@ -144,6 +144,10 @@ class Namespace:
         self._unname(known.record.view.name, uid)
         return self.concerned(known)
 
+    def controls(self, uid: str) -> bool:
+        """Whether it is a workload, or a link to one."""
+        return uid in self.workloads or uid in self.owners
+
     def workloads_of(self, resource: Resource) -> Names:
         """The uids of the workloads whose objects are of this resource."""
         return frozenset(uid for uid, workload in self.workloads.items() if workload.resource == resource)

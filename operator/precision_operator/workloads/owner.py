@@ -1,7 +1,7 @@
 """Who controls an object, as its own body says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, sequence, text
@@ -9,18 +9,22 @@ from precision_operator.api.wire import mapping, sequence, text
 NAME_CHARACTERS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The object that controls another."""
 
-    kind: str
-    """Without its version: ``apps/Deployment``, as a key begins."""
+    group: str
+    kind_name: str
     name: str
     uid: str
 
+    @property
+    def kind(self) -> str:
+        """As a key begins: ``apps/Deployment``."""
+        return f"{self.group}/{self.kind_name}"
+
     def __str__(self) -> str:
         """For a person: ``JobSet/train``."""
-        return bounded(f"{self.kind.rpartition('/')[2]}/{self.name}", NAME_CHARACTERS)
+        return bounded(f"{self.kind_name}/{self.name}", NAME_CHARACTERS)
 
 
 def controller_of(body: Mapping[str, object]) -> Owner | None:
@@ -28,6 +32,7 @@ def controller_of(body: Mapping[str, object]) -> Owner | None:
     for owner in map(mapping, sequence(mapping(body.get("metadata")).get("ownerReferences"))):
         if owner.get("controller") is True:
             group, slash, _ = text(owner.get("apiVersion")).partition("/")
-            kind = f"{group if slash else ''}/{text(owner.get('kind'))}"
-            return Owner(kind, text(owner.get("name")), text(owner.get("uid")))
+            return Owner(
+                group if slash else "", text(owner.get("kind")), text(owner.get("name")), text(owner.get("uid"))
+            )
     return None

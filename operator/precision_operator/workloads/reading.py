@@ -262,12 +262,19 @@ def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         yield from map(mapping, sequence(status.get(field)))
 
 
+_ENDED_WELL = (0, 143)
+"""Exit codes: 143 is a stop by SIGTERM, as docs/contract.md asks of trainers."""
+
+
 def _crashed(container: Mapping[str, object]) -> bool:
-    """Waiting in CrashLoopBackOff, ended badly just now, or ended badly before and not back yet."""
+    """Waiting in CrashLoopBackOff, ended badly just now, or ended badly before and not back yet.
+
+    A container that a signal has stopped was told to end: that is no crash.
+    """
     now = mapping(container.get("state"))
     before = mapping(mapping(container.get("lastState")).get("terminated"))
     return (
         mapping(now.get("waiting")).get("reason") == "CrashLoopBackOff"
-        or integer(mapping(now.get("terminated")).get("exitCode"), 0) != 0
-        or (integer(before.get("exitCode"), 0) != 0 and not container.get("ready"))
+        or integer(mapping(now.get("terminated")).get("exitCode"), 0) not in _ENDED_WELL
+        or (integer(before.get("exitCode"), 0) not in _ENDED_WELL and not container.get("ready"))
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.bench.rollbacks import last_requested, requested
-from lab.cluster.audit import Audit, Write
+from lab.cluster.audit import Audit, Right, Write
 from lab.errors import LabError
 
 
@@ -49,6 +49,34 @@ def test_a_request_that_failed_to_authenticate_is_nobodys_write(tmp_path: Path) 
     nameless = {**json.loads(event("", "patch", "pods", "a", second=1)), "user": {}}
     log.write_text(json.dumps(nameless) + "\n")
     assert Audit(log).writes(["ours"]) == []
+
+
+def test_rights_are_what_requests_needed_and_how_they_were_judged(tmp_path: Path) -> None:
+    log = tmp_path / "audit.log"
+
+    def judged(line: str, decision: str) -> str:
+        return json.dumps({**json.loads(line), "annotations": {"authorization.k8s.io/decision": decision}})
+
+    discovery = {**json.loads(event("ours", "get", "", "", second=1)), "objectRef": None}
+    lines = [
+        judged(event("ours", "create", "pods", "a", second=1, subresource="eviction", uri="/x?dryRun=All"), "allow"),
+        judged(event("ours", "watch", "jobs", "", second=1, apiGroup="batch"), "allow"),
+        judged(event("ours", "list", "secrets", "", second=1), "forbid"),
+        judged(event("theirs", "list", "nodes", "", second=1), "allow"),
+        judged(json.dumps(discovery), "allow"),
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    found = Audit(log).rights(["ours"])
+    assert found.used == {Right("", "pods/eviction", "create", "a"), Right("batch", "jobs", "watch")}
+    assert found.refused == {Right("", "secrets", "list")}
+
+
+def test_a_rule_covers_what_it_names_and_one_without_a_name_all() -> None:
+    needed = Right("", "secrets", "get", "a")
+    assert Right("", "secrets", "get").covers(needed)
+    assert Right("", "secrets", "get", "a").covers(needed)
+    for other in (Right("", "secrets", "get", "b"), Right("", "secrets", "update"), Right("x", "secrets", "get")):
+        assert not other.covers(needed)
 
 
 def write(resource: str, name: str, at: float, *, verb: str = "patch", code: int = 200) -> Write:

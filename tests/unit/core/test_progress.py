@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
-from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, Request, RestartBy, WorkloadView
 from precision_operator.core.progress import (
     Progress,
     accepted_modes,
@@ -58,6 +58,24 @@ def test_delivery_follows_the_contract_of_template_and_pods(
     wanted: Delivery, hot: bool, literal: bool, pods_hot: bool, found: Delivery | None
 ) -> None:
     view = replace(HOT, hot=hot, literal=literal, pods=(replace(ASKED, hot=pods_hot), ASKED))
+    assert resolve_delivery(wanted, view) is found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hot", "literal", "found"),
+    [
+        (Delivery.AUTO, True, False, Delivery.HOT),
+        (Delivery.HOT, True, False, Delivery.HOT),
+        (Delivery.AUTO, False, True, None),
+        (Delivery.RESTART, False, True, None),
+        (Delivery.RESTART, True, False, None),
+        (Delivery.NEW_ONLY, False, True, Delivery.NEW_ONLY),
+    ],
+)
+def test_what_cannot_be_restarted_is_moved_hot_or_by_new_pods_alone(
+    wanted: Delivery, hot: bool, literal: bool, found: Delivery | None
+) -> None:
+    view = replace(HOT, hot=hot, literal=literal, restart_by=RestartBy.NEVER, pods=(replace(ASKED, hot=hot),))
     assert resolve_delivery(wanted, view) is found
 
 

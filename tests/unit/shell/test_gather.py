@@ -6,15 +6,16 @@ import pytest
 
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy
-from precision_operator.api.state import Phase, Restart, State
+from precision_operator.api.state import Phase, Restart, State, Suspension
 from precision_operator.core.assess import TURN_SHARE
-from precision_operator.core.model import Observation
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation
 from precision_operator.errors import Forbidden
-from precision_operator.kube.port import POLICIES
+from precision_operator.kube.port import JOBS, PODS, POLICIES
 from precision_operator.shell.gather import WAKE_SECONDS
 from precision_operator.shell.inventory import PolicyKey
 from tests.support import objects as b
 from tests.support.controller import FLEET, KEY, Controller
+from tests.support.recorded_kinds import owned_by, recorded
 from tests.unit.runtime.manual_clock import ManualClock, finished
 
 INTERVAL_SECONDS = 15.0
@@ -203,3 +204,33 @@ async def test_what_was_refused_is_observed() -> None:
     assert [write.reason for write in (await rig.observe()).refused] == ["Forbidden"]
     rig.gatherer.forget(KEY)
     assert (await rig.observe()).refused == ()
+
+
+async def test_pods_of_unknown_kinds_are_named_and_counted_up_to_a_limit() -> None:
+    rig = Rig("a")
+    for index in range(UNSUPPORTED_LIMIT + 5):
+        pod = owned_by(b.pod(name=f"w-{index}", uid=f"w-{index}"), "ray.io/v1", "RayCluster", f"rc-{index:02}")
+        pod["metadata"]["labels"]["fleet"] = "demo"
+        rig.kube.put(PODS, pod)
+    rig.watch()
+    observation = await rig.observe(policy(selector=FLEET))
+    assert [view.name for view in observation.workloads] == ["a"]
+    assert len(observation.unsupported) == UNSUPPORTED_LIMIT
+    assert observation.unsupported[:2] == ("ray.io/RayCluster/rc-00", "ray.io/RayCluster/rc-01")
+    other = policy(selector={"matchLabels": {"fleet": "other"}})
+    assert (await rig.observe(other)).unsupported == ()
+    assert len((await rig.observe(other, State(selector=policy(selector=FLEET).spec.selector))).unsupported) == 20
+
+
+async def test_a_job_that_is_to_be_resumed_is_observed_though_no_selector_matches_it_any_more() -> None:
+    rig = Rig("a")
+    job = recorded("job-ours")
+    rig.kube.put(JOBS, job)
+    rig.watch()
+    key, uid = "batch/Job/ours", job["metadata"]["uid"]
+    suspended = State(suspensions={key: Suspension(uid, 2, 0.0), "batch/Job/gone": Suspension("gone", 1, 0.0)})
+    away = await rig.observe(policy(selector=FLEET), suspended)
+    assert [(view.key, view.suspended, view.suspended_by) for view in away.suspended] == [(key, True, "")]
+    selected = await rig.observe(policy(selector={"matchLabels": {"app": "ours"}}), suspended)
+    assert [view.key for view in selected.workloads] == [key]
+    assert selected.suspended == ()

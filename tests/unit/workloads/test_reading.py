@@ -261,6 +261,8 @@ def status(**container: object) -> dict[str, Any]:
         (status(state={"waiting": {"reason": "ContainerCreating"}}), False),
         (status(state={"terminated": {"exitCode": 17}}), True),
         (status(state={"terminated": {"exitCode": 0}}), False),
+        (status(state={"terminated": {"exitCode": 143}}), False),
+        (status(state={"running": {}}, lastState={"terminated": {"exitCode": 143}}, ready=False), False),
         (status(state={"running": {}}, lastState={"terminated": {"exitCode": 1}}, ready=False), True),
         (status(state={"running": {}}, lastState={"terminated": {"exitCode": 1}}), False),
         (status(state={"running": {}}, lastState={"terminated": {"exitCode": 0}}, ready=False), False),

@@ -88,8 +88,9 @@ def replicas_of(body: Body) -> int:
 
 
 def unobserved(body: Body) -> bool:
-    """Its controller has not looked at its newest spec yet."""
-    return integer(mapping(body.get("status")).get("observedGeneration"), 0) < generation_of(body)
+    """Its controller has not looked at its newest spec yet. One that never looked at it has made no pods either."""
+    generation = generation_of(body)
+    return integer(mapping(body.get("status")).get("observedGeneration"), generation) < generation
 
 
 def generation_of(body: Body) -> int:

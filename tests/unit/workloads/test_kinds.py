@@ -1,0 +1,332 @@
+"""What each kind says of itself: how it restarts, when it is finished, whether a template change is pending."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from precision_operator.api.modes import Mode
+from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.kube.port import FIELD_MANAGER
+from precision_operator.workloads.identity import workload_key
+from precision_operator.workloads.kinds.deployment import read_deployment
+from precision_operator.workloads.kinds.job import expected_pods, read_job
+from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod, strange_pod
+from precision_operator.workloads.kinds.replicaset import read_replicaset, strange_replicaset
+from precision_operator.workloads.kinds.statefulset import read_statefulset
+from precision_operator.workloads.kinds.suspension import LAST_APPLIED, LAST_APPLIED_CHARACTERS, MANIFEST
+from precision_operator.workloads.kinds.table import KINDS
+from precision_operator.workloads.reading import read_pod
+from precision_operator.workloads.records import WorkloadRecord
+from tests.support import objects as b
+from tests.support.recorded_kinds import owned_by, recorded
+
+Body = dict[str, Any]
+Read = Callable[[Body], WorkloadRecord | None]
+
+
+def job(name: str = "indexed", **spec: object) -> Body:
+    body = recorded(f"job-{name}")
+    body["spec"] |= spec
+    return body
+
+
+def view_of(body: Body) -> WorkloadView:
+    record = read_job(body)
+    assert record is not None
+    return record.view
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "replicas", "restart_by"),
+    [
+        ("deployment-paused", "apps/Deployment/vit", 1, RestartBy.PODS),
+        ("replicaset", "apps/ReplicaSet/bare", 2, RestartBy.PODS),
+        ("statefulset", "apps/StatefulSet/db", 2, RestartBy.PODS),
+        ("job-indexed", "batch/Job/indexed", 2, RestartBy.SUSPENSION),
+        ("bare-pod", "/Pod/probe", 1, RestartBy.NEVER),
+    ],
+)
+def test_each_kind_is_read_as_its_controller_left_it(name: str, key: str, replicas: int, restart_by: RestartBy) -> None:
+    body = recorded(name)
+    (kind,) = (kind for kind in KINDS if kind.kind.rpartition("/")[2] == body["kind"])
+    record = kind.read(body)
+    assert record is not None
+    view = record.view
+    assert (view.key, view.replicas, view.restart_by) == (key, replicas, restart_by)
+    assert (view.object_name, view.uid) == (body["metadata"]["name"], body["metadata"]["uid"])
+    assert key.startswith(kind.kind)
+    assert bool(view.no_restart) == (restart_by is RestartBy.NEVER)
+
+
+@pytest.mark.parametrize(
+    ("pod", "read", "owner"),
+    [("statefulset-pod-0", read_statefulset, "statefulset"), ("job-pod", read_job, "job-indexed")],
+)
+def test_admission_gives_a_pod_the_key_of_its_workload(pod: str, read: Read, owner: str) -> None:
+    record = read(recorded(owner))
+    assert record is not None
+    assert record.view.key == workload_key(recorded(pod))
+    assert read_bare_pod(recorded(pod)) is None
+    assert strange_pod(recorded(pod)) is None
+
+
+def test_a_replicaset_without_a_hash_gives_its_pods_its_own_name() -> None:
+    body = recorded("replicaset")
+    pod = owned_by(
+        {"metadata": {"labels": body["spec"]["template"]["metadata"]["labels"]}}, "apps/v1", "ReplicaSet", "bare"
+    )
+    record = read_replicaset(body)
+    assert record is not None
+    assert record.view.key == workload_key(pod) == "apps/ReplicaSet/bare"
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "reason"),
+    [
+        ("patched", "kubectl-patch", ""),
+        ("ours", "", ""),
+        ("born", MANIFEST, ""),
+        ("applied", MANIFEST, "its manifest states spec.suspend"),
+        ("server", MANIFEST, "gitops applies spec.suspend"),
+    ],
+)
+def test_who_suspended_a_job_is_read_from_its_managed_fields(name: str, by: str, reason: str) -> None:
+    view = view_of(job(name))
+    assert (view.suspended, view.emptied, view.suspended_by) == (True, True, by)
+    assert view.no_restart.startswith(reason)
+    assert view.restart_by is (RestartBy.NEVER if reason else RestartBy.SUSPENSION)
+    resumed = view_of(job(name, suspend=False))
+    assert (resumed.suspended, resumed.emptied, resumed.suspended_by) == (False, False, "")
+
+
+def test_without_managed_fields_nobody_is_named() -> None:
+    body = job("patched")
+    del body["metadata"]["managedFields"]
+    assert view_of(body).suspended_by == ""
+
+
+def test_our_own_apply_is_no_manifest() -> None:
+    body = job("server")
+    body["metadata"]["managedFields"][0]["manager"] = FIELD_MANAGER
+    view = view_of(body)
+    assert (view.restart_by, view.suspended_by) == (RestartBy.SUSPENSION, "")
+
+
+@pytest.mark.parametrize("status", [{"active": 1}, {"terminating": 2}, {"conditions": []}])
+def test_a_job_is_empty_only_once_its_controller_says_so(status: Body) -> None:
+    body = job("ours")
+    body["status"] |= status
+    assert not view_of(body).emptied
+
+
+@pytest.mark.parametrize(
+    ("raw", "hot_only"),
+    [
+        (json.dumps({"spec": {"suspend": False}}), True),
+        ('{"spec":{"\\u0073uspend":true}}', True),
+        (json.dumps({"spec": {"template": {"suspend": True}}, "suspend": True}), False),
+        (json.dumps({"spec": {}}), False),
+        ('{"spec": {"suspend', False),
+        ('"suspend"', False),
+        ("[" * 60_000 + '"suspend"', True),
+        ("x" * LAST_APPLIED_CHARACTERS + "suspend", True),
+        ("x" * LAST_APPLIED_CHARACTERS * 4, False),
+    ],
+    ids=["states", "escaped", "elsewhere", "silent", "broken", "no object", "deep", "huge", "huge and silent"],
+)
+def test_a_last_applied_manifest_that_states_suspend_makes_a_job_hot_only(raw: str, hot_only: bool) -> None:
+    body = job()
+    body["metadata"]["annotations"] = {LAST_APPLIED: raw}
+    assert (view_of(body).restart_by is RestartBy.NEVER) is hot_only
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "reason"),
+    [
+        ("batch/v1", "CronJob", ""),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", "its owner JobSet/x would undo a suspension"),
+        ("example.com/v1", "CronJob", "its owner CronJob/x would undo a suspension"),
+    ],
+)
+def test_a_job_that_something_else_owns_is_not_suspended(api: str, kind: str, reason: str) -> None:
+    assert view_of(owned_by(job(), api, kind)).no_restart == reason
+
+
+def test_jobs_that_another_controller_runs_or_admits_are_not_suspended() -> None:
+    assert "managedBy" in view_of(job(managedBy="kueue.x-k8s.io/multikueue")).no_restart
+    assert not view_of(job(managedBy="kubernetes.io/job-controller")).no_restart
+    queued = job()
+    queued["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpus"
+    assert "Kueue" in view_of(queued).no_restart
+
+
+@pytest.mark.parametrize("kind", ["Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"])
+def test_a_job_that_has_ended_or_is_about_to_is_none(kind: str) -> None:
+    body = job()
+    body["status"]["conditions"] = [{"type": kind, "status": "False"}]
+    assert read_job(body) is not None
+    body["status"]["conditions"] = [{"type": kind, "status": "True"}]
+    assert read_job(body) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "pods"),
+    [
+        ({}, {}, 1),
+        ({"parallelism": 4}, {}, 4),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 3}, 4),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 8}, 2),
+        ({"parallelism": 4, "completions": 10}, {"succeeded": 11}, 0),
+        ({"parallelism": 0, "completions": 10}, {}, 0),
+        ({"parallelism": 0}, {}, 0),
+        ({"completions": 3}, {}, 1),
+        ({"parallelism": 4}, {"succeeded": 1, "active": 2}, 2),
+        ({"parallelism": 4}, {"succeeded": 1}, 0),
+        ({"parallelism": 8, "completions": 8}, {"succeeded": 1, "failedIndexes": "0,3-5"}, 3),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "x,-,9-1,1-2-3," + "9" * 50}, 8),
+        ({"parallelism": 8, "completions": 8}, {"failedIndexes": "1," * 20_000}, 8),
+        ({"parallelism": "many", "completions": True}, {"succeeded": None}, 1),
+    ],
+)
+def test_a_job_has_as_many_pods_as_its_controller_makes(spec: Body, status: Body, pods: int) -> None:
+    assert expected_pods({"spec": spec, "status": status}) == pods
+
+
+def test_a_deployment_is_pending_while_older_pods_are_left() -> None:
+    body = recorded("deployment-paused")
+    assert read_deployment(body).view.pending_revision
+    body["status"]["updatedReplicas"] = 1
+    assert not read_deployment(body).view.pending_revision
+    body["metadata"]["generation"] += 1
+    assert read_deployment(body).view.pending_revision
+
+
+@pytest.mark.parametrize("read", [read_deployment, read_statefulset])
+def test_pods_of_what_something_else_owns_are_not_taken_away(read: Read) -> None:
+    name = "statefulset" if read is read_statefulset else "deployment-paused"
+    owned = owned_by(recorded(name), "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve")
+    record = read(owned)
+    assert record is not None
+    assert record.view.restart_by is RestartBy.NEVER
+    assert record.view.no_restart == "its owner LeaderWorkerSet/serve decides about its pods"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "pods"),
+    [
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}, []),
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}, ["db-0"]),
+        ({"type": "RollingUpdate"}, ["db-0"]),
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}, ["db-1"]),
+        ({"type": "OnDelete"}, ["db-0"]),
+        ({}, ["db-0"]),
+    ],
+)
+def test_a_statefulset_brings_a_pod_back_in_the_revision_of_its_index(strategy: Body, pods: list[str]) -> None:
+    body = recorded("statefulset")
+    body["spec"]["updateStrategy"] = strategy
+    revisions = read_statefulset(body).revisions
+    assert revisions is not None
+    members = [read_pod(recorded(f"statefulset-pod-{index}")) for index in (0, 1)]
+    assert [pod.view.name for pod in members if revisions.passed(pod)] == pods
+
+
+def test_a_partition_counts_from_the_first_ordinal() -> None:
+    body = recorded("statefulset")
+    body["spec"] |= {"ordinals": {"start": 5}}
+    pod = recorded("statefulset-pod-0")
+    pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = "5"
+    revisions = read_statefulset(body).revisions
+    assert revisions is not None
+    assert not revisions.passed(read_pod(pod))
+    pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = "6"
+    assert revisions.passed(read_pod(pod))
+    del pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"]
+    assert revisions.passed(read_pod(pod))
+    del pod["metadata"]["labels"]["controller-revision-hash"]
+    assert not revisions.passed(read_pod(pod))
+
+
+def test_a_bare_pod_is_a_workload_of_one_until_it_has_ended() -> None:
+    body = b.pod(owner=None, annotations={"precision.genesis.ai/enable-fp16": "true"})
+    record = read_bare_pod(body)
+    assert record is not None
+    assert (record.view.no_restart, record.view.hot, record.view.template_mode) == (NO_CONTROLLER, True, Mode.FP32)
+    assert record.template_labels == body["metadata"]["labels"]
+    assert read_bare_pod(b.pod(owner=None, phase="Succeeded")) is None
+    literal = read_bare_pod(b.pod(b.pod_spec(b.container(env=b.LITERAL)), owner=None))
+    assert literal is not None
+    assert (literal.view.hot, literal.view.literal) == (False, True)
+
+
+def test_pods_of_unknown_controllers_are_strangers() -> None:
+    found = strange_pod(owned_by(b.pod(), "kubeflow.org/v1", "PyTorchJob", "train"))
+    assert found is not None
+    assert (found.key, found.labels["app"]) == ("kubeflow.org/PyTorchJob/train", "train")
+    assert strange_pod(owned_by(b.pod(phase="Failed"), "kubeflow.org/v1", "PyTorchJob")) is None
+    assert strange_pod(b.pod()) is None
+    assert strange_pod(b.pod(owner=None)) is None
+    body = owned_by(recorded("replicaset"), "argoproj.io/v1alpha1", "Rollout", "vit")
+    body["metadata"]["name"] = "vit-abc"
+    body["spec"]["template"]["metadata"]["labels"]["rollouts-pod-template-hash"] = "abc"
+    rollout = strange_replicaset(body)
+    assert rollout is not None
+    assert (rollout.key, read_replicaset(body)) == ("argoproj.io/Rollout/vit", None)
+    assert strange_replicaset(b.replicaset()) is None
+
+
+def test_how_a_pod_goes_is_read() -> None:
+    body = recorded("job-pod")
+    body["metadata"] |= {
+        "deletionTimestamp": "2026-11-22T10:00:30Z",
+        "deletionGracePeriodSeconds": 30,
+        "finalizers": ["foregroundDeletion", "batch.kubernetes.io/job-tracking", "example.com/" + "x" * 300, "b/c"],
+    }
+    view = read_pod(body).view
+    assert (view.gone_by, view.grace_seconds) == (1795341630.0, 30.0)
+    assert view.finalizer.startswith("example.com/x")
+    assert len(view.finalizer) <= 128
+    body["status"]["phase"] = "Failed"
+    assert read_pod(body).counts  # its object is kept, and a StatefulSet's would stand in its successor's way
+    body["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
+    assert not read_pod(body).counts
+
+
+KEYS = st.sampled_from(
+    [
+        *("metadata", "spec", "status", "labels", "annotations", "ownerReferences", "controller", "uid", "kind"),
+        *("managedFields", "fieldsV1", "f:spec", "f:suspend", "operation", "manager", "suspend", "template"),
+        *(
+            "parallelism",
+            "completions",
+            "succeeded",
+            "failedIndexes",
+            "conditions",
+            "type",
+            "updateStrategy",
+            "ordinals",
+        ),
+        *("rollingUpdate", "partition", "currentRevision", "updateRevision", "observedGeneration", "generation"),
+        *("deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", LAST_APPLIED, "apiVersion", "managedBy"),
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | KEYS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(st.dictionaries(KEYS, JSON))
+def test_no_body_breaks_any_kind(body: Body) -> None:
+    for kind in KINDS:
+        kind.read(body)
+    strange_pod(body)
+    strange_replicaset(body)
+    read_pod(body)
