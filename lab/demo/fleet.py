@@ -1,7 +1,7 @@
-"""The six trainers of the demo, and those that come late, as Deployments."""
+"""The six trainers of the demo, of three kinds, and those that come late."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 NAMESPACE = "training"
 FLEET_LABELS = {"fleet": "demo"}
@@ -9,6 +9,8 @@ FAULT = "demo.precision.genesis.ai/fault"
 METRICS_PORT = 9400
 STEP_SECONDS = 0.25
 """Least time between two steps: seven ranks share two cores with a whole control plane."""
+JOB_STEPS = 40_000
+"""Steps of a Job's training, nearly three hours at that pace: it outlasts the demo, and it has an end."""
 
 ACCELERATOR = "demo.precision.genesis.ai/accelerator"
 """An extended resource of which the node has exactly one: what holds it must be gone before a replacement starts."""
@@ -18,16 +20,23 @@ LITERAL = "trainer-literal"
 VOLUME_PATH = "checkpoints/trainer-literal"
 
 Json = dict[str, Any]
+Kind = Literal["Deployment", "StatefulSet", "Job"]
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """One Deployment of the fleet."""
+    """One workload of the fleet."""
 
     name: str
     ranks: int = 1
     hot: bool = True
     asks_fp16: bool = False
+    kind: Kind = "Deployment"
+
+    @property
+    def key(self) -> str:
+        """``StatefulSet/trainer-2``: a name alone tells one workload only among those of its kind."""
+        return f"{self.kind}/{self.name}"
 
     @property
     def command(self) -> list[str]:
@@ -46,14 +55,15 @@ class Trainer:
             "--segment-steps=20",
             f"--metrics-port={METRICS_PORT}",
             f"--step-interval-seconds={STEP_SECONDS}",
+            *([f"--steps={JOB_STEPS}"] if self.kind == "Job" else []),
         ]
 
 
 FLEET = (
     Trainer("trainer-0"),
     Trainer("trainer-1"),
-    Trainer("trainer-2"),
-    Trainer("trainer-3"),
+    Trainer("trainer-2", kind="StatefulSet"),
+    Trainer("trainer-3", kind="Job"),
     Trainer("trainer-ddp", ranks=2),
     Trainer(LITERAL, hot=False),
 )
@@ -62,8 +72,54 @@ LATE = (Trainer("late-hot", asks_fp16=True), Trainer("late-literal", hot=False, 
 """New workloads whose templates ask for FP16, made while nobody watches."""
 
 
+def manifest(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
+    """The workload of a trainer, of its kind."""
+    made = {"Deployment": deployment, "StatefulSet": statefulset, "Job": job}
+    return made[trainer.kind](trainer, image=image, pull_policy=pull_policy)
+
+
 def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
     """The Deployment of a trainer, with the contract (docs/contract.md) or with a literal value."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    spec = {
+        "replicas": 1,
+        "strategy": rolling if trainer.name == LITERAL else {"type": "Recreate"},
+        "selector": {"matchLabels": {"app": trainer.name}},
+        "template": _template(trainer, image=image, pull_policy=pull_policy),
+    }
+    return _workload("apps/v1", "Deployment", trainer, spec)
+
+
+def statefulset(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
+    """As :func:`deployment`, a StatefulSet of one pod."""
+    spec = {
+        "replicas": 1,
+        "serviceName": trainer.name,
+        "selector": {"matchLabels": {"app": trainer.name}},
+        "template": _template(trainer, image=image, pull_policy=pull_policy),
+    }
+    return _workload("apps/v1", "StatefulSet", trainer, spec)
+
+
+def job(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
+    """As :func:`deployment`, a Job with one completion. It does not state ``suspend``, so the operator may suspend it."""
+    template = _template(trainer, image=image, pull_policy=pull_policy)
+    template["spec"]["restartPolicy"] = "Never"
+    return _workload("batch/v1", "Job", trainer, {"completions": 1, "parallelism": 1, "template": template})
+
+
+def _workload(api_version: str, kind: Kind, trainer: Trainer, spec: Json) -> Json:
+    labels = {**FLEET_LABELS, "app": trainer.name}
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": trainer.name, "namespace": NAMESPACE, "labels": labels},
+        "spec": spec,
+    }
+
+
+def _template(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
+    """The pod template, alike in all kinds."""
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT)}
     if trainer.hot:
         annotations["precision.genesis.ai/enable-fp16"] = "true" if trainer.asks_fp16 else "false"
@@ -92,38 +148,26 @@ def deployment(trainer: Trainer, *, image: str, pull_policy: str) -> Json:
             {"name": "precision", "mountPath": "/etc/precision", "readOnly": True},
         ],
     }
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    strategy: Json = rolling if durable else {"type": "Recreate"}
     checkpoints: Json = {"persistentVolumeClaim": {"claimName": LITERAL}} if durable else {"emptyDir": {}}
     return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": trainer.name, "namespace": NAMESPACE, "labels": {**FLEET_LABELS, "app": trainer.name}},
+        "metadata": {"labels": {**FLEET_LABELS, "app": trainer.name}, "annotations": annotations},
         "spec": {
-            "replicas": 1,
-            "strategy": strategy,
-            "selector": {"matchLabels": {"app": trainer.name}},
-            "template": {
-                "metadata": {"labels": {**FLEET_LABELS, "app": trainer.name}, "annotations": annotations},
-                "spec": {
-                    "automountServiceAccountToken": False,
-                    "enableServiceLinks": False,
-                    "terminationGracePeriodSeconds": 30,
-                    "securityContext": {
-                        "runAsNonRoot": True,
-                        "runAsUser": 65532,
-                        "runAsGroup": 65532,
-                        "fsGroup": 65532,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "containers": [container],
-                    "volumes": [
-                        {"name": "checkpoints", **checkpoints},
-                        {"name": "tmp", "emptyDir": {}},
-                        {"name": "precision", "downwardAPI": {"items": _files(trainer)}},
-                    ],
-                },
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 30,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "runAsGroup": 65532,
+                "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
             },
+            "containers": [container],
+            "volumes": [
+                {"name": "checkpoints", **checkpoints},
+                {"name": "tmp", "emptyDir": {}},
+                {"name": "precision", "downwardAPI": {"items": _files(trainer)}},
+            ],
         },
     }
 

@@ -72,7 +72,7 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "checks": checks,
         "kubernetes": version,
         "workloads": len(FLEET),
-        "kinds": sorted({"Deployment" for _ in FLEET}),
+        "kinds": sorted({key.partition("/")[0] for key in facts.templates_after}),
         "phases": facts.phases,
         "evaluation_interval_seconds": interval_seconds(),
         "first_workload_breach_visible_at": poll.first_at if poll else None,
@@ -100,15 +100,14 @@ def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Jso
         key: event for key, event in flips(events, to="fp32", since=facts.fault_at).items() if event.workload != LITERAL
     }
     pods = {pod for pod, _ in ranks}
-    hot_names = [t.name for t in FLEET if t.hot]
+    hot_names, hot_keys = [t.name for t in FLEET if t.hot], [t.key for t in FLEET if t.hot]
     lost = [
         abs(facts.offsets_after.get(pod, float("nan")) - before)
         for pod, before in facts.offsets_before.items()
         if workload_of(pod) in hot_names
     ]
-    replaced = [
-        n for n in hot_names if facts.rollout_before.get(n, ("",) * 3)[2] != facts.rollout_after.get(n, ("",) * 3)[2]
-    ]
+    before, after = facts.rollout_before, facts.rollout_after
+    replaced = [key for key in hot_keys if before.get(key, ("",) * 3)[2] != after.get(key, ("",) * 3)[2]]
     return {
         "pods": len(pods),
         "ranks": len(ranks),
@@ -132,9 +131,9 @@ def _restart(facts: Facts, events: list[TrainerEvent], visible: float | None) ->
 
 
 def _rollouts(facts: Facts) -> int:
-    """Deployments with another revision, or other ReplicaSets, than before the policy was applied."""
+    """Workloads with another revision, or other ReplicaSets, than before the policy was applied."""
     before, after = facts.rollout_start, facts.rollout_after
-    return sum(before.get(t.name, ())[:2] != after.get(t.name, ("", "", ""))[:2] for t in FLEET)
+    return sum(before.get(t.key, ())[:2] != after.get(t.key, ("", "", ""))[:2] for t in FLEET)
 
 
 def _last_patch(writes: list[Write] | None, decided: float | None, until: float) -> float | None:

@@ -1,6 +1,7 @@
 """What the story plays on: a cluster, ours or the user's, with Prometheus, images and somewhere to keep evidence."""
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -57,9 +58,15 @@ class Stage:
         return status
 
 
+_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"
+"""What Kubernetes makes random parts of names of."""
+_OWN_PART = re.compile(rf"-(?:{_SAFE}{{6,10}}-{_SAFE}{{5}}|{_SAFE}{{5}}|\d+)$")
+"""What a Deployment, a Job and a StatefulSet append to their own name."""
+
+
 def workload_of(pod: str) -> str:
-    """``trainer-0-7d9c…-x2k4p`` → ``trainer-0``."""
-    return pod.rsplit("-", 2)[0]
+    """``trainer-0-7d9c…-x2k4p``, ``trainer-0-x2k4p``, ``trainer-0-0`` → ``trainer-0``: metrics have a pod's name only."""
+    return _OWN_PART.sub("", pod)
 
 
 class ApiProxy:
@@ -91,12 +98,8 @@ class Reapplier:
     MANAGER = "gitops"
 
     def __init__(self, api_server: str, manifests: Sequence[Json]) -> None:
-        """``api_server``: a plain HTTP address of it. ``manifests``: Deployments."""
-        self._urls = [
-            f"{api_server}/apis/apps/v1/namespaces/{m['metadata']['namespace']}/deployments/{m['metadata']['name']}"
-            f"?fieldManager={self.MANAGER}&force=true"
-            for m in manifests
-        ]
+        """``api_server``: a plain HTTP address of it. ``manifests``: workloads of any kind."""
+        self._urls = [f"{api_server}{path_of(m)}?fieldManager={self.MANAGER}&force=true" for m in manifests]
         self._bodies = [json.dumps(m).encode() for m in manifests]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="re-applier", daemon=True)
@@ -184,28 +187,49 @@ def _tainted(node: Json) -> bool:
     return any(taint["effect"] != "PreferNoSchedule" for taint in node["spec"].get("taints", []))
 
 
+def path_of(manifest: Json) -> str:
+    """Where the API server keeps the object of a manifest."""
+    metadata = manifest["metadata"]
+    plural = f"{manifest['kind'].lower()}s"
+    return f"/apis/{manifest['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+
+
+def workloads(stage: Stage) -> dict[str, Json]:
+    """``Kind/name`` → each workload of the namespace, as it stands."""
+    items = stage.kubectl.json("get", "deployments,statefulsets,jobs", "-n", NAMESPACE)["items"]
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
+
+
 def templates(stage: Stage) -> dict[str, str]:
-    """Deployment → its pod template, as it stands."""
-    items = stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]
-    return {item["metadata"]["name"]: json.dumps(item["spec"]["template"], sort_keys=True) for item in items}
+    """``Kind/name`` → its pod template, as it stands."""
+    return {key: json.dumps(item["spec"]["template"], sort_keys=True) for key, item in workloads(stage).items()}
 
 
 def rollout_state(stage: Stage) -> dict[str, tuple[str, str, str]]:
-    """Deployment → (revision, ReplicaSets, pods): equal before and after means that nothing was rolled out."""
-    state = {}
+    """``Kind/name`` → (revision, ReplicaSets, pods): equal before and after means that nothing was rolled out."""
     sets = stage.kubectl.json("get", "replicasets", "-n", NAMESPACE)["items"]
     pods = stage.pods()
-    for item in stage.kubectl.json("get", "deployments", "-n", NAMESPACE)["items"]:
+    state = {}
+    for key, item in workloads(stage).items():
         name, uid = item["metadata"]["name"], item["metadata"]["uid"]
-        revision = item["metadata"].get("annotations", {}).get("deployment.kubernetes.io/revision", "")
         owned = sorted(s["metadata"]["uid"] for s in sets if s["metadata"]["ownerReferences"][0]["uid"] == uid)
         running = sorted(
             p["metadata"]["uid"] + str([c["restartCount"] for c in p["status"].get("containerStatuses", [])])
             for p in pods
             if workload_of(p["metadata"]["name"]) == name and "deletionTimestamp" not in p["metadata"]
         )
-        state[name] = (revision, " ".join(owned), " ".join(running))
+        state[key] = (revision_of(item), " ".join(owned), " ".join(running))
     return state
+
+
+def revision_of(workload: Json) -> str:
+    """What changes with each rollout; of a Job, which has none, with each change of its spec, a suspension among them."""
+    metadata = workload["metadata"]
+    if workload["kind"] == "Deployment":
+        return str(metadata.get("annotations", {}).get("deployment.kubernetes.io/revision", ""))
+    if workload["kind"] == "StatefulSet":
+        return f"{metadata['generation']} {workload['status'].get('updateRevision', '')}"
+    return str(metadata["generation"])
 
 
 def settle_metrics(probe: Callable[[], bool], *, what: str, seconds: float) -> float:

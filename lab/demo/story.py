@@ -17,7 +17,7 @@ from lab.demo.fleet import (
     LATE,
     NAMESPACE,
     Trainer,
-    deployment,
+    manifest,
     volume,
 )
 from lab.demo.metrics import BreachPoll, Metrics
@@ -101,7 +101,7 @@ class Story:
                     phase()
                 self.facts.phases.append({"name": title, "started_at": begun, "seconds": round(time.time() - begun, 3)})
                 if phase == self.start_fleet:
-                    manifests = [self._deployment(trainer) for trainer in FLEET]
+                    manifests = [self._manifest(trainer) for trainer in FLEET]
                     stack.enter_context(Reapplier(self._api_server, manifests))
         return self.facts
 
@@ -121,13 +121,15 @@ class Story:
         )  # fmt: skip
 
     def start_fleet(self) -> None:
-        """Five with the contract (one a process group of two ranks), one restart-only on a full node; all in FP32."""
+        """Five with the contract (a process group of two ranks, a StatefulSet and a Job among them), one restart-only on a
+        full node; all in FP32.
+        """
         kubectl = self._stage.kubectl
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         kubectl.wait_for_namespace(NAMESPACE)
         advertise(self._stage.kubectl, ACCELERATOR, 1)
         path = str(self._stage.volume_path) if self._stage.volume_path else None
-        kubectl.apply(*volume(path), *(self._deployment(trainer) for trainer in FLEET))
+        kubectl.apply(*volume(path), *(self._manifest(trainer) for trainer in FLEET))
         names = {trainer.name for trainer in FLEET}
         self._wait_modes(names, "fp32", seconds=300)
         self._wait_steps(names, at_least=20, seconds=180)
@@ -170,13 +172,13 @@ class Story:
         self.facts.modes_after = {pod: mode for pod, (mode, _) in self._metrics.modes(NAMESPACE).items()}
 
     def gate(self) -> None:
-        """The operator is scaled to 0; Deployments whose templates ask for FP16 are made; their pods start in FP32."""
+        """The operator is scaled to 0; workloads whose templates ask for FP16 are made; their pods start in FP32."""
         kubectl = self._stage.kubectl
         kubectl("scale", "deployment", RELEASE, "-n", SYSTEM, "--replicas=0")
         wait_for(lambda: not self._stage.pods(SYSTEM), what="the operator's pods to be gone", seconds=60)
         found = kubectl.json("get", "deployment", RELEASE, "-n", SYSTEM)
         self.facts.operator_replicas = int(found["status"].get("replicas", 0))
-        kubectl.apply(*(self._deployment(trainer) for trainer in LATE))
+        kubectl.apply(*(self._manifest(trainer) for trainer in LATE))
         names = {trainer.name for trainer in LATE}
 
         def answered() -> bool:
@@ -185,12 +187,12 @@ class Story:
             return {workload_of(pod) for pod in self.facts.new_pod_modes} == names
 
         settle_metrics(answered, what="the new pods to report what they train in", seconds=180)
-        late = {trainer.name for trainer in LATE}
+        late = {trainer.key for trainer in LATE}
         after = templates(self._stage)
-        self.facts.templates_after = {name: template for name, template in after.items() if name not in late}
+        self.facts.templates_after = {key: template for key, template in after.items() if key not in late}
 
-    def _deployment(self, trainer: Trainer) -> Json:
-        return deployment(trainer, image=self._stage.images.trainer, pull_policy=self._stage.images.pull_policy)
+    def _manifest(self, trainer: Trainer) -> Json:
+        return manifest(trainer, image=self._stage.images.trainer, pull_policy=self._stage.images.pull_policy)
 
     def _queries(self) -> int | None:
         pods = [pod["metadata"]["name"] for pod in self._stage.pods(SYSTEM)]

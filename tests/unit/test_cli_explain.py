@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,22 @@ import pytest
 import precision_operator.core
 from precision_operator.api.canary import Verdict
 from precision_operator.api.conditions import Condition
-from precision_operator.api.state import Phase
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, Suspension
 from precision_operator.cli import guidance
+from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import LEFT_BEHIND, PHASES
+from precision_operator.cli.summary import CONCERNED_LIMIT
+from precision_operator.core import conditions
+from precision_operator.core.leaving import blocked
+from precision_operator.core.model import PodView
+from precision_operator.core.plan import Plan
 from precision_operator.core.triggers import REASONS
-from tests.support.cli import HELD, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
+from precision_operator.core.ungoverned import UNSUPPORTED
+from precision_operator.errors import DisruptionBudget
+from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -136,6 +149,14 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("AdmissionEnforced", "Unknown", "WebhookUnreachable", "reach each other on the webhook's port"),
         ("Accepted", "True", "SelectorPending", "`kubectl precision retry fleet -n default`"),
         ("Accepted", "False", "FleetTooLarge", "divide the fleet among several policies"),
+        ("PendingRevision", "True", "TemplateChanged", "kubectl -n default rollout undo KIND/NAME"),
+        ("CapacityLost", "True", "ReplacementPending", "get events --field-selector=reason=FailedScheduling"),
+        ("Blocked", "True", "NodeUnreachable", "`kubectl -n default get nodes`"),
+        ("Blocked", "True", "ForeignFinalizer", "FINALIZERS:.metadata.finalizers"),
+        ("Blocked", "True", "NotTerminated", "ends with a reboot of its node"),
+        ("WritesAccepted", "False", "DisruptionBudget", "`kubectl precision rollback --emergency fleet -n default`"),
+        ("KindsSupported", "False", "UnsupportedKind", "kubectl -n default get pods -o"),
+        ("Progressing", "True", "Blocked", "no deadline is about them"),
     ],
 )
 def test_a_condition_that_needs_a_person_is_explained(
@@ -145,6 +166,81 @@ def test_a_condition_that_needs_a_person_is_explained(
     text = " ".join(cli("explain").split())
     assert f"{reason}: " in text
     assert words in text
+
+
+def test_setting_of_a_pending_change_is_a_line_that_can_be_pasted(cli: Cli) -> None:
+    found = Condition("PendingRevision", "True", "TemplateChanged", "a not restarted", 1, NOW)
+    cli.policy(stands(Phase.ROLLING_BACK, conditions=(found,)))
+    (line,) = (step for step in cli.json("explain")["next"] if "onPendingRevision" in step)
+    command = shlex.split(line.split("`")[1])
+    assert command[:6] == ["kubectl", "-n", "default", "patch", "precisionpolicy", "fleet"]
+    patch = json.loads(command[-1].removeprefix("-p="))
+    assert patch == {"spec": {"rollback": {"onPendingRevision": "Restart"}}}
+
+
+def test_every_condition_that_restarts_bring_is_bad_news_and_is_explained() -> None:
+    """The core makes the reasons: whichever it can make has guidance."""
+    planned = Plan(pending=("a",), lost=("b",), blocked=(("c", "NodeUnreachable n1"),))
+    made = [one(planned) for one in (conditions._pending, conditions._capacity, conditions._blocked)]
+    pod = PodView("c", "u", node="n1", terminating=True, gone_by=100.0)
+    gone = replace(pod, grace_seconds=1.0)
+    why = [
+        blocked(replace(pod, finalizer="a/b"), 200.0, ()),
+        blocked(pod, 200.0, {"n1"}),
+        blocked(gone, 200.0, ()),
+    ]
+    reasons = {*(condition.reason for condition in made), *(words.partition(" ")[0] for words in why)}
+    expected = {"TemplateChanged", "ReplacementPending", "NodeUnreachable", "ForeignFinalizer", "NotTerminated"}
+    assert reasons == expected
+    assert reasons | {DisruptionBudget.reason, UNSUPPORTED, "Blocked", "DeadlineUnreachable"} <= set(guidance.REASONS)
+    assert all(bad_news(condition) for condition in made)
+
+
+def test_a_deadline_that_will_be_missed_is_explained_until_all_have_answered(cli: Cli) -> None:
+    late = replace(INCIDENT, predicted_seconds=1000.0, last_ack_at=None)
+    cli.policy(stands(Phase.ROLLING_BACK, reason="OverflowRateHigh", incident=late))
+    text = " ".join(cli("explain").split())
+    assert "DeadlineUnreachable: the restarts of this rollback are predicted to take longer" in text
+    assert "maxConcurrentPods" in text
+    assert "predicted  101 s past the deadline: DeadlineUnreachable" in cli("status", code=3)
+    assert cli.json("status", code=3)["incident"]["predictedSeconds"] == 1000.0
+    cli.policy(stands(Phase.HELD, HELD, incident=replace(late, last_ack_at=NOW)))
+    assert "DeadlineUnreachable" not in cli("explain")
+
+
+def test_explain_names_each_workload_by_kind_and_name(cli: Cli) -> None:
+    failing = (
+        Failing("apps/StatefulSet/a", Signal.OVERFLOW, Severity.P1, NOW - 30),
+        Failing("", Signal.OVERFLOW, Severity.P1, NOW),
+    )
+    cli.policy(
+        stands(
+            Phase.ROLLING_BACK,
+            failing=failing,
+            held=(HeldWorkload("batch/Job/a", "OverflowRateHigh", NOW),),
+            restarts={"apps/Deployment/a": Restart(1, NOW - 40), "batch/Job/a": Restart(1, NOW - 40)},
+            suspensions={"batch/Job/a": Suspension("u", 3, NOW - 12, resuming=True)},
+        )
+    )
+    found = cli.json("explain")["workloads"]
+    assert found[:3] == [
+        "statefulset/a: breached by overflow",
+        "further workloads: breached by overflow",
+        "job/a: held for OverflowRateHigh",
+    ]
+    assert found[3].startswith("deployment/a: restarting for ")
+    assert found[4].startswith("job/a: resumed by the operator ")
+    assert "job/a: held for OverflowRateHigh" in cli("explain")
+
+
+def test_explain_of_many_workloads_names_the_first(cli: Cli) -> None:
+    held = tuple(
+        HeldWorkload(f"batch/Job/a{index:02}", "OverflowRateHigh", NOW) for index in range(CONCERNED_LIMIT + 3)
+    )
+    cli.policy(stands(Phase.DEGRADED, held=held))
+    found = cli.json("explain")["workloads"]
+    assert len(found) == CONCERNED_LIMIT + 1
+    assert found[-1] == "and 3 more: `get` shows all"
 
 
 def test_a_lost_record_is_explained_with_the_way_to_start_again(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
-from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart
+from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, Suspension
 from precision_operator.api.verification import Checks
 from precision_operator.contract import INJECT, INJECTED
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
@@ -83,6 +83,54 @@ def test_get_shows_restarts_and_pods_that_are_missing_or_cannot_start(cli: Cli) 
     assert re.fullmatch(r"restarting for \d+ s, round 2 of 2", a["problems"][0])
     assert a["pods"][0]["problems"] == ["not started yet: kubectl describe pod says why"]
     assert b["problems"] == ["0 of 3 pods are there"]
+
+
+def _job(name: str, **spec: object) -> Json:
+    """A hot Job of one completion; its manager did not state ``suspend`` unless ``spec`` says so."""
+    made = trainers.deployment(name, labels=FLEET)
+    manager = {"manager": "kubectl", "operation": "Apply", "fieldsV1": {"f:spec": {f"f:{field}": {} for field in spec}}}
+    metadata = {**made["metadata"], "managedFields": [manager], "uid": f"job-{name}"}
+    return {"metadata": metadata, "spec": {"template": made["spec"]["template"], **spec}}
+
+
+def test_get_and_status_show_kinds_and_what_the_operator_suspends(cli: Cli) -> None:
+    ours, theirs = "batch/Job/ours", "batch/Job/theirs"
+    cli.policy(
+        stands(
+            Phase.ROLLING_BACK,
+            members=(ours, theirs),
+            restarts={ours: Restart(1, NOW - 40)},
+            suspensions={ours: Suspension("job-ours", 2, NOW - 40)},
+            held=(HeldWorkload(ours, "OverflowRateHigh", NOW),),
+        )
+    )
+    cli.fake.put(JOBS, _job("ours"))
+    cli.fake.put(JOBS, _job("theirs", suspend=True))
+    lines = {w["name"]: w for c in cli.json("get")[0]["cohorts"] for w in c["workloads"]}
+    assert lines["ours"]["kind"] == "Job"
+    assert re.fullmatch(
+        r"suspended by the operator \d+s ago, until none of its pods is left", lines["ours"]["problems"][0]
+    )
+    assert lines["theirs"]["problems"][0].startswith("hot only: it cannot be restarted (kubectl applies spec.suspend")
+    assert lines["theirs"]["problems"][1] == "suspended by its manifest: it stays so"
+    assert "job/ours  assigned" in cli("get")
+    status = cli("status", code=3)
+    assert "job/ours suspended by the operator" in status
+    assert re.search(r"held\s+job/ours", status)
+    shown = cli.json("status", code=3)
+    assert shown["suspensions"] == [{"workload": ours, "resuming": False, "since": shown["suspensions"][0]["since"]}]
+    assert shown["restarts"][0]["workload"] == ours
+
+
+def test_status_shows_each_condition_that_a_person_should_look_at(cli: Cli) -> None:
+    lost = Condition("CapacityLost", "True", "ReplacementPending", "new pods of a find no place", 1, NOW)
+    fine = Condition("Blocked", "False", "NothingBlocked", "", 1, NOW)
+    cli.policy(stands(Phase.HEALTHY, conditions=(lost, fine)))
+    text = cli("status")
+    assert re.search(r"CapacityLost\s+ReplacementPending: new pods of a find no place", text)
+    assert "NothingBlocked" not in text
+    (found,) = cli.json("status")["attention"]
+    assert (found["condition"], found["reason"]) == ("CapacityLost", "ReplacementPending")
 
 
 def test_get_says_why_nothing_was_injected_into_a_pod(cli: Cli) -> None:

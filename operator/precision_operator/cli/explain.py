@@ -11,27 +11,15 @@ from rich.text import Text
 
 from precision_operator.api.commands import answers
 from precision_operator.api.state import Phase
+from precision_operator.cli.attention import bad_news, predicted_late_seconds
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES, guidance
 from precision_operator.cli.output import age, console, phase_text, said, write_json
-from precision_operator.cli.summary import UNKNOWN_PERSON, summary, waiting
+from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting
 from precision_operator.contract import SUSPEND_BY
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
-
-_BAD_NEWS = {
-    "Accepted": "False",
-    "FailSafe": "False",
-    "MetricsAvailable": "False",
-    "WritesAccepted": "False",
-    "Stuck": "True",
-    "WeightsSuspect": "True",
-    "InjectionRefused": "True",
-    "KindsSupported": "False",
-    "Alerting": "True",
-}
-"""Conditions that are explained, and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +29,8 @@ class Explanation:
     phase: str
     reasons: tuple[tuple[str, str], ...]
     """(reason, what it means, with the operator's own message): first why it stands here, then what it waits for."""
+    workloads: tuple[str, ...]
+    """Which workloads it is about, by kind and name, and what happens to each."""
     people: tuple[str, ...]
     """Who asked for what, where it still matters."""
     steps: tuple[str, ...]
@@ -71,8 +61,8 @@ async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
     found = explain(session, target)
     if arguments.output == "json":
         reasons = [{"reason": reason, "meaning": meaning} for reason, meaning in found.reasons]
-        extra = {"meaning": found.phase, "reasons": reasons, "people": found.people, "next": found.steps}
-        write_json({**summary(target), **extra})
+        extra = {"meaning": found.phase, "reasons": reasons, "workloads": found.workloads, "people": found.people}
+        write_json({**summary(target), **extra, "next": found.steps})
         return 0
     out = console()
     head = Text.assemble(
@@ -81,8 +71,8 @@ async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
     out.print(head.append(f" for {age(target.status.phase_since)}: {found.phase}."))
     for reason, meaning in found.reasons:
         out.print(Text.assemble("  ", (reason, "bold"), ": ", said(meaning)))
-    for person in found.people:
-        out.print(Text("  ").append_text(said(person)))
+    for line in (*found.workloads, *found.people):
+        out.print(Text("  ").append_text(said(line)))
     out.print(Text("Next:", style="bold"))
     for step in found.steps or ("nothing: it goes on by itself.",):
         out.print(Text("  - ").append_text(said(step)), soft_wrap=True)
@@ -100,7 +90,7 @@ def explain(session: "Session", target: "Target") -> Explanation:
             steps[_filled(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
         steps[_filled("start again: `!retry {name}`", session, target)] = None
-    return Explanation(_meaning(target), reasons, tuple(_people(target)), tuple(steps))
+    return Explanation(_meaning(target), reasons, concerned(target.state), tuple(_people(target)), tuple(steps))
 
 
 def _meaning(target: "Target") -> str:
@@ -138,10 +128,13 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
     if found is not None:
         message = str(found["message"]) + _soaking(target, str(found["reason"]))
         yield str(found["reason"]), _words(str(found["reason"]), message)
+    late = predicted_late_seconds(status.incident) if status.incident is not None else 0.0
+    if late:
+        yield "DeadlineUnreachable", _words("DeadlineUnreachable", f"by {late:.0f} s, when it was decided")
     for condition in status.conditions:
         odd = condition.type == "Accepted" and condition.reason != "Accepted"
         unsure = condition.type == "AdmissionEnforced" and condition.status != "True" and target.state.enforce
-        if odd or unsure or _BAD_NEWS.get(condition.type) == condition.status:
+        if odd or unsure or bad_news(condition):
             yield condition.reason, _words(condition.reason, condition.message)
 
 

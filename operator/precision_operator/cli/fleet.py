@@ -1,6 +1,5 @@
 """The fleet of a policy as a tree: cohorts, workloads, pods; what each is assigned, and what keeps it from that."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +10,9 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.cli.live import Report, report_of
 from precision_operator.cli.session import Session, Target
+from precision_operator.cli.summary import under_way
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
-from precision_operator.core.restarting import ROUNDS
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.kube.port import POLICIES
 from precision_operator.shell.inventory import Inventory, PolicyKey
@@ -181,15 +180,17 @@ def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | 
     if delivery is None:
         why = view.no_restart or "neither the contract's mounts and annotations nor ENABLE_FP16_TRAINING"
         yield f"cannot be moved by delivery {target.policy.spec.delivery}: {why}"
-    if view.suspended:
-        yield f"suspended by {view.suspended_by}" if view.suspended_by else "suspended"
+    if delivery is Delivery.HOT and view.no_restart:
+        yield f"hot only: it cannot be restarted ({view.no_restart})"
+    if view.suspended and view.key not in target.state.suspensions:
+        yield f"suspended by {view.suspended_by}: it stays so" if view.suspended_by else "suspended"
     if view.pending_revision:
-        yield "a change of its template has not reached its pods"
+        yield "a change of its template has not reached its pods: a restart would bring it in"
     if view.labels_disagree:
         yield "its own labels and its template's disagree about the selector; the template's count"
-    restart = target.state.restarts.get(view.key)
-    if restart is not None:
-        yield f"restarting for {max(0.0, time.time() - restart.since):.0f} s, round {restart.rounds} of {ROUNDS}"
+    progress = under_way(target.state, view.key)
+    if progress:
+        yield progress
     if len(live_pods(view)) < view.replicas and not view.suspended:
         yield f"{len(live_pods(view))} of {view.replicas} pods are there"
 

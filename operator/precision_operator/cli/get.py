@@ -7,6 +7,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from precision_operator.api.wire import format_time
+from precision_operator.api.workload import shown
 from precision_operator.cli.live import add_flags, readings
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import summary
@@ -124,7 +125,7 @@ def _tree(fleet: "Fleet") -> Tree:
 
 def _workload_text(line: "WorkloadLine") -> Text:
     text = Text.assemble(
-        f"{line.kind.lower()}/{line.name}",
+        shown(line.key),
         f"  assigned {line.assigned or 'nothing: as its template has it'}",
         f", reports {' and '.join(line.reported)}" if line.reported else "",
         f", generation {line.generation}" if line.generation else "",

@@ -1,10 +1,11 @@
 """What each phase and each reason means, and what a person does about it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from precision_operator.api.injection import REMEDIES
 from precision_operator.api.state import Phase
+from precision_operator.cli.reason import LOOK_AT_PODS, Guidance
+from precision_operator.cli.restart_reasons import RESTART_REASONS
 
 PHASES: Mapping[Phase, str] = {
     Phase.PENDING: "nothing has been moved yet",
@@ -23,16 +24,6 @@ LEFT_BEHIND = "its policy was deleted; what a rollback put into the fallback sta
 """Of Held, after the policy's deletion."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guidance:
-    """A reason, for a person."""
-
-    meaning: str
-    steps: tuple[str, ...] = ()
-    """What to do; ``{name}`` is the policy. ``!`` stands before a verb of ours, or before kubectl. None: only wait."""
-
-
-_LOOK_AT_PODS = "look at the pods named above: kubectl describe, kubectl logs"
 _CHECK_SCRAPE = (
     "check that Prometheus scrapes the trainers' port 9400 and attaches the labels namespace and pod (docs/contract.md)"
 )
@@ -62,24 +53,13 @@ REASONS: Mapping[str, Guidance] = {
     "AwaitingEvaluation": Guidance("the metrics have not been read, or not judged, yet"),
     "AwaitingAcknowledgement": Guidance("the mode was requested; the trainers' own metrics do not report it yet"),
     "ProgressDeadlineExceeded": Guidance(
-        "a step takes longer than spec.progressDeadlineSeconds", (_LOOK_AT_PODS, "or go back: `!rollback {name}`")
+        "a step takes longer than spec.progressDeadlineSeconds", (LOOK_AT_PODS, "or go back: `!rollback {name}`")
     ),
     "DeadlineExceeded": Guidance(
         "the rollback takes longer than its deadline",
-        (_LOOK_AT_PODS, "delete pods that are unresponsive; new ones start in the fallback"),
-    ),
-    "Blocked": Guidance(
-        "pods that are deleted do not go, so that what runs in them is not known; no deadline is about them",
         (
-            "NodeUnreachable: power the node off or bring it back, then `!kubectl delete node`; ForeignFinalizer: ask whose "
-            "it is",
-            _LOOK_AT_PODS,
-        ),
-    ),
-    "DeadlineUnreachable": Guidance(
-        "the restarts of this rollback are predicted to take longer than its deadline leaves",
-        (
-            "raise rollback.emergency.maxConcurrentPods, or declare the contract: such workloads change without a restart",
+            LOOK_AT_PODS,
+            "see which are late: `!get {name}`; the operator restarts by itself what does not answer",
         ),
     ),
     "EvidenceInsufficient": Guidance(
@@ -130,16 +110,6 @@ REASONS: Mapping[str, Guidance] = {
             "compare: `!kubectl get deployments,replicasets,statefulsets,jobs "
             "-o custom-columns=KIND:.kind,NAME:.metadata.name,LABELS:.spec.template.metadata.labels`; of bare pods: "
             "`!kubectl get pods --show-labels`",
-        ),
-    ),
-    "UnsupportedKind": Guidance(
-        "spec.selector matches pods whose controller is of no supported kind (Deployment, ReplicaSet, StatefulSet, Job, or "
-        "none): their new pods get the assigned mode, and running ones are left alone",
-        (
-            "see who owns them: `!kubectl get pods "
-            "-o custom-columns=POD:.metadata.name,KIND:.metadata.ownerReferences[*].kind,"
-            "OWNER:.metadata.ownerReferences[*].name`",
-            "restart them as their own controller wants it, to bring them into the assigned mode; or narrow spec.selector",
         ),
     ),
     "Undeliverable": Guidance(
@@ -309,7 +279,8 @@ REASONS: Mapping[str, Guidance] = {
         "Prometheus holds several series of one pod, and it is not known which of them is right",
         ("look for a pod that is scraped twice, or for a query without `by (pod)`",),
     ),
-    "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (_LOOK_AT_PODS,)),
+    "CohortNotRunning": Guidance("no workload of the cohort runs, so nothing can be learnt from it", (LOOK_AT_PODS,)),
+    **RESTART_REASONS,
     **{refusal: Guidance(remedy.meaning, (remedy.step,)) for refusal, remedy in REMEDIES.items()},
 }
 

@@ -10,9 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from precision_operator.api.workload import name_of
+from precision_operator.api.workload import shown
+from precision_operator.cli.attention import needing_attention, predicted_late_seconds
 from precision_operator.cli.output import age, console, phase_text, said, write_json
-from precision_operator.cli.summary import ROLLED_BACK, stages, summary
+from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
 from precision_operator.core.gates import names
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 EXIT_ROLLED_BACK = 3
 POLL_SECONDS = 1.0
 BAR_COLUMNS = 30
+RESTARTS_SHOWN = 5
+"""Of the workloads that are restarting; `get` shows all."""
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -128,20 +131,22 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))
     rows.add_row("new pods", _new_pods(target))
     for failing in state.failing:
-        who = failing.name or "further workloads"
+        who = shown(failing.key) if failing.key else "further workloads"
         text = f"{failing.severity} {failing.signal} {failing.measured} in {who} for {age(failing.since)}"
         rows.add_row("breach", Text(text, "red"))
     if state.held:
-        rows.add_row("held", said(names([h.name for h in state.held]), "red"))
-    for condition in status.conditions:
-        if condition.type == "Alerting" and condition.status == "True":
-            rows.add_row("alert", Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
+        rows.add_row("held", said(names([shown(h.key) for h in state.held]), "red"))
+    for key in sorted({*state.restarts, *state.suspensions})[:RESTARTS_SHOWN]:
+        rows.add_row("restart", said(f"{shown(key)} {under_way(state, key)}"))
+    for condition in needing_attention(status.conditions):
+        label = "alert" if condition.type == "Alerting" else condition.type
+        rows.add_row(label, Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
     for window in state.mitigations:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
     if state.comparison is not None and state.canary:
-        rows.add_row("canary", _canary(state.comparison, [name_of(key) for key in state.canary]))
+        rows.add_row("canary", _canary(state.comparison, [shown(key) for key in state.canary]))
     return rows
 
 
@@ -165,7 +170,7 @@ def _bar(done: int, total: int) -> str:
 
 def _mitigation(window: "Mitigation") -> Text:
     """Its rung, what it waits for, and until when."""
-    text = Text.assemble(f"{window.name} {window.signal} ", (str(window.rung or "Investigate"), "bold"))
+    text = Text.assemble(f"{shown(window.key)} {window.signal} ", (str(window.rung or "Investigate"), "bold"))
     if not window.open:
         return text.append(f": {window.result}")
     if window.good_since is not None:
@@ -202,6 +207,9 @@ def _incident(incident: "Incident") -> Text:
         text.append(f"\n{name.removesuffix('At'):<10} " + (f"+{at - begin:.1f} s" if at is not None else "not yet"))
     if incident.checks is not None:
         text.append(f"\nchecklist  {_checks(incident.checks)}")
+    late = predicted_late_seconds(incident)
+    if late:
+        text.append(f"\npredicted  {late:.0f} s past the deadline: DeadlineUnreachable", style="yellow")
     left = incident.deadline_at - (incident.last_ack_at or time.time())
     text.append(f"\ndeadline   +{incident.deadline_at - begin:.0f} s, ")
     return text.append(

@@ -1,18 +1,26 @@
 """A policy's status and its assignment in few words, for people and for programs."""
 
+import time
+
 from precision_operator.api.canary import comparison_to_wire
 from precision_operator.api.commands import answers
 from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import mitigations_to_wire
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Phase, State
 from precision_operator.api.verification import checks_to_wire
 from precision_operator.api.wire import format_time
-from precision_operator.api.workload import name_of
+from precision_operator.api.workload import name_of, shown
+from precision_operator.cli.attention import needing_attention
+from precision_operator.cli.output import age
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
+from precision_operator.core.restarting import ROUNDS
 
 ROLLED_BACK = frozenset({Phase.DEGRADED, Phase.ROLLING_BACK, Phase.HELD})
 """The fleet, or a part of it, is not where the policy wants it."""
+
+CONCERNED_LIMIT = 20
+"""Workloads that are named one by one."""
 
 UNKNOWN_PERSON = "unknown"
 """Where nothing stamps commands (Kubernetes before 1.36), or it was given before something did."""
@@ -41,6 +49,18 @@ def summary(target: Target) -> dict[str, object]:
         "breached": status.breached,
         "unknown": status.unknown,
         "held": [{"workload": h.key, "reason": h.reason, "since": format_time(h.since)} for h in state.held],
+        "restarts": [
+            {"workload": key, "round": restart.rounds, "since": format_time(restart.since)}
+            for key, restart in sorted(state.restarts.items())
+        ],
+        "suspensions": [
+            {"workload": key, "resuming": suspension.resuming, "since": format_time(suspension.since)}
+            for key, suspension in sorted(state.suspensions.items())
+        ],
+        "attention": [
+            {"condition": c.type, "reason": c.reason, "message": c.message}
+            for c in needing_attention(status.conditions)
+        ],
         "attempts": status.attempts,
         "phaseSince": format_time(status.phase_since),
         "stepSince": format_time(state.step_since),
@@ -68,6 +88,28 @@ def waiting(target: Target) -> dict[str, object] | None:
     return None
 
 
+def concerned(state: State) -> tuple[str, ...]:
+    """What happens to single workloads, by kind and name: breached, held, restarting, suspended by the operator."""
+    lines = [f"{shown(f.key) if f.key else 'further workloads'}: breached by {f.signal}" for f in state.failing]
+    lines += [f"{shown(held.key)}: held for {held.reason}" for held in state.held]
+    for key in sorted({*state.restarts, *state.suspensions}):
+        lines.append(f"{shown(key)}: {under_way(state, key)}")
+    rest = len(lines) - CONCERNED_LIMIT
+    return (*lines[:CONCERNED_LIMIT], *([f"and {rest} more: `get` shows all"] if rest > 0 else []))
+
+
+def under_way(state: State, key: str) -> str:
+    """How far the restart of a workload is; empty: it is not restarting."""
+    restart, suspension = state.restarts.get(key), state.suspensions.get(key)
+    if suspension is not None:
+        step = "resumed" if suspension.resuming else "suspended"
+        rest = "" if suspension.resuming else ", until none of its pods is left"
+        return f"{step} by the operator {age(suspension.since)} ago{rest}"
+    if restart is None:
+        return ""
+    return f"restarting for {max(0.0, time.time() - restart.since):.0f} s, round {restart.rounds} of {ROUNDS}"
+
+
 def incident_json(incident: Incident) -> dict[str, object]:
     """The newest rollback with its measured stages."""
     return {
@@ -80,6 +122,7 @@ def incident_json(incident: Incident) -> dict[str, object]:
         "workloads": incident.workloads,
         "escalated": incident.escalated,
         "deadlineAt": format_time(incident.deadline_at),
+        "predictedSeconds": incident.predicted_seconds,
         "checks": checks_to_wire(incident.checks),
         **{name: format_time(at) for name, at in stages(incident)},
     }
