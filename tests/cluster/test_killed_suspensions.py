@@ -127,7 +127,7 @@ def test_the_next_leader_leaves_no_job_suspended_wherever_the_last_one_was_kille
     kills: Mapping[Step, Kill], step: Step, record_property: Callable[[str, object], None]
 ) -> None:
     kill = kills[step]
-    record_property("killed_at", step)
+    record_property("killed_at", step.value)
     record_property("jobs_left_suspended", sum(map(_suspended, kill.jobs)))
     assert [_suspended(body) for body in kill.jobs] == [False] * len(JOBS)
     assert kill.modes == {"fp32"}

@@ -30,8 +30,8 @@ from precision_operator.api.wire import (
 )
 from precision_operator.api.workload import kind_of, name_of
 
-VERSION = 1
-"""Of ``state``. An operator that reads a higher one writes nothing."""
+VERSION = 2
+"""Of ``state``. An operator that reads a higher one writes nothing. 2: suspended Jobs are recorded."""
 
 OBJECT_LIMIT_BYTES = 1024 * 1024
 """What an assignment may take: etcd refuses objects of more than 1.5 MiB."""

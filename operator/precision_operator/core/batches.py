@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Delivery
+from precision_operator.core import leaving
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.progress import live_pods
@@ -21,7 +22,9 @@ def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -
             begun.append(desired)
             # Who was never moved has nothing to acknowledge, though no metrics say what it trains in.
             ours = desired.workload.key in moved or desired.workload.key in facts.state.changed
-            unacknowledged += ours and not progress.acknowledged
+            unacknowledged += ours and not progress.acknowledged and not _held_up(desired, facts)
+        elif desired.workload.pending_revision and desired.delivery is Delivery.RESTART:
+            begun.append(desired)  # it is named, not restarted, and takes nobody's place
         else:
             waiting.append(desired)
     size = max(1, math.floor(facts.spec.rollback.gradual.batch_share * facts.moved_count))
@@ -29,6 +32,12 @@ def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -
     breached = frozenset(facts.state.breached)
     waiting.sort(key=lambda desired: (desired.workload.key not in breached, desired.workload.key))
     return (*begun, *waiting[: max(0, size - unacknowledged)])
+
+
+def _held_up(desired: Desired, facts: Facts) -> bool:
+    """Its restart was begun, and none of its pods may go yet: others need not wait for that."""
+    restart = facts.state.restarts.get(desired.workload.key)
+    return restart is not None and not leaving.begun(desired.workload, restart)
 
 
 def _in_turn(desired: Desired, facts: Facts, incident: Incident) -> bool:

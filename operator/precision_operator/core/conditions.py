@@ -15,7 +15,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
-from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
+from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, unsupported
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded"}
@@ -36,6 +36,7 @@ def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan
         _fail_safe(facts),
         _writes(facts),
         _stuck(planned.stuck),
+        _restartable(facts),
         _pending(planned),
         _capacity(planned),
         _blocked(planned),
@@ -99,6 +100,16 @@ def _stuck(stuck: tuple[str, ...]) -> Condition:
         return _is("Stuck", False, "NothingStuck", "")
     text = f"pods of {names(list(stuck))} came back in another mode than the assigned one, twice: see AdmissionEnforced"
     return _is("Stuck", True, "PodsInWrongMode", text)
+
+
+def _restartable(facts: Facts) -> Condition:
+    """What a rollback could not restart: where it does not answer, only a person ends its pods."""
+    text = hot_only(facts)
+    if not text:
+        return _is("Restartable", True, "AllCanBeRestarted", "")
+    return _is(
+        "Restartable", False, "HotOnly", f"these change precision while they answer, and are never restarted: {text}"
+    )
 
 
 def _pending(planned: Plan) -> Condition:

@@ -113,7 +113,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
             pace=_pace(facts, state),
             restarts=going_on,
             suspensions=state.suspensions,
-            elsewhere=(*facts.workloads, *facts.observation.suspended),
+            elsewhere=(*facts.observation.workloads, *facts.observation.suspended),
         )
         if not any(_outranked(action, state.generation) for action in planned.actions):
             break
@@ -122,6 +122,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         outcome.state,
         restarts=planned.restarts,
         suspensions=planned.suspensions,
+        deletable=outcome.state.deletable and not planned.suspensions,
         restart_seconds=(*outcome.state.restart_seconds, *took)[-KEPT_RESTARTS:],
     )
     notices = (*outcome.notices, *_short_of_memory(facts, outcome.state, state))
@@ -218,7 +219,7 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
         age_seconds = facts.now - restart.since
         acknowledged = at.progress(workload, desired.accepted, desired.delivery).acknowledged
         if acknowledged and complete(workload) and workload.key not in state.suspensions:
-            took.append(round(age_seconds, 3))
+            took += [round(age_seconds, 3)] * (0 < age_seconds < RESTARTING_SECONDS)
         elif not (acknowledged and age_seconds >= RESTARTING_SECONDS):
             found[workload.key] = restart
     return found, took

@@ -18,6 +18,7 @@ from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import Closed
+from precision_operator.core.leaving import blocked
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of, resolve_delivery
 
@@ -95,13 +96,25 @@ class Facts:
         hot = delivery is Delivery.HOT
         restart = self.state.restarts.get(workload.key)
         patience = self.spec.rollback.ack_timeout_seconds
-        return progress_of(
+        found = progress_of(
             workload,
             accepted,
             self.evaluation,
             delivery,
             since=self.state.changed.get(workload.key, 0) if hot else 0,
             replacing=restart is not None and 0 <= self.now - restart.since <= patience,
+        )
+        return replace(found, acknowledged=False) if self._may_train_on(workload, accepted) else found
+
+    def _may_train_on(self, workload: WorkloadView, accepted: frozenset[Mode]) -> bool:
+        """A pod of another mode does not go, and nobody reports from its node: no sample is no proof of its end."""
+        away = self.observation.nodes_away
+        return any(
+            pod.terminating
+            and pod.effective_mode not in accepted
+            and not pod.finalizer
+            and bool(blocked(pod, self.now, away))
+            for pod in workload.pods
         )
 
     def observed(self, workload: WorkloadView) -> Mode | None:

@@ -10,7 +10,7 @@ from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.leaving import blocked
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, pod_acknowledged
 
 Movable = Iterable[tuple[WorkloadView, Delivery]]
@@ -52,7 +52,11 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
     notices: tuple[Notify, ...] = ()
     if late and not incident.escalated:
         incident = replace(incident, escalated=True)
-        notices = (Notify("RollbackEscalated", f"no acknowledgement from {text}: restarting them", warning=True),)
+        fixed = [w.name for w, _ in waiting if w.restart_by is RestartBy.NEVER]
+        rest = [w.name for w, _ in waiting if w.restart_by is not RestartBy.NEVER]
+        said = [f"restarting {names(rest)}"] if rest else []
+        said += [f"{names(fixed)} cannot be restarted: end their pods by hand"] if fixed else []
+        notices = (Notify("RollbackEscalated", f"no acknowledgement from {text}: {'; '.join(said)}", warning=True),)
     reason = "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement"
     if unreadable(facts):
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"

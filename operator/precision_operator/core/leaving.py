@@ -2,13 +2,21 @@
 
 from collections.abc import Container
 
-from precision_operator.core.model import PodView
+from precision_operator.api.state import Restart
+from precision_operator.core.model import PodView, WorkloadView
 
 MARGIN_SECONDS = 5.0
 """After its grace a pod's object may take this long to go."""
 
 FORCED_SECONDS = 30.0
 """A node that answers has ended a pod this long after it was deleted with a grace of one second."""
+
+
+def begun(workload: WorkloadView, restart: Restart) -> bool:
+    """A pod of it was taken away for this restart, or its Job is suspended."""
+    missing = len(workload.pods) < workload.replicas
+    gone = any(pod.terminating or pod.created_at > restart.newest for pod in workload.pods)
+    return workload.suspended or missing or gone
 
 
 def late(pod: PodView, now: float, *, leaving_seconds: float | None = None) -> bool:

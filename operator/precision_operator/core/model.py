@@ -215,7 +215,7 @@ class Observation:
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     suspended: tuple[WorkloadView, ...] = ()
-    """Jobs that the state records as suspended by us, and that are not among ``workloads`` any more."""
+    """Jobs that the state records as suspended by us, each by itself; they may be among ``workloads`` too."""
     unsupported: tuple[str, ...] = ()
     """Keys of what the selector matches and nothing here governs: its kind is not known. UNSUPPORTED_LIMIT at most."""
     nodes_away: frozenset[str] = frozenset()

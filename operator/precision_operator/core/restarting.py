@@ -11,7 +11,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.desired import Desired
-from precision_operator.core.leaving import blocked, late
+from precision_operator.core.leaving import begun, blocked, late
 from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
 from precision_operator.core.pace import SLOTS_LIMIT, Pace
 from precision_operator.core.progress import live_pods, pod_acknowledged
@@ -78,6 +78,8 @@ class Restarting:
     """That are restarting."""
     _pods: int = 0
     """Of those."""
+    _asked: int = 0
+    """Workloads whose restart has begun, and whose pods wait for a budget, a checkpoint or admission before they go."""
     _placeless_keys: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -85,25 +87,39 @@ class Restarting:
 
     def carry_on(self, wanted: Iterable[Desired], elsewhere: Iterable[WorkloadView]) -> None:
         """Take forward what is under way; what has to restart besides is collected for :meth:`begin`."""
-        sizes = {}
+        seen: dict[str, WorkloadView] = {}
+        still_wanted: dict[str, Desired] = {}
         for desired in wanted:
             workload = desired.workload
-            sizes[workload.key] = workload.replicas
+            seen[workload.key] = workload
             pods = self._to_take_away(desired)
-            record = self.recorded.get(workload.key)
-            if record is not None:
-                self._go_on(record, workload, desired if pods else None)
+            if workload.key in self.recorded:
+                still_wanted.update({workload.uid: desired} if pods else {})
             elif workload.key in self.known:
                 self._continue(desired, pods)
             elif pods and workload.restart_by is not RestartBy.NEVER:
                 self._waiting.append((desired, pods))
-        for workload in elsewhere:
-            if workload.key in self.recorded and workload.key not in sizes:
-                self._go_on(self.recorded[workload.key], workload, None)
+            if desired.rollback:
+                self._hurry(workload, unless=desired.accepted)
+        # A Job is known by its uid: its key may be another's by now, or that of several together.
+        jobs = {view.uid: view for view in (*seen.values(), *elsewhere)}
+        for key, record in self.recorded.items():
+            if (job := jobs.get(record.uid)) is not None:
+                self._go_on(key, record, job, still_wanted.get(record.uid))
         for key, restart in self.restarts.items():
-            if self.sight.now - restart.since < RESTARTING_SECONDS and key not in self._placeless_keys:
-                self._workloads += 1
-                self._pods += sizes.get(key, 1)
+            self._count(restart, seen.get(key))
+
+    def _count(self, restart: Restart, workload: WorkloadView | None) -> None:
+        """What this restart takes up: a place of its own kind while no pod has gone, and the pods that are not back."""
+        if workload is not None and not begun(workload, restart):
+            self._asked += 1
+            self._pods += workload.replicas
+        elif 0 <= self.sight.now - restart.since < RESTARTING_SECONDS and (
+            workload is None or workload.key not in self._placeless_keys
+        ):
+            back = sum(not p.pending and p.created_at > restart.newest for p in live_pods(workload)) if workload else 0
+            self._workloads += 1
+            self._pods += max(0, workload.replicas - back) if workload is not None else 1
 
     def begin(self) -> None:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
@@ -114,9 +130,10 @@ class Restarting:
             at_once = self.pace.pods_at_once(sum(sizes) + self._pods)
             self.predicted_seconds = self.pace.predicted_seconds(sizes)
             for desired, pods in urgent:
-                if not self._pods or self._pods + len(pods) <= at_once:
-                    self._pods += self._begin(desired, pods) * len(pods)
-        slots = 0 if self.lost else min(self.pace.slots, SLOTS_LIMIT) - self._workloads
+                if self._pods and self._pods + len(pods) > at_once:
+                    break  # in this order: smaller ones would overtake a large one for ever
+                self._pods += self._begin(desired, pods) * len(pods)
+        slots = 0 if self.lost else min(self.pace.slots, SLOTS_LIMIT) - max(self._workloads, self._asked)
         for desired, pods in waits:
             if slots > 0:
                 slots -= self._begin(desired, pods)
@@ -141,7 +158,6 @@ class Restarting:
         """What goes of a workload that is restarting."""
         workload = desired.workload
         restart = self.known[workload.key]
-        self._hurry(workload)
         if self._placeless(workload, restart):
             self.lost.add(workload.name)
             self._placeless_keys.add(workload.key)
@@ -186,40 +202,44 @@ class Restarting:
     def _suspend(self, desired: Desired, *, since: float | None = None) -> None:
         """Record it and do it: whoever leads next finds the record."""
         workload, generation = desired.workload, desired.workload.object_generation
-        self.suspensions[workload.key] = Suspension(workload.uid, generation, since or self.sight.now)
+        began = since if since is not None else self.sight.now
+        self.suspensions[workload.key] = Suspension(workload.uid, generation, began)
         self.removals.append(
             SuspendJob(workload, self.sight.generation, generation, respects_budgets=self._evicts(desired))
         )
 
-    def _go_on(self, record: Suspension, workload: WorkloadView, desired: Desired | None) -> None:
+    def _go_on(self, key: str, record: Suspension, workload: WorkloadView, desired: Desired | None) -> None:
         """The next step of a suspension that we recorded: none is left half done, and none of others is undone.
 
         A write carries the generation of the Job for which its step was recorded, so that one that arrives late does
         nothing. While a suspension may still arrive its record stands. Without ``desired`` it is not wanted any more.
         """
-        if workload.uid != record.uid or workload.suspended_by:
-            return  # another Job of that name; or somebody else's suspension, who ends it too
+        if workload.suspended_by:
+            return  # somebody else's suspension, who ends it too
         self._hurry(workload)
         generation, moved = workload.object_generation, workload.object_generation > record.generation
         if workload.suspended:
             empty = not workload.pods and workload.emptied
             if empty and (not record.resuming or moved):
                 record = Suspension(record.uid, generation, self.sight.now, resuming=True)
-            self.suspensions[workload.key] = record
+            self.suspensions[key] = record
             if record.resuming:
                 self.resumptions.append(ResumeJob(workload, self.sight.generation, record.generation))
         elif record.resuming:
             if not moved:  # not seen yet
-                self.suspensions[workload.key] = record
-        elif desired is not None:
+                self.suspensions[key] = record
+        elif desired is not None and desired.workload.restart_by is RestartBy.SUSPENSION:
             self._suspend(desired, since=record.since)
         elif not moved and 0 <= self.sight.now - record.since < ABANDONED_SECONDS:
-            self.suspensions[workload.key] = record
+            self.suspensions[key] = record
 
-    def _hurry(self, workload: WorkloadView) -> None:
-        """Pods that should be gone are given one second, once; those that do not go for all that are named."""
+    def _hurry(self, workload: WorkloadView, *, unless: frozenset[Mode] = frozenset()) -> None:
+        """Pods that should be gone are given one second, once; those that do not go for all that are named.
+
+        ``unless``: pods that were asked for one of these modes may take their time.
+        """
         for pod in workload.pods:
-            if not pod.terminating:
+            if not pod.terminating or pod.effective_mode in unless:
                 continue
             why = blocked(pod, self.sight.now, self.sight.nodes_away)
             if why:

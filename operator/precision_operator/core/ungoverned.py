@@ -2,7 +2,7 @@
 
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
-from precision_operator.core.model import UNSUPPORTED_LIMIT
+from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
 
 UNSUPPORTED = "UnsupportedKind"
 """Reason where pods match whose workload is of no kind that is known here."""
@@ -18,6 +18,16 @@ def unsupported(facts: Facts) -> str:
         f"the selector matches {count} workloads of kinds that are not supported: {names(list(keys))}; their new pods get "
         f"the assigned mode, {facts.spec.fallback}, and running pods are left alone: make their pods anew to move them"
     )
+
+
+def hot_only(facts: Facts) -> str:
+    """Which workloads can be moved as long as they answer, and never be restarted, with why; empty: none."""
+    found: dict[str, list[str]] = {}
+    for workload, _ in facts.movable:
+        if workload.restart_by is RestartBy.NEVER:
+            found.setdefault(workload.no_restart, []).append(workload.name)
+    shown = [f"{names(found[why])} ({why})" for why in sorted(found)[:_REASONS_LIMIT]]
+    return "; ".join(shown)
 
 
 def undeliverable(facts: Facts) -> str:

@@ -82,7 +82,7 @@ class Gatherer:
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
-        suspended = self._suspended(key.namespace, state, workloads)
+        suspended = self._suspended(key.namespace, state)
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -122,11 +122,9 @@ class Gatherer:
         now = self._clock.time()
         return frozenset(pod.node for view in workloads for pod in view.pods if pod.node and late(pod, now))
 
-    def _suspended(self, namespace: str, state: State, workloads: tuple[WorkloadView, ...]) -> tuple[WorkloadView, ...]:
-        """Jobs that are to be resumed, and that no selector matches any more, or that are another policy's by now."""
-        known = {view.uid for view in workloads}
-        away = (record.uid for _, record in sorted(state.suspensions.items()) if record.uid not in known)
-        found = (self._inventory.workload(namespace, uid) for uid in away)
+    def _suspended(self, namespace: str, state: State) -> tuple[WorkloadView, ...]:
+        """Jobs that are to be resumed, each by itself: whatever selects them by now, and whoever else has their label."""
+        found = (self._inventory.workload(namespace, record.uid) for _, record in sorted(state.suspensions.items()))
         return tuple(view for view in found if view is not None)
 
     def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:

@@ -56,7 +56,10 @@ def test_the_breached_go_first() -> None:
 
 def test_a_restart_takes_up_room_in_its_batch_until_its_new_pods_have_acknowledged() -> None:
     world = begun(batch=0.2)
-    world.state = replace(world.state, restarts={key("literal"): Restart(1, world.now - 5.0, world.now)})
+    newest = max(pod.created_at for pod in world.workloads["literal"].pods)
+    world.state = replace(world.state, restarts={key("literal"): Restart(1, world.now - 5.0, newest)})
+    assert requested(world) == ["literal", "hot-0"], "nothing of it was taken away yet"
+    world.replace_pods("literal")
     assert requested(world) == ["literal"]
     trains_in(world, "literal", Mode.FP32)
     assert requested(world) == ["literal", "hot-0"]

@@ -12,7 +12,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, EvictPod, Notify
 from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, blocked, late
-from precision_operator.core.model import PodView
+from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
 from precision_operator.core.restarting import PLACELESS_SECONDS
 from tests.support.fleets import NAN, change, condition, until
@@ -259,3 +259,61 @@ def test_a_process_group_larger_than_what_may_be_on_its_way_goes_all_the_same() 
     deleted = [a for a in emergency(world).decide().actions if isinstance(a, DeletePod)]
     assert len(deleted) == 8
     assert world.decide().state.restarts.keys() == {key("old-00")}
+
+
+def test_what_may_not_go_yet_takes_no_place_of_others_in_a_gradual_rollback() -> None:
+    """One has a change of its template pending, one a budget that forbids: the rest is moved, a batch at a time."""
+    world = restart_only(5, rollback={**GRADUAL, "gradual": {"sustain": "0s", "inFlight": "0s", "batchShare": 0.2}})
+    change(world, "old-00", pending_revision=True)
+    world.budgeted = {"old-01"}
+    gradual(world).run(20)
+    assert world.really_in(Mode.FP32) == {"old-02", "old-03", "old-04"}
+    assert {"old-00", "old-01"} & world.restarts.keys() == set()
+
+
+def test_no_more_wait_for_a_budget_than_there_are_slots_and_none_of_that_time_is_a_restart() -> None:
+    world = restart_only(10, rollback=GRADUAL)
+    world.restart_slots, world.budgeted = 2, set(world.workloads)
+    gradual(world).run(60)
+    assert (len(world.state.restarts), world.restarts) == (2, {})
+    world.budgeted = set()
+    world.step()
+    assert sum(world.restarts.values()) <= 2
+    world.run(4)
+    assert all(seconds < 600.0 for seconds in world.state.restart_seconds)
+
+
+def test_a_large_workload_is_not_overtaken_for_ever_and_what_started_and_crashes_takes_no_place() -> None:
+    world = restart_only(1, pods=12, rollback={"emergency": {"maxConcurrentPods": 10}})
+    world.add("a-small", hot=False, mode=Mode.FP16)
+    world.run(3)
+    world.crash("a-small")
+    emergency(world)
+    until(world, lambda w: w.restarts.get("old-00") == 12, seconds=5.0, passes=20)
+
+
+def test_a_pod_on_a_node_that_is_gone_is_not_taken_for_ended_when_its_samples_are() -> None:
+    world = restart_only(1)
+    world.runs_on("old-00", "node-7")
+    world.unreachable = {"old-00"}
+    emergency(world).run(20)
+    assert condition(world, "Blocked").reason == "NodeUnreachable"
+    leaver = next(p.name for p in world.workloads["old-00"].pods if p.terminating)
+    world.unobservable.add(leaver)
+    world.run(10)
+    assert (world.state.phase, condition(world, "Blocked").status) == (Phase.ROLLING_BACK, "True")
+
+
+def test_an_escalation_says_who_cannot_be_restarted_and_a_condition_says_why() -> None:
+    world = World(policy(**AT_ONCE))
+    for name in ("fixed", "free"):
+        world.add(name, mode=Mode.FP16)
+    change(world, "fixed", restart_by=RestartBy.NEVER, no_restart="argocd applies spec.suspend")
+    world.run(3)
+    found = condition(world, "Restartable")
+    assert (found.status, found.reason) == ("False", "HotOnly")
+    assert "fixed (argocd applies spec.suspend)" in found.message
+    world.unresponsive = {"fixed", "free"}
+    notices = [a for _ in range(20) for a in emergency(world).step(10.0).actions if isinstance(a, Notify)]
+    (said,) = [a.message for a in notices if a.reason == "RollbackEscalated"]
+    assert "restarting free; fixed cannot be restarted" in said

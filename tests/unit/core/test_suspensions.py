@@ -7,13 +7,23 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
+from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import Phase
+from precision_operator.api.spec import Delivery
+from precision_operator.api.state import Phase, Suspension
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.decide import Decision
-from precision_operator.core.restarting import ABANDONED_SECONDS
+from precision_operator.core.desired import Desired
+from precision_operator.core.model import RestartBy
+from precision_operator.core.pace import Pace
+from precision_operator.core.plan import plan
+from precision_operator.core.restarting import ABANDONED_SECONDS, Sight
 from tests.support.fleets import NAN, condition, until
+from tests.support.views import workload
+
+NOW = 5000.0
+SIGHT = Sight(None, 9, {}, NOW)
 
 JOBS = ("job-0", "job-1", "job-2")
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -180,6 +190,47 @@ def test_what_we_suspended_is_resumed_whatever_becomes_of_its_policy(change: str
         if not world.gone:
             world.step(5.0)
     assert (suspended(world), world.state.suspensions) == (set(), {})
+
+
+def test_what_we_suspended_is_resumed_though_the_selector_leaves_it_out_now() -> None:
+    world = World(policy(**AT_ONCE))
+    for name in JOBS:
+        world.add_job(name)
+    until(world, suspended, seconds=5.0)
+    elsewhere = replace(world.policy.spec, selector=Selector((("fleet", "another"),)))
+    world.policy = replace(world.policy, spec=elsewhere, generation=2)
+    for _ in range(4):
+        world.step(5.0)
+        assert left_behind(world) == set()
+    world.run(4, 5.0)
+    assert (suspended(world), world.state.suspensions) == (set(), {})
+
+
+def test_a_job_that_shares_its_label_with_another_one_by_now_is_resumed_and_the_other_is_left_alone() -> None:
+    """Their pods are seen as one process group, under the key of both."""
+    ours = workload("ours", key="label/nightly", uid="uid-b", restart_by=RestartBy.SUSPENSION, suspended=True)
+    ours = replace(ours, pods=(), emptied=True, object_generation=2)
+    both = replace(ours, uid="uid-a", restart_by=RestartBy.NEVER, suspended=False, emptied=False, object_generation=1)
+    record = {both.key: Suspension("uid-b", 1, NOW - 5.0)}
+    for wanted in ([Desired(both, Mode.FP32, Delivery.HOT, rollback=True)], []):
+        found = plan(SIGHT, wanted, pace=Pace(), suspensions=record, elsewhere=[both, ours])
+        assert found.suspensions == {both.key: Suspension("uid-b", 2, NOW, resuming=True)}
+        assert found.actions == (ResumeJob(ours, SIGHT.generation, 2),)
+
+
+def test_a_job_that_is_suspended_again_under_a_deleted_policy_keeps_its_record_from_being_deleted() -> None:
+    world = emergency(jobs())
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    world.delete_policy()
+    world.run(3, 5.0)
+    assert world.state.deletable
+    job = world.workloads["job-1"]
+    wrong = tuple(replace(p, started_mode=Mode.FP16, created_at=world.now - 60.0) for p in job.pods)
+    world.workloads["job-1"] = replace(job, pods=wrong)
+    for _ in range(8):
+        world.step(5.0)
+        assert not (world.state.deletable and world.state.suspensions)
+    assert (suspended(world), world.state.deletable) == (set(), True)
 
 
 def test_an_assignment_cannot_be_deleted_by_a_person_while_it_records_a_suspended_job() -> None:

@@ -43,7 +43,7 @@ def read_job(body: Body) -> WorkloadRecord | None:
 def finished(body: Body) -> bool:
     """Whether it has ended, or is about to."""
     conditions = map(mapping, sequence(mapping(body.get("status")).get("conditions")))
-    return any(found.get("type") in _ENDED and found.get("status") == "True" for found in conditions)
+    return any(text(found.get("type")) in _ENDED and found.get("status") == "True" for found in conditions)
 
 
 def _emptied(body: Body) -> bool:

@@ -40,6 +40,8 @@ def stated_by(body: Body) -> str:
 def suspended_by(body: Body) -> str:
     """Who suspended a Job that is suspended; empty where that was the operator, or is not recorded."""
     setters = list(_setters(body))
+    if any(setter.applies and setter.name != FIELD_MANAGER for setter in setters):
+        return MANIFEST
     if any(setter.name == FIELD_MANAGER for setter in setters):
         return ""
     for setter in setters:
@@ -59,10 +61,10 @@ def _setters(body: Body) -> Iterator[_Setter]:
 def _last_applied_states(body: Body) -> bool:
     annotations = mapping(mapping(body.get("metadata")).get("annotations"))
     raw = text(annotations.get(LAST_APPLIED))
-    if "suspend" not in raw and "\\u" not in raw:
-        return False
     if len(raw) > LAST_APPLIED_CHARACTERS:
-        return True
+        return '"suspend"' in raw
+    if '"suspend"' not in raw and "\\u" not in raw:
+        return False
     try:
         applied = json.loads(raw)
     except RecursionError:
