@@ -107,7 +107,7 @@ def test_get_and_status_show_kinds_and_what_the_operator_suspends(cli: Cli) -> N
     lines = {w["name"]: w for c in cli.json("get")[0]["cohorts"] for w in c["workloads"]}
     assert lines["ours"]["kind"] == "Job"
     assert re.fullmatch(
-        r"suspended by the operator \d+s ago, until none of its pods is left", lines["ours"]["problems"][0]
+        r"suspended by the operator \w+ ago, until none of its pods is left", lines["ours"]["problems"][0]
     )
     assert lines["theirs"]["problems"][0].startswith("hot only: it cannot be restarted (kubectl applies spec.suspend")
     assert lines["theirs"]["problems"][1] == "suspended by its manifest: it stays so"
