@@ -60,6 +60,8 @@ class World(Cluster):
     """Values that differ from GOOD on all workloads, in any precision."""
     unobservable: set[str] = field(default_factory=set)
     """Workloads, or single pods, that Prometheus has no samples of."""
+    crowded: set[str] = field(default_factory=set)
+    """Workloads whose devices have no room left for FP32."""
     metrics_away: bool = False
     """Prometheus does not answer."""
     poisoned: set[str] = field(default_factory=set)
@@ -93,7 +95,10 @@ class World(Cluster):
             for pod in workload.pods:
                 if pod.name in self.modes and pod.name not in self.unobservable:
                     mode, generation = self.modes[pod.name]
-                    pods[pod.name] = PodSignals(mode, generation, self.now, 1000.0, self._values(name, mode))
+                    lacks = 2.0**30 if name in self.crowded and mode is not Mode.FP32 else None
+                    pods[pod.name] = PodSignals(
+                        mode, generation, self.now, 1000.0, fp32_shortage_bytes=lacks, values=self._values(name, mode)
+                    )
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)
         seen = Observation(
             evaluation=evaluation,

@@ -127,6 +127,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_fp32_baseline_loss": 2.0,
                 "genesis_fp32_baseline_samples_per_second": 100,
                 "genesis_fp32_baseline_peak_bytes": 4e9,
+                "genesis_memory_headroom_bytes": 5e8,
             },
             run={"device": "cuda", "model": "world"},
             allocated_bytes=3.4e9,
@@ -238,8 +239,10 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
         Signal.SPEED: pytest.approx(0.8, rel=0.1),
         Signal.MEMORY: pytest.approx(0.85),
     }
+    assert bad.fp32_shortage_bytes == pytest.approx(1e8), "4 GB are needed: 3.4 are allocated, 0.5 are left"
 
     calm = evaluation.pods["calm"]
+    assert calm.fp32_shortage_bytes is None
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
     assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0}, (
@@ -384,7 +387,7 @@ async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_com
     finally:
         prometheus.start()
     assert evaluation.pods == {}
-    assert set(evaluation.errors) == {"ack", "steps", *(signal.value for signal in Signal)}
+    assert set(evaluation.errors) == {"ack", "steps", "fp32Shortage", *(signal.value for signal in Signal)}
     assert all(text.startswith("MetricsUnavailable: ") for text in evaluation.errors.values())
     await until("recovery", lambda: evaluator.evaluate(PLAN), lambda e: not e.errors and "bad" in e.pods)
     source.close()

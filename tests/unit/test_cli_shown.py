@@ -19,6 +19,7 @@ from precision_operator.api.verification import Checks
 from precision_operator.contract import INJECT, INJECTED
 from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.kube.port import DEPLOYMENTS, JOBS, PODS, POLICIES
+from precision_operator.workloads.kinds.pod import NO_CONTROLLER
 from tests.support import trainers
 from tests.support.cli import (
     BY_CANARY,
@@ -36,6 +37,7 @@ from tests.support.cli import (
     mitigating,
     stands,
 )
+from tests.support.recorded_kinds import recorded
 from tests.unit.signals.bodies import http, serve, success
 
 
@@ -236,6 +238,30 @@ def test_get_says_why_no_process_could_be_asked(cli: Cli) -> None:
     cli.policy(stands(Phase.HEALTHY))
     with serve(http(b"<html>")) as prometheus:
         assert "expected JSON of Prometheus" in cli("get", "--prometheus", prometheus.url, code=1)
+
+
+def test_get_shows_every_kind_with_what_keeps_it_from_moving(cli: Cli) -> None:
+    cli.policy(stands(Phase.PENDING))
+    pending = trainers.deployment("pending", labels=FLEET, replicas=0)
+    pending["metadata"]["generation"] = 2
+    pending["status"] = {"observedGeneration": 1}
+    jobs = [recorded(f"job-{name}") for name in ("patched", "ours", "indexed")]
+    for job in jobs:
+        job["spec"]["template"]["metadata"]["labels"] |= FLEET
+    probe = recorded("bare-pod")
+    probe["metadata"]["labels"] |= FLEET
+    for resource, bodies in ((DEPLOYMENTS, [pending]), (JOBS, jobs), (PODS, [probe])):
+        for body in bodies:
+            cli.fake.put(resource, body)
+    (found,) = cli.json("get")
+    lines = {line["key"]: line for cohort in found["cohorts"] for line in cohort["workloads"]}
+    assert "a change of its template has not reached its pods" in lines["apps/Deployment/pending"]["problems"]
+    assert "suspended by kubectl-patch" in lines["batch/Job/patched"]["problems"]
+    assert "suspended" in lines["batch/Job/ours"]["problems"]
+    assert not any("pods are there" in problem for problem in lines["batch/Job/ours"]["problems"])
+    assert "0 of 2 pods are there" in lines["batch/Job/indexed"]["problems"]
+    (why,) = [problem for problem in lines["/Pod/probe"]["problems"] if "delivery" in problem]
+    assert why == f"cannot be moved by delivery Auto: {NO_CONTROLLER}"
 
 
 def test_get_names_workloads_that_cannot_be_moved_and_those_of_another_policy(cli: Cli) -> None:

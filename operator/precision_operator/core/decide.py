@@ -22,6 +22,7 @@ from precision_operator.core.conditions import conditions, without_messages
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.followup import hurry_from
+from precision_operator.core.gates import names
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
@@ -123,7 +124,8 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         suspensions=planned.suspensions,
         restart_seconds=(*outcome.state.restart_seconds, *took)[-KEPT_RESTARTS:],
     )
-    return _predicted(facts, replace(outcome, state=state), planned), planned
+    notices = (*outcome.notices, *_short_of_memory(facts, outcome.state, state))
+    return _predicted(facts, replace(outcome, state=state, notices=notices), planned), planned
 
 
 def _sight(facts: Facts, state: State) -> Sight:
@@ -153,6 +155,16 @@ def _pace(facts: Facts, state: State) -> Pace:
         checkpoint_seconds=CHECKPOINT_SECONDS if urgent else rules.gradual.in_flight_seconds,
         leaving_seconds=rules.ack_timeout_seconds if emergency else None,
     )
+
+
+def _short_of_memory(facts: Facts, before: State, after: State) -> tuple[Notify, ...]:
+    """Why what carries the contract is restarted all the same, once."""
+    begun = after.restarts.keys() - before.restarts.keys()
+    short = [w.name for w in facts.workloads if w.key in begun and w.hot and facts.lacks_memory(w)]
+    if not short:
+        return ()
+    text = f"FP32 needs more device memory than {names(short)} have left: restarted, a change at a step boundary would fail"
+    return (Notify("MemoryTooSmall", text, warning=True),)
 
 
 def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:

@@ -111,6 +111,12 @@ class Facts:
         """
         return observed_mode(workload, self.evaluation, idle=self.spec.fallback)
 
+    def lacks_memory(self, workload: WorkloadView) -> bool:
+        """FP32 would run out of device memory in a process that has trained in less: only a new one has it all."""
+        seen = self.evaluation.pods if self.evaluation is not None else {}
+        found = (seen[pod.name].fp32_shortage_bytes for pod in workload.pods if pod.name in seen)
+        return any(missing is not None and missing > 0 for missing in found)
+
     @property
     def admission_waits(self) -> Closed | None:
         """Why nothing is promoted: it is not certain that new pods get the mode that is assigned to them."""

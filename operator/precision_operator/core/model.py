@@ -156,6 +156,8 @@ class PodSignals:
     steps: float | None = None
     """Training steps within the window."""
     values: Mapping[Signal, float] = field(default_factory=dict)
+    fp32_shortage_bytes: float | None = None
+    """Device memory that FP32 would lack, by the most that it took before; None: it fits, or is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import PodSignals
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import ACK, STEPS
+from precision_operator.signals.queries import ACK, SHORTAGE, STEPS
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class _Pod:
     generation: int | None = None
     sampled_at: float | None = None
     steps: float | None = None
+    shortage_bytes: float | None = None
     values: dict[Signal, float] = field(default_factory=dict)
 
 
@@ -60,7 +61,12 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
             pods[name].steps = None
     frozen = {
         name: PodSignals(
-            mode=pod.mode, generation=pod.generation, sampled_at=pod.sampled_at, steps=pod.steps, values=pod.values
+            mode=pod.mode,
+            generation=pod.generation,
+            sampled_at=pod.sampled_at,
+            steps=pod.steps,
+            fp32_shortage_bytes=pod.shortage_bytes,
+            values=pod.values,
         )
         for name, pod in pods.items()
     }
@@ -108,6 +114,8 @@ def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str,
         pod = pods[name]
         if query == STEPS:
             pod.steps = values[name]
+        elif query == SHORTAGE:
+            pod.shortage_bytes = values[name]
         elif signal is not None:
             pod.values[signal] = values[name]
     return twice

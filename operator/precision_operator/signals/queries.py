@@ -26,6 +26,7 @@ from precision_operator.errors import QueryInvalid
 
 ACK = "ack"
 STEPS = "steps"
+SHORTAGE = "fp32Shortage"
 
 _LOSS_BY_MODEL = (
     '(max by (pod) (genesis_training_loss{namespace="$namespace"})'
@@ -49,6 +50,12 @@ BUILT_IN: Mapping[str, str] = {
     ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"})) - time()',
     # Training steps within the window.
     STEPS: 'sum by (pod) (increase(genesis_training_steps_total{namespace="$namespace"}[$window]))',
+    # Bytes of device memory that FP32, by the most that it took before, would lack; absent where it fits, or is not known.
+    SHORTAGE: (
+        'max by (pod) (genesis_fp32_baseline_peak_bytes{namespace="$namespace"})'
+        ' - max by (pod) (genesis_cuda_memory_allocated_bytes{namespace="$namespace",mode!="fp32"})'
+        ' - min by (pod) (genesis_memory_headroom_bytes{namespace="$namespace"}) > 0'
+    ),
     # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.
     "overflow": (
         'sum by (pod) (increase(genesis_fp16_overflow_steps_total{namespace="$namespace"}[$window]))'
@@ -91,7 +98,7 @@ BUILT_IN: Mapping[str, str] = {
         + "))"
     ),
 }
-"""PromQL by signal name; ``ack`` and ``steps`` are asked in every evaluation."""
+"""PromQL by signal name; ``ack``, ``steps`` and ``fp32Shortage`` are asked in every evaluation."""
 
 _VARIABLE = re.compile(r"\$(namespace|window|minSteps)\b")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

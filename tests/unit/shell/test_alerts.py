@@ -45,6 +45,12 @@ def test_alerts_that_name_no_namespace_are_left_out_and_repeated_ones_counted_on
     )
 
 
+@pytest.mark.parametrize("label", ["deployment", "statefulset", "job_name", "replicaset"])
+def test_an_alert_names_a_workload_by_the_label_of_its_kind(label: str) -> None:
+    labels = {"namespace": "ns", label: "train", "job": "kube-state-metrics"}
+    assert parse_webhook(webhook(labels)) == (Alert("ns", workload="train"),)
+
+
 @pytest.mark.parametrize(
     "body", [[], "x", {}, webhook(version="3"), {"version": "4"}, webhook(*({} for _ in range(MAX_ALERTS + 1)))]
 )

@@ -59,6 +59,7 @@ def acknowledged(age_seconds: object, mode: str = "fp16", generation: str = "3")
 FINE: dict[str, bytes] = {
     "ack": acknowledged("-1"),
     "steps": each("100"),
+    "fp32Shortage": success("vector", []),
     "overflow": each("0.01"),
     "divergence": each("-0.1"),
     "failures": each("0"),

@@ -72,7 +72,7 @@ async def test_answers_are_split_by_pod() -> None:
     assert math.isnan(a.values[Signal.DIVERGENCE])
     assert evaluation.pods["b"] == PodSignals(mode=Mode.FP32, generation=2, sampled_at=evaluation.at - 1.0)
     assert evaluation.pods["c"].sampled_at is None
-    assert len(source.asked) == 4
+    assert len(source.asked) == 5
 
 
 async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_nothing() -> None:
@@ -144,18 +144,18 @@ async def test_policies_that_ask_the_same_share_the_requests() -> None:
     evaluator = make(source, clock)
     other = replace(PLAN, queries=(("overflow", ""), ("speed", "")))
     first, second = await asyncio.gather(evaluator.evaluate(PLAN), evaluator.evaluate(other))
-    assert len(source.asked) == len(set(source.asked)) == 5
+    assert len(source.asked) == len(set(source.asked)) == 6
     assert first.at == second.at
     await clock.advance(0.9)
     third = await evaluator.evaluate(PLAN)
-    assert len(source.asked) == 5, "fresh for half an interval"
+    assert len(source.asked) == 6, "fresh for half an interval"
     assert third.at == first.at, "the same reading, so the same time"
     await clock.advance(0.2)
     fourth = await evaluator.evaluate(PLAN)
-    assert len(source.asked) == 9
+    assert len(source.asked) == 11
     assert fourth.at > first.at
     await evaluator.evaluate(replace(PLAN, namespace="other"))
-    assert len(source.asked) == 13
+    assert len(source.asked) == 16
 
 
 async def test_policies_that_share_all_answers_share_what_is_made_of_them_and_no_others() -> None:
@@ -181,12 +181,12 @@ async def test_a_slow_source_is_asked_once_at_a_time() -> None:
     for _ in range(5):
         asking.append(asyncio.ensure_future(evaluator.evaluate(PLAN)))
         await clock.advance(2)
-    assert len(source.asked) == 4
+    assert len(source.asked) == 5
     asking[0].cancel()
     await settle()
     source.gate.set()
     evaluations = await asyncio.gather(*asking[1:])
-    assert len(source.asked) == 4
+    assert len(source.asked) == 5
     assert len({evaluation.at for evaluation in evaluations}) == 1
 
 
@@ -265,7 +265,7 @@ async def test_a_policys_own_query_is_asked_confined_where_the_admin_allows_it()
     evaluation = await Evaluator({"main": source}, {}, ManualClock(), allow_raw=True).evaluate(plan)
     assert evaluation.pods["a"].values == {Signal.OVERFLOW: 0.7}
     assert 'max by (pod) (max_over_time(mine{namespace="team"}[10s]))' in source.asked
-    assert len(source.asked) == 4
+    assert len(source.asked) == 5
 
 
 @pytest.mark.parametrize(
@@ -288,3 +288,11 @@ async def test_a_policys_own_query_that_may_not_be_asked_is_not_and_nothing_else
     evaluation = await evaluator.evaluate(plan)
     assert source.asked == []
     assert evaluation.errors["overflow"].startswith(reason)
+
+
+async def test_a_pod_whose_device_has_no_room_for_fp32_is_named_and_of_all_others_nothing_is_known() -> None:
+    source = Source(precision_info=[at("a", -1.0, mode="fp16", generation="3")], memory_headroom=[at("a", 2.0**30)])
+    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    assert evaluation.pods["a"].fp32_shortage_bytes == 2.0**30
+    other = await make(Source(training_steps_total=[at("a", 40.0)]), ManualClock()).evaluate(PLAN)
+    assert other.pods["a"].fp32_shortage_bytes is None

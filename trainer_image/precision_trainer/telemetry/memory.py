@@ -21,12 +21,13 @@ def begin_stretch(device: torch.device) -> None:
 
 
 def headroom_bytes(device: torch.device, cgroup: Path = CGROUP) -> int | None:
-    """Bytes that may still be allocated: of the device, what is free and what the allocator holds unused; on a CPU, what the
-    container's limit leaves. None where there is no limit, or it cannot be read.
+    """Bytes that may be allocated beyond the peak: of the device, what is free and what the allocator holds unused.
+
+    On a CPU what the container's limit leaves. None where there is no limit, or it cannot be read.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return max(0, free + torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device))
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:  # no cgroup v2 here

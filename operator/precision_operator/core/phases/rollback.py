@@ -6,6 +6,7 @@ from dataclasses import replace
 from precision_operator.api.canary import Comparison, Verdict
 from precision_operator.api.commands import Answer
 from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
+from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Severity, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.workload import name_of
@@ -17,7 +18,7 @@ from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_in_fallback
 from precision_operator.core.gates.reenabled import reenabled
-from precision_operator.core.model import WorkloadView
+from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.canary import canary_first, compare
 from precision_operator.core.phases.mitigation import ended
@@ -127,7 +128,13 @@ def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> 
 
 
 def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, escalate: bool, force: bool) -> Desired:
-    """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned."""
+    """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned.
+
+    Where FP32 would run out of memory it is restarted: a process that dies of a flip would have lost more.
+    """
+    starts_anew = delivery is Delivery.HOT and facts.spec.fallback is Mode.FP32 and facts.lacks_memory(workload)
+    if starts_anew and workload.restart_by is not RestartBy.NEVER:
+        delivery = Delivery.RESTART
     return Desired(
         workload,
         facts.spec.fallback,
