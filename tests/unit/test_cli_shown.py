@@ -255,8 +255,9 @@ def test_get_shows_every_kind_with_what_keeps_it_from_moving(cli: Cli) -> None:
             cli.fake.put(resource, body)
     (found,) = cli.json("get")
     lines = {line["key"]: line for cohort in found["cohorts"] for line in cohort["workloads"]}
-    assert "a change of its template has not reached its pods" in lines["apps/Deployment/pending"]["problems"]
-    assert "suspended by kubectl-patch" in lines["batch/Job/patched"]["problems"]
+    pending_change = "a change of its template has not reached its pods: a restart would bring it in"
+    assert pending_change in lines["apps/Deployment/pending"]["problems"]
+    assert "suspended by kubectl-patch: it stays so" in lines["batch/Job/patched"]["problems"]
     assert "suspended" in lines["batch/Job/ours"]["problems"]
     assert not any("pods are there" in problem for problem in lines["batch/Job/ours"]["problems"])
     assert "0 of 2 pods are there" in lines["batch/Job/indexed"]["problems"]
