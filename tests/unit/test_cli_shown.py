@@ -109,7 +109,7 @@ def test_get_and_status_show_kinds_and_what_the_operator_suspends(cli: Cli) -> N
     lines = {w["name"]: w for c in cli.json("get")[0]["cohorts"] for w in c["workloads"]}
     assert lines["ours"]["kind"] == "Job"
     assert re.fullmatch(
-        r"suspended by the operator \w+ ago, until none of its pods is left", lines["ours"]["problems"][0]
+        r"suspended by the operator (\d+[dhms])+ ago, until none of its pods is left", lines["ours"]["problems"][0]
     )
     assert lines["theirs"]["problems"][0].startswith("hot only: it cannot be restarted (kubectl applies spec.suspend")
     assert lines["theirs"]["problems"][1] == "suspended by its manifest: it stays so"
@@ -255,8 +255,8 @@ def test_get_shows_every_kind_with_what_keeps_it_from_moving(cli: Cli) -> None:
             cli.fake.put(resource, body)
     (found,) = cli.json("get")
     lines = {line["key"]: line for cohort in found["cohorts"] for line in cohort["workloads"]}
-    pending_change = "a change of its template has not reached its pods: a restart would bring it in"
-    assert pending_change in lines["apps/Deployment/pending"]["problems"]
+    changed = "a change of its template has not reached its pods: a restart would bring it in"
+    assert changed in lines["apps/Deployment/pending"]["problems"]
     assert "suspended by kubectl-patch: it stays so" in lines["batch/Job/patched"]["problems"]
     assert "suspended" in lines["batch/Job/ours"]["problems"]
     assert not any("pods are there" in problem for problem in lines["batch/Job/ours"]["problems"])
