@@ -38,6 +38,11 @@ def test_every_check_of_the_story_holds(report: Report) -> None:
     assert report["ok"]
 
 
+def test_fleet_is_of_three_kinds(report: Report) -> None:
+    assert report["workloads"] == 6
+    assert report["kinds"] == ["Deployment", "Job", "StatefulSet"]
+
+
 def test_hot_ranks_train_in_fp32_within_the_bar(report: Report) -> None:
     assert report["hot"]["ranks"] == 6
     assert report["hot"]["breach_to_last_ack_seconds"] <= report["evaluation_interval_seconds"] + 3
