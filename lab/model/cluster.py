@@ -187,7 +187,7 @@ class Cluster:
     def _remove(self, name: str) -> None:
         gone = set()
         for pod in self.workloads[name].pods:
-            if pod.terminating and pod.name in self.leaving and name not in self.unreachable:
+            if pod.terminating and pod.name in self.leaving and name not in self.unreachable and self.ends(pod):
                 gone.add(pod.name)
             elif pod.terminating:
                 self.leaving.add(pod.name)
@@ -205,8 +205,17 @@ class Cluster:
         full = room is Room.FULL and any(pod.terminating for pod in workload.pods)
         if full or room is Room.NONE or not any(pod.pending for pod in workload.pods):
             return
-        pods = tuple(self._started(name, p) if p.pending and not p.terminating else p for p in workload.pods)
-        self.workloads[name] = replace(workload, pods=pods)
+        starts = (p for p in workload.pods if p.pending and not p.terminating and self.starts(p))
+        started = {pod.uid: self._started(name, pod) for pod in starts}
+        self.workloads[name] = replace(workload, pods=tuple(started.get(p.uid, p) for p in workload.pods))
+
+    def ends(self, pod: PodView) -> bool:
+        """Whether the process of a pod that terminates ends in this turn; a world in which that takes time says no."""
+        return True
+
+    def starts(self, pod: PodView) -> bool:
+        """Whether a pod that has found its place starts in this turn; a world in which that takes time says no."""
+        return True
 
     def _create(self, name: str) -> None:
         workload = self.workloads[name]

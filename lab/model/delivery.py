@@ -137,7 +137,7 @@ class Writes:
 
 def _hastens(action: Action) -> bool:
     """It gives a pod that is on its way out less time."""
-    return isinstance(action, DeletePod) and action.grace_seconds is not None
+    return isinstance(action, DeletePod) and action.pod.terminating
 
 
 def _first_rewind(action: RequestPod) -> bool:

@@ -182,7 +182,7 @@ class World(Cluster):
             case RequestPod():
                 self._request(action)
             case DeletePod():
-                if action.grace_seconds is not None and action.workload.name in self.workloads:
+                if action.pod.terminating and action.workload.name in self.workloads:
                     self.hasten(action.workload.name, action.pod.uid)
                     self.writes += 1
                 else:

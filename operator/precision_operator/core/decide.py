@@ -155,6 +155,7 @@ def _pace(facts: Facts, state: State) -> Pace:
         brings_changes_in=emergency and rules.on_pending_revision is OnPendingRevision.RESTART,
         checkpoint_seconds=CHECKPOINT_SECONDS if urgent else rules.gradual.in_flight_seconds,
         leaving_seconds=rules.ack_timeout_seconds if emergency else None,
+        awaited_seconds=rules.ack_timeout_seconds,
     )
 
 

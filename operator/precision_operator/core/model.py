@@ -70,6 +70,8 @@ class PodView:
     graceless: bool = False
     """Its own grace period is 0 seconds: it is given one second all the same, for an object that goes before its process
     has ended says nothing."""
+    own_grace_seconds: float = 30.0
+    """How long it may take to go by its own word."""
     ready: bool = False
     pending: bool = False
     """None of its containers has started yet: it waits for a node, an image, a quota."""

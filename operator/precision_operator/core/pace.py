@@ -39,6 +39,8 @@ class Pace:
     """How long a pod of what is rolled back is waited for to save a checkpoint."""
     leaving_seconds: float | None = None
     """How long a terminating pod may take, where that is less than its own grace; None: its grace counts."""
+    awaited_seconds: float = math.inf
+    """How long a replacement that does not start is waited for: it holds nothing back then, for it has the mode."""
 
     @property
     def urgent(self) -> bool:
@@ -57,16 +59,16 @@ class Pace:
         return min(max(needed, LEAST_AT_ONCE), self.most_pods)
 
     def predicted_seconds(self, sizes: Sequence[int]) -> float:
-        """Until all are back, of workloads with so many pods each: they go in this order, each as soon as there is room.
+        """Until nothing trains in the mode before, of workloads with so many pods each: each goes as soon as there is room.
 
-        The last of those that are under way at once takes the longest of them, so far as that is known.
+        The last of those that are under way at once takes the longest of them, so far as that is known and waited for.
         """
         seconds = self.restart_seconds or (self.expected_seconds,)
         at_once = self.pods_at_once(sum(sizes))
         together = max(1, min(len(sizes), round(at_once * len(sizes) / max(sum(sizes), 1))))
         waves = len(sizes) / together
         last = quantile(seconds, together / (together + 1))
-        return (waves - 1) * (sum(seconds) / len(seconds)) + last
+        return (waves - 1) * (sum(seconds) / len(seconds)) + min(last, self.awaited_seconds)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

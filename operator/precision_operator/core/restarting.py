@@ -99,7 +99,7 @@ class Restarting:
                 self._continue(desired, pods)
             elif pods and workload.restart_by is not RestartBy.NEVER:
                 self._waiting.append((desired, pods))
-            if desired.rollback:
+            if desired.rollback and workload.key not in self.recorded:
                 self._hurry(workload, unless=desired.accepted)
         # A Job is known by its uid: its key may be another's by now, or that of several together.
         jobs = {view.uid: view for view in (*seen.values(), *elsewhere)}
@@ -193,8 +193,15 @@ class Restarting:
             return
         if workload.restart_by is RestartBy.NEVER:
             return
-        kind = EvictPod if self._evicts(desired) else DeletePod
-        self.removals += [kind(workload, pod, self.sight.generation) for pod in ready]
+        if self._evicts(desired):
+            self.removals += [EvictPod(workload, pod, self.sight.generation) for pod in ready]
+        else:
+            self.removals += [DeletePod(workload, pod, self.sight.generation, self._grace(pod)) for pod in ready]
+
+    def _grace(self, pod: PodView) -> int | None:
+        """No longer than is waited for; None: the pod's own. A kubelet that waits already cannot be hastened."""
+        patience = self.pace.leaving_seconds
+        return max(1, round(patience)) if patience is not None and pod.own_grace_seconds > patience else None
 
     def _evicts(self, desired: Desired) -> bool:
         return self.pace.evicts or not desired.rollback
@@ -236,6 +243,7 @@ class Restarting:
     def _hurry(self, workload: WorkloadView, *, unless: frozenset[Mode] = frozenset()) -> None:
         """Pods that should be gone are given one second, once; those that do not go for all that are named.
 
+        It helps against a kubelet that has not begun: one that already waits for a process to end waits out its grace.
         ``unless``: pods that were asked for one of these modes may take their time.
         """
         for pod in workload.pods:

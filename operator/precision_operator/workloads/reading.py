@@ -225,6 +225,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,
+        own_grace_seconds=max(0.0, number(spec.get("terminationGracePeriodSeconds"), 30.0)),
         ready=any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in map(mapping, sequence(status.get("conditions")))

@@ -95,11 +95,22 @@ def test_a_rollback_that_is_decided_says_how_long_its_restarts_will_take() -> No
 
 
 def test_a_deadline_that_cannot_be_kept_is_announced_with_the_decision_and_once() -> None:
-    world = emergency(restart_only(4, rollback={"emergency": {"expectedRestart": "10m"}}))
+    world = emergency(restart_only(4, rollback={"emergency": {"expectedRestart": "10m", "maxConcurrentPods": 2}}))
     notices = [a for _ in range(3) for a in world.step().actions if isinstance(a, Notify)]
     (said,) = [a for a in notices if a.reason == "DeadlineUnreachable"]
     assert said.warning
-    assert "predicted to take 600 s" in said.message
+    assert "predicted to take 690 s" in said.message  # one wave of ten minutes, and of the last what is waited for
+
+
+def test_a_replacement_that_is_not_waited_for_any_more_makes_no_prediction_longer() -> None:
+    world = emergency(restart_only(4, rollback={"ackTimeout": "90s", "emergency": {"expectedRestart": "10m"}}))
+    world.room = dict.fromkeys(world.workloads, Room.NONE)
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0, passes=40)
+    incident = world.state.incident
+    assert incident is not None
+    assert incident.last_ack_at is not None
+    assert incident.predicted_seconds == 90.0
+    assert 90.0 <= incident.last_ack_at - incident.decided_at <= 100.0
 
 
 def test_a_hot_rollback_predicts_nothing() -> None:
@@ -239,6 +250,20 @@ def test_an_emergency_gives_a_pod_that_takes_its_time_one_second_and_does_so_onc
     ]
     assert len(hastened) == 1
     assert condition(world, "Blocked").reason == "NotTerminated"
+
+
+@pytest.mark.parametrize(
+    ("own_seconds", "rules", "given"),
+    [(30.0, {}, None), (90.0, {}, None), (600.0, {}, 90), (600.0, {"ackTimeout": "8s"}, 8)],
+)
+def test_an_emergency_gives_a_pod_no_more_time_than_it_waits(
+    own_seconds: float, rules: dict[str, object], given: int | None
+) -> None:
+    """A kubelet that has begun to wait for a process cannot be hastened: the first deletion says how long."""
+    world = restart_only(1, rollback=rules)
+    change(world, "old-00", pods=tuple(replace(p, own_grace_seconds=own_seconds) for p in live(world)))
+    (deleted,) = [a for a in emergency(world).decide().actions if isinstance(a, DeletePod)]
+    assert deleted.grace_seconds == given
 
 
 def test_a_gradual_rollback_leaves_a_pod_its_own_grace() -> None:

@@ -139,7 +139,18 @@ def test_a_job_is_empty_only_once_its_controller_says_so(status: Body) -> None:
         ("x" * LAST_APPLIED_CHARACTERS * 4, False),
         ("\\u0026" * LAST_APPLIED_CHARACTERS, False),
     ],
-    ids=["states", "escaped", "elsewhere", "silent", "broken", "no object", "deep", "huge", "huge and silent", "huge and escaped"],
+    ids=[
+        "states",
+        "escaped",
+        "elsewhere",
+        "silent",
+        "broken",
+        "no object",
+        "deep",
+        "huge",
+        "huge and silent",
+        "huge and escaped",
+    ],
 )
 def test_a_last_applied_manifest_that_states_suspend_makes_a_job_hot_only(raw: str, hot_only: bool) -> None:
     body = job()

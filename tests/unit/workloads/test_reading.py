@@ -360,3 +360,4 @@ def test_no_body_breaks_the_reading(body: dict[str, Any]) -> None:
 def test_a_pod_whose_own_grace_is_zero_is_known(seconds: int | None, graceless: bool) -> None:
     body = {"metadata": {"name": "p"}, "spec": {"terminationGracePeriodSeconds": seconds}}
     assert read_pod(body).view.graceless is graceless
+    assert read_pod(body).view.own_grace_seconds == (30.0 if seconds is None else seconds)
