@@ -33,7 +33,7 @@ from precision_operator.shell.expectations import Expectations
 from precision_operator.shell.fence import Fence
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.refusals import Refusals
-from precision_operator.shell.writes import Write, named, send
+from precision_operator.shell.writes import Write, named, send, torn
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Actor:
         for what, later in ((RESUMING, resumes), (TAKING, taken)):
             if later:
                 held_back = await self._held_back(policy, state, what)
-                failures += [held_back] if held_back else await self._all(policy, later, emergency=emergency)
+                failures += [held_back] if held_back else await self._whole(policy, later, emergency=emergency)
         for action in actions:
             if isinstance(action, Notify):
                 await self._emit(policy, action)
@@ -180,6 +180,19 @@ class Actor:
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
             await self._emit(policy, Notify(NotConfirmed.reason, text, warning=True))
         return None
+
+    async def _whole(self, policy: Policy, writes: Sequence[Write], *, emergency: bool) -> list[OperatorError]:
+        """All of them, but for evictions that would tear a process group apart."""
+        try:
+            kept = await torn(self._api, writes)
+        except OperatorError as error:
+            return [error]
+        key = PolicyKey(policy.namespace, policy.name)
+        for write in writes:
+            if (against := kept.get(write.workload.key)) is not None and isinstance(write, EvictPod):
+                self._refusals.remember(key, named(write), against.reason, detail=against.budget)
+        go = [write for write in writes if not (isinstance(write, EvictPod) and write.workload.key in kept)]
+        return [*kept.values(), *await self._all(policy, go, emergency=emergency)]
 
     async def _all(self, policy: Policy, writes: Sequence[Write], *, emergency: bool) -> list[OperatorError]:
         results = await asyncio.gather(*(self._write(policy, action, emergency=emergency) for action in writes))

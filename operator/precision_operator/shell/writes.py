@@ -1,8 +1,11 @@
 """One write, as the API server gets it: what is decided on stands in each as its condition."""
 
+import asyncio
+from collections.abc import Iterable, Mapping
+
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
-from precision_operator.errors import DisruptionBudget
-from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, Deletion, KubeApi, Operation
+from precision_operator.errors import DisruptionBudget, NotFound
+from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, Deletion, JsonObject, KubeApi, Operation
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.requests import request_pod, suspend_job
 
@@ -34,6 +37,39 @@ async def send(api: KubeApi, write: Write) -> None:
             await api.evict(namespace, write.pod.name, _deletion(write))
         case SuspendJob() | ResumeJob():
             await _patch_job(api, write)
+
+
+async def torn(api: KubeApi, writes: Iterable[Write]) -> Mapping[str, DisruptionBudget]:
+    """Workload → the budget that lets some of its pods be evicted and not the others: a process group goes as a whole.
+
+    One that was begun is finished: its pods wait for each other.
+
+    Raises:
+        KubeError: as the API server answered.
+    """
+    groups: dict[str, list[EvictPod]] = {}
+    for write in writes:
+        if isinstance(write, EvictPod) and not any(pod.terminating for pod in write.workload.pods):
+            groups.setdefault(write.workload.key, []).append(write)
+    several = {key: group for key, group in groups.items() if len(group) > 1}
+    found: dict[str, DisruptionBudget] = {}
+    if not several:
+        return found
+    namespace = next(iter(several.values()))[0].workload.namespace
+    budgets = await api.list(DISRUPTION_BUDGETS, namespace)
+    for key, group in several.items() if budgets else ():
+        pods = await asyncio.gather(*(_there(api, namespace, write.pod.name) for write in group))
+        against = budget_against([pod for pod in pods if pod is not None], budgets)
+        if against is not None:
+            found[key] = DisruptionBudget(f"pods of {key} are not evicted: {against}", budget=against)
+    return found
+
+
+async def _there(api: KubeApi, namespace: str, name: str) -> JsonObject | None:
+    try:
+        return await api.get(PODS, namespace, name)
+    except NotFound:
+        return None
 
 
 async def _patch_pod(api: KubeApi, namespace: str, name: str, operations: list[Operation]) -> None:

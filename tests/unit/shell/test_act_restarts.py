@@ -237,3 +237,41 @@ async def test_one_failure_stops_no_other_kind() -> None:
     acted = await rig.act(eviction("a"), eviction("b"), suspension(), resumption("back"))
     assert sorted(rig.reasons(acted)) == ["DisruptionBudget", "Unavailable"]
     assert (rig.pods, rig.suspended("train")) == (["a"], True)
+
+
+def group(*names: str, going: str = "") -> tuple[EvictPod, ...]:
+    """All pods of one workload."""
+    pods = tuple(pod(name, terminating=name == going) for name in names)
+    return tuple(EvictPod(workload(pods=pods), view, 7) for view in pods if not view.terminating)
+
+
+async def test_of_a_process_group_all_pods_are_evicted_or_none() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b")
+    put_budget(rig, 1)
+    acted = await rig.act(*group("a", "b"))
+    assert (rig.order, rig.reasons(acted)) == ([], ["DisruptionBudget"])
+    assert {(found.reason, "allows 1 disruptions" in found.what) for found in rig.actor.refused(KEY)} == {
+        ("DisruptionBudget", True)
+    }
+    put_budget(rig, 2)
+    assert (await rig.act(*group("a", "b"))).failures == ()
+    assert (rig.pods, rig.actor.refused(KEY)) == ([], ())
+
+
+async def test_a_process_group_that_is_torn_already_is_finished() -> None:
+    rig = Rig()
+    put_pods(rig, "b", "c")
+    put_budget(rig, 1)
+    await rig.act(*group("a", "b", "c", going="a"))
+    assert len(rig.order) == 2, "the API server asks the budget for each"
+
+
+async def test_where_there_is_no_budget_no_pod_is_read_before_its_eviction() -> None:
+    rig = Rig()
+    put_pods(rig, "a", "b")
+    await rig.act(*group("a", "b"))
+    rig.kube.reads.clear()
+    put_pods(rig, "c", "d")
+    await rig.act(*group("c", "d"))
+    assert [read for read in rig.kube.reads if read[0] == "get" and read[1] == "pods"] == []
