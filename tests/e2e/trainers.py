@@ -70,11 +70,15 @@ class Fleet:
 
     def until_training(self, count: int) -> None:
         """Wait until ``count`` trainers are past their 20th step."""
+
+        def steps() -> dict[str, float]:
+            return self.metrics.by_pod(f'genesis_training_step{{namespace="{self.namespace}"}}')
+
         wait_for(
-            lambda: sum(step >= 20 for step in self.values("genesis_training_step").values()) == count,
+            lambda: sum(step >= 20 for step in steps().values()) == count,
             what=f"step 20 of all {count} trainers in {self.namespace}",
             seconds=300,
-            found=lambda: str(self.values("genesis_training_step")),
+            found=lambda: str(steps()),
         )
 
     def follow(self, **spec: object) -> None:
