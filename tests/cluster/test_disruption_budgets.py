@@ -57,12 +57,22 @@ async def test_an_eviction_that_a_budget_refuses_shows_and_is_made_once_it_is_al
     assert (stage.found("pod", "a"), stage.refused()) == (None, ())
 
 
-async def test_of_several_evictions_as_many_are_made_as_are_allowed(stage: Acting) -> None:
+async def test_of_several_workloads_as_many_are_evicted_as_are_allowed(stage: Acting) -> None:
     running(stage, "a", "b", "c")
     stage.budget(at_least=2, allowed=1)
-    acted = await stage.act(*map(stage.eviction, "abc"))
+    acted = await stage.act(*(stage.eviction(name, of=f"train-{name}") for name in "abc"))
     assert reasons(acted) == ["DisruptionBudget", "DisruptionBudget"]
     assert len([name for name in "abc" if stage.found("pod", name) is None]) == 1
+
+
+async def test_the_pods_of_one_workload_are_evicted_once_all_of_them_may_go(stage: Acting) -> None:
+    running(stage, "a", "b", "c")
+    stage.budget(at_least=2, allowed=1)
+    assert reasons(await stage.act(*map(stage.eviction, "abc"))) == ["DisruptionBudget"]
+    assert all(stage.found("pod", name) is not None for name in "abc")
+    stage.budget(at_least=0, allowed=3)
+    assert (await stage.act(*map(stage.eviction, "abc"))).failures == ()
+    assert all(stage.found("pod", name) is None for name in "abc")
 
 
 async def test_a_pod_with_two_budgets_cannot_be_evicted_and_it_is_said_why(stage: Acting) -> None:

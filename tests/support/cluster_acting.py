@@ -102,9 +102,9 @@ class Acting:
 
     # ---- what is wanted
 
-    def eviction(self, pod: str) -> EvictPod:
-        """Of this pod."""
-        return EvictPod(self._workload(), PodView(pod, self.uid("pod", pod)), STATE.generation)
+    def eviction(self, pod: str, *, of: str = "train") -> EvictPod:
+        """Of this pod, of the Deployment of that name."""
+        return EvictPod(self._workload(of), PodView(pod, self.uid("pod", pod)), STATE.generation)
 
     def deletion(self, pod: str, *, grace_seconds: int | None = None) -> DeletePod:
         """Of this pod."""
@@ -126,8 +126,8 @@ class Acting:
         assert found is not None
         return bool(found["spec"].get("suspend"))
 
-    def _workload(self) -> WorkloadView:
-        return WorkloadView(self.namespace, "apps/Deployment/train", "uid-train", object_name="train")
+    def _workload(self, name: str = "train") -> WorkloadView:
+        return WorkloadView(self.namespace, f"apps/Deployment/{name}", f"uid-{name}", object_name=name)
 
     def _job(self, name: str) -> WorkloadView:
         found = self.found("job", name)
