@@ -14,7 +14,7 @@ from lab.demo.evidence import (
     rollbacks,
     trainer_events,
 )
-from lab.demo.fleet import FLEET, LITERAL
+from lab.demo.fleet import FLEET, LITERAL, NAMESPACE
 from lab.demo.stage import OPERATOR_USER, Reapplier, Stage, workload_of
 from lab.demo.story import POLICY, Facts
 
@@ -39,7 +39,7 @@ def interval_seconds() -> float:
 
 def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
     """The whole report; what the cluster cannot give is null, not invented."""
-    writes = Audit(stage.audit_log).writes([OPERATOR_USER]) if stage.audit_log else None
+    writes = _writes(stage.audit_log) if stage.audit_log else None
     incidents = rollbacks(writes or [], since=facts.fault_at)
     events = trainer_events(logs)
     poll = facts.breach
@@ -93,6 +93,11 @@ def build(stage: Stage, facts: Facts, logs: Path, *, version: str) -> Json:
         "api_writes": _count(writes, min(incidents.values(), default=facts.fault_at), facts.finished_at),
         "prometheus_queries": facts.prometheus_queries,
     }
+
+
+def _writes(audit_log: Path) -> list[Write]:
+    """The operator's writes to this fleet: a cluster that was found running may have seen others."""
+    return [write for write in Audit(audit_log).writes([OPERATOR_USER]) if write.namespace == NAMESPACE]
 
 
 def _hot(facts: Facts, events: list[TrainerEvent], visible: float | None) -> Json:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Kubectl
-from lab.cluster.manifests import AS_OPERATOR
+from lab.cluster.manifests import AS_OPERATOR, apply_product
 from lab.setup.kube import kube_binaries
 from tests.support.cluster_scene import ROOT
 from tests.support.holds import held
@@ -21,6 +21,12 @@ JOB = f"{RELEASE}-precision-operator-holds"
 PARTS = ("inject", "commands", "author", "assignments", "fence")
 
 Helm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def product(kubectl: Kubectl) -> None:
+    """CRDs and policies, which another test's story may have taken away as it ended."""
+    apply_product(kubectl)
 
 
 @pytest.fixture
