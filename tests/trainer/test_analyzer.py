@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from precision_trainer import PrecisionAnalyzer, cli
 from precision_trainer.analyzer import fp8, gemm
 from precision_trainer.analyzer.alignment import misalignments
 from precision_trainer.analyzer.comparison import ModeRun, compare
-from precision_trainer.analyzer.figure import draw
+from precision_trainer.analyzer.figure import compose, draw
 from precision_trainer.analyzer.formats import BY_NAME, FORMATS, analyze_format
-from precision_trainer.analyzer.hardware import Hardware, detect, fp8_missing
+from precision_trainer.analyzer.hardware import Hardware, detect, fp8_missing, known
 from precision_trainer.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
 from precision_trainer.analyzer.recommend import recommend
 from precision_trainer.errors import ConfigError
@@ -97,6 +98,39 @@ def test_only_the_short_exponents_need_a_loss_scale() -> None:
     rates = {item.name: analyze_format(item).underflow_rate for item in FORMATS}
     assert rates["fp16"] == pytest.approx((math.log10(2.0**-25) + 10) / 9, abs=2e-3)
     assert rates["bf16"] == 0
+
+
+@pytest.mark.parametrize("item", FORMATS[1:], ids=lambda item: item.name)
+def test_rounding_errors_are_not_mixed_with_underflow_or_overflow(item: object) -> None:
+    assert isinstance(item, type(FORMATS[0]))
+    found = analyze_format(item)
+    assert found.max_error <= item.epsilon / 2 * (1 + 1e-9)
+    assert found.outside_rate == pytest.approx(
+        {"fp16": 0.324, "fp8_e4m3": 0.6, "fp8_e5m2": 0.324}.get(item.name, 0), abs=0.01
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "entry"),
+    [
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA GeForce RTX 3090", "RTX 30"),
+        ("NVIDIA GeForce RTX 5090", "RTX 50"),
+        ("AMD Instinct MI300X", "MI300"),
+        ("NVIDIA RTX 4000 Ada Generation", None),
+        ("NVIDIA L40", None),
+        ("NVIDIA A10G", None),
+    ],
+)
+def test_a_device_is_known_by_its_drivers_name(device: str, entry: str | None) -> None:
+    found = known(device)
+    assert (found.name if found else None) == entry
 
 
 # --- a module ---------------------------------------------------------------------------------------------------------
@@ -371,6 +405,18 @@ def test_the_report_is_valid_json_markdown_and_six_panels(tmp_path: Path) -> Non
     assert panels == 6
     draw(PrecisionAnalyzer().analyze(small(), torch.randn(8, 12), mean_square, steps=0), tmp_path / "without.png")
     assert (tmp_path / "without.png").stat().st_size > 10_000
+
+
+def test_each_bar_is_as_high_as_its_label_says() -> None:
+    report = PrecisionAnalyzer().analyze(small(), torch.randn(8, 12), mean_square, steps=4)
+    bars = 0
+    for panel in compose(report).axes:
+        for bar, label in zip(panel.patches, panel.texts, strict=False):
+            shown = float(re.match(r"[\d.e+-]+", label.get_text()).group())  # type: ignore[union-attr]
+            height = bar.get_height()  # type: ignore[attr-defined]
+            assert shown == pytest.approx(height, rel=0.06, abs=0.51 if "%" in label.get_text() else 0.006)
+            bars += 1
+    assert bars >= 6 + 3 + 7 + 3
 
 
 def test_figures_without_matplotlib_or_a_place_say_the_next_step(

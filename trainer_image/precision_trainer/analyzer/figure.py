@@ -11,6 +11,7 @@ from .report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLOURS = {"fp64": "0.6", "fp32": "tab:blue", "tf32": "tab:cyan", "bf16": "tab:green", "fp16": "tab:orange",
             "fp8_e4m3": "tab:red", "fp8_e5m2": "tab:purple"}  # fmt: skip
@@ -21,6 +22,21 @@ def draw(report: Report, path: Path) -> None:
 
     Raises:
         ConfigError: matplotlib is missing, or cannot write there.
+    """
+    figure = compose(report)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot write the figure {path}: {error}; name a .png, .svg or .pdf in a writable folder"
+        ) from None
+
+
+def compose(report: Report) -> Figure:
+    """The figure, not yet written.
+
+    Raises:
+        ConfigError: matplotlib is missing.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -38,39 +54,44 @@ def draw(report: Report, path: Path) -> None:
     for panel, fill in zip(panels, (_errors, _speed, _underflow, _success, _memory, _products), strict=True):
         fill(panel, report)
         panel.grid(visible=True, axis="y", alpha=0.3)
-    try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot write the figure {path}: {error}; name a .png, .svg or .pdf in a writable folder"
-        ) from None
+    return figure
 
 
-def _bars(panel: Axes, names: Sequence[str], values: Sequence[float], labels: Sequence[str]) -> None:
-    bars = panel.bar(names, values, color=[_COLOURS[name] for name in names])
+def _bars(
+    panel: Axes,
+    names: Sequence[str],
+    values: Sequence[float],
+    labels: Sequence[str],
+    colours: Sequence[str] | None = None,
+) -> None:
+    """Bars, each labelled with its own value; what else is to be said of one stands below it, in its name."""
+    bars = panel.bar(names, values, color=colours or [_COLOURS[name] for name in names])
     panel.bar_label(bars, labels, fontsize=8)
-    panel.tick_params(axis="x", labelrotation=20)
+    panel.tick_params(axis="x", labelsize=8)
 
 
 def _errors(panel: Axes, report: Report) -> None:
     items = [item for item in report.formats if item.mean_error > 0]
     _bars(panel, [item.name for item in items], [item.mean_error for item in items],
-          [f"{item.dynamic_range_db:.0f} dB" for item in items])  # fmt: skip
-    panel.set(title="Rounding error and dynamic range", ylabel="mean relative error", yscale="log")
+          [f"{item.mean_error:.1e}" for item in items])  # fmt: skip
+    panel.set(title="Rounding error where a format has full precision", ylabel="mean relative error", yscale="log")
 
 
 def _speed(panel: Axes, report: Report) -> None:
-    panel.set(title="A training step", ylabel="median, ms")
+    panel.set(title="Speed of a training step", ylabel="times FP32's")
     if _nothing(panel, report.runs):
         return
-    _bars(panel, [run.mode for run in report.runs], [run.step_seconds * 1e3 for run in report.runs],
-          [f"{run.speedup:.2f}x" for run in report.runs])  # fmt: skip
+    _bars(panel, [f"{run.mode}\n{run.step_seconds * 1e3:.1f} ms" for run in report.runs],
+          [run.speedup for run in report.runs], [f"{run.speedup:.2f}x" for run in report.runs],
+          [_COLOURS[run.mode] for run in report.runs])  # fmt: skip
 
 
 def _underflow(panel: Axes, report: Report) -> None:
-    _bars(panel, [item.name for item in report.formats], [100 * item.underflow_rate for item in report.formats],
-          [f"scale {item.recommended_loss_scale:g}" for item in report.formats])  # fmt: skip
-    panel.set(title="Gradients of 1e-10 to 0.1 that become 0", ylabel="%")
+    items = report.formats
+    _bars(panel, [f"{item.name}\nscale {item.recommended_loss_scale:g}" for item in items],
+          [100 * item.underflow_rate for item in items], [f"{100 * item.underflow_rate:.0f} %" for item in items],
+          [_COLOURS[item.name] for item in items])  # fmt: skip
+    panel.set(title="Underflow: unscaled gradients of 1e-10 to 0.1 that become 0", ylabel="%")
 
 
 def _success(panel: Axes, report: Report) -> None:
@@ -84,20 +105,19 @@ def _success(panel: Axes, report: Report) -> None:
 
 def _memory(panel: Axes, report: Report) -> None:
     modes = report.probe.modes
-    reference = modes[0].activation_bytes or 1
-    _bars(panel, [item.mode for item in modes], [item.activation_bytes / 2**20 for item in modes],
-          [f"{item.activation_bytes / reference - 1:+.0%}" for item in modes])  # fmt: skip
+    kept = [item.activation_bytes / 2**20 for item in modes]
+    _bars(panel, [item.mode for item in modes], kept, [f"{value:.3g} MiB" for value in kept])
     panel.set(title="Kept for the backward pass", ylabel="MiB")
 
 
 def _products(panel: Axes, report: Report) -> None:
-    aligned = [(item.format, item.gflops, item.gflops_unaligned) for item in report.gemm]
-    measured = [(name, fast, slow) for name, fast, slow in aligned if fast is not None and slow is not None]
+    found = [(item.format, item.gflops, item.gflops_unaligned) for item in report.gemm]
+    measured = [(name, fast, slow) for name, fast, slow in found if fast is not None and slow is not None]
     panel.set(title="Matrix products", ylabel="GFLOP/s")
     if _nothing(panel, measured):
         return
-    _bars(panel, [name for name, _, _ in measured], [fast for _, fast, _ in measured],
-          [f"unaligned {slow:.0f}" for _, _, slow in measured])  # fmt: skip
+    _bars(panel, [f"{name}\nunaligned {slow:.3g}" for name, _, slow in measured], [fast for _, fast, _ in measured],
+          [f"{fast:.3g}" for _, fast, _ in measured], [_COLOURS[name] for name, _, _ in measured])  # fmt: skip
 
 
 def _nothing(panel: Axes, items: Sequence[object]) -> bool:

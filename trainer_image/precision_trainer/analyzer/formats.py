@@ -92,7 +92,9 @@ class FormatAnalysis:
     p95_error: float
     p99_error: float
     max_error: float
-    """Of rounding random numbers of TEST_RANGES; 1 where a number was lost to 0."""
+    """Of rounding random numbers of TEST_RANGES that the format holds at full precision: no underflow, no overflow."""
+    outside_rate: float
+    """Share of these numbers that it does not: below ``smallest_normal``, or beyond ``max``."""
     underflow_rate: float
     """Share of 1,000 gradients between 1e-10 and 0.1, evenly by their logarithm, that become 0."""
     underflow_at: float
@@ -113,7 +115,8 @@ def analyze_format(item: Format) -> FormatAnalysis:
     random = torch.rand(len(TEST_RANGES), _SAMPLES, generator=generator, dtype=torch.float64)
     low, high = torch.tensor(TEST_RANGES, dtype=torch.float64).T.unsqueeze(2)
     original = (low + random * (high - low)).flatten()
-    errors = ((item.rounded(original) - original) / original).abs()
+    inside = (original >= item.smallest_normal) & (original <= item.max)
+    errors = ((item.rounded(original) - original) / original)[inside].abs()
     gradients = torch.logspace(-10, -1, _SAMPLES, dtype=torch.float64)
     large = torch.logspace(1, 6, _SAMPLES, dtype=torch.float64)
     # Half a step beyond the largest number; for FP64 itself that is infinite.
@@ -138,6 +141,7 @@ def analyze_format(item: Format) -> FormatAnalysis:
         p95,
         p99,
         errors.max().item(),
+        1.0 - inside.double().mean().item(),
         (item.rounded(gradients) == 0).double().mean().item(),
         item.smallest_subnormal / 2,  # halfway to 0, and a tie goes to the even number: 0
         _recommended_scale(item),

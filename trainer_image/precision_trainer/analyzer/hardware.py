@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+_FP8_ON_ROCM = (
+    "not here, because this GPU's FP8 formats are the FNUZ variants, or were not tried on ROCm; train in bf16"
+)
 _CPU_FLAGS = ("amx_tile", "amx_bf16", "amx_fp16", "avx512_fp16", "avx512_bf16", "avx512f", "avx2")
 
 
@@ -34,8 +38,32 @@ KNOWN = (
           {"fp32": 82.6, "tf32": 82.6, "bf16": 165, "fp16": 165, "fp8": 330}),
     Known("H100", "bf16", "BF16; FP8 for large matrix products, after it was proven on the model (SXM)",
           {"fp32": 67, "tf32": 495, "bf16": 989, "fp16": 989, "fp8": 1979}),
+    Known("H200", "bf16", "computes as the H100; more and faster memory",
+          {"fp32": 67, "tf32": 495, "bf16": 989, "fp16": 989, "fp8": 1979}),
+    Known("B200", "bf16", "BF16; FP8 (MXFP8) for large matrix products, after it was proven on the model (HGX)",
+          {"fp32": 75, "tf32": 1100, "bf16": 2250, "fp16": 2250, "fp8": 4500}),
+    Known("L4", "bf16", "little power and bandwidth: measure before you believe the peak; FP8 for inference first",
+          {"fp32": 30.3, "tf32": 60, "bf16": 121, "fp16": 121, "fp8": 242}),
+    Known("L40S", "bf16", "BF16; FP8 for large matrix products, after it was proven on the model",
+          {"fp32": 91.6, "tf32": 183, "bf16": 362, "fp16": 362, "fp8": 733}),
+    Known("RTX 50", "bf16", "as RTX 40 (RTX 5090)",
+          {"fp32": 104.8, "tf32": 104.8, "bf16": 209.5, "fp16": 209.5, "fp8": 419}),
+    Known("MI300", "bf16", "BF16 as fast as FP16; its FP8 formats (FNUZ) are not those of train --fp8 (MI300X)",
+          {"fp32": 163.4, "tf32": 653.7, "bf16": 1307, "fp16": 1307, "fp8": 2615}),
     Known("CPU with AMX", "bf16", "matrix units for BF16; FP16 only on those with AMX-FP16. Small models gain nothing", {}),
 )  # fmt: skip
+
+
+def known(device_name: str) -> Known | None:
+    """The entry for a device, by the name that its driver gives it; None for one that is not in the table."""
+    text = device_name.upper().replace("GEFORCE ", "")
+    numbered = re.search(r"\bRTX (30|40|50)[5-9]0\b", text)
+    family = f"RTX {numbered.group(1)}" if numbered else None
+    # Longest first, and as a whole word: an L40S is no L4.
+    for item in sorted(KNOWN, key=lambda item: -len(item.name)):
+        if item.name == family or re.search(rf"\b{re.escape(item.name.upper())}[AX]?\b", text):
+            return item
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +109,7 @@ def detect() -> Hardware:
             tf32=capability >= (8, 0),
             bf16=capability >= (8, 0),
             fp16=capability >= (7, 0),
-            fp8_missing=fp8_missing(capability),
+            fp8_missing=fp8_missing(capability) if torch.version.hip is None else _FP8_ON_ROCM,
             cpu_flags=flags,
             torch=torch.__version__,
         )

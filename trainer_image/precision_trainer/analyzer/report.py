@@ -11,7 +11,7 @@ from .comparison import ModeRun
 from .formats import FormatAnalysis
 from .fp8 import Fp8Error
 from .gemm import Gemm
-from .hardware import KNOWN, Hardware
+from .hardware import KNOWN, Hardware, known
 from .probe import Probe
 from .recommend import GUIDELINES, Recommendation, describe
 
@@ -142,12 +142,12 @@ class Report:
         )
 
     def _formats(self) -> str:
-        head = ("format", "bits (exp+man)", "largest", "smallest", "range", "mean error", "p99 error", "gradients lost",
-                "lost up to", "scale", "overflows at", "then")  # fmt: skip
+        head = ("format", "bits (exp+man)", "largest", "smallest", "range", "mean error", "p99 error",
+                "outside full precision", "gradients lost", "lost up to", "scale", "overflows at", "then")  # fmt: skip
         rows = [
             (item.name, f"{8 * item.bytes_each} ({item.exponent_bits}+{item.mantissa_bits})", _number(item.max),
              _number(item.smallest_subnormal), f"{item.dynamic_range_db:.0f} dB", _number(item.mean_error),
-             _number(item.p99_error), _share(item.underflow_rate), _number(item.underflow_at),
+             _number(item.p99_error), _share(item.outside_rate), _share(item.underflow_rate), _number(item.underflow_at),
              f"{item.recommended_loss_scale:g}", _number(item.overflow_at), item.overflow_becomes)
             for item in self.formats
         ]  # fmt: skip
@@ -174,9 +174,15 @@ class Report:
         )  # fmt: skip
         capability = f", CUDA capability {here.capability}" if here.capability else ""
         return (
-            f"## Hardware\n\nHere: {here.name}{capability}, torch {here.torch}. CPU: {flags}.\n\n"
+            f"## Hardware\n\nHere: {here.name}{capability}, torch {here.torch}. CPU: {flags}. "
+            f"{_known_as(here.name)}\n\n"
             f"Matrix products measured here:\n\n{measured}\n\n{known}"
         )
+
+
+def _known_as(device_name: str) -> str:
+    entry = known(device_name)
+    return "It is not in the table below." if entry is None else f"In the table below: {entry.name}."
 
 
 def _run_row(run: ModeRun) -> tuple[str, ...]:
