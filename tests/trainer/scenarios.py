@@ -329,11 +329,11 @@ def reduce_once_a_step(rank: int, world: int) -> Result:
     return {"reduced": reduced, "print": fingerprint(trainer)}
 
 
-def _train_until_lost(rank: int, world: int, ends: Callable[[], Result]) -> Result:
-    """The last rank does what ``ends`` says in the middle; the others train on, and say who they lost."""
+def _train_until_lost(rank: int, world: int, ends: Callable[[], Result], who: int | None = None) -> Result:
+    """Rank ``who``, the last if None, does what ``ends`` says in the middle; the others train on, and say who they lost."""
     trainer = make(rank, world, PrecisionMode.FP32)
     step(trainer)
-    if rank == world - 1:
+    if rank == (world - 1 if who is None else who):
         return ends()
     try:
         for _ in range(8):
@@ -345,7 +345,7 @@ def _train_until_lost(rank: int, world: int, ends: Callable[[], Result]) -> Resu
 
 def rank_0_dies(rank: int, world: int) -> Result:
     """With it dies the store in which the others would look."""
-    return _train_until_lost(world - 1 - rank, world, lambda: os._exit(9))
+    return _train_until_lost(rank, world, lambda: os._exit(9), who=0)
 
 
 def last_is_stopped(rank: int, world: int) -> Result:

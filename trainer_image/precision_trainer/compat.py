@@ -38,7 +38,9 @@ def security_note() -> str | None:
     )
 
 
-def wrap_ddp(module: torch.nn.Module, device: torch.device) -> DistributedDataParallel:
+def wrap_ddp(
+    module: torch.nn.Module, device: torch.device, *, find_unused_parameters: bool, static_graph: bool
+) -> DistributedDataParallel:
     """DDP that averages gradients and leaves buffers alone.
 
     torch 2.15 renamed ``broadcast_buffers`` to ``forward_sync_buffers`` and warns about the old name.
@@ -47,7 +49,11 @@ def wrap_ddp(module: torch.nn.Module, device: torch.device) -> DistributedDataPa
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters:
         name = "forward_sync_buffers"
     # Any: the keyword's name depends on the version, so no signature fits both.
-    options: dict[str, Any] = {name: False}
+    options: dict[str, Any] = {
+        name: False,
+        "find_unused_parameters": find_unused_parameters,
+        "static_graph": static_graph,
+    }
     devices = [device.index or 0] if device.type == "cuda" else None
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 

@@ -20,11 +20,17 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import RankMismatchError
+from ..errors import ConfigError, RankMismatchError
 from ..precision.modes import PrecisionMode
 from ..sentinel.levels import Diagnosis, Finding, Level, Reason, Verdict
 from .request import PrecisionRequest
 
+UNUSED = (
+    "parameters got no gradient in the last step, and DDP waits for all: expected a loss that depends on every parameter; "
+    "set find_unused_parameters=True where the parameters in use change from step to step, static_graph=True where they "
+    "never do, or freeze the unused ones with requires_grad_(False)"
+)
+"""What a person does where DDP averages nothing: its own advice names an argument that nobody here passes."""
 _BASE = 1024
 _DIGITS = 5
 _MODE, _FLAGS, _STOP, _RUNNING, _DIGIT0 = 0, 1, 2, 3, 4
@@ -113,6 +119,7 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
 
     Raises:
         RankMismatchError: the ranks did not compute the step in one mode, or the message is not readable.
+        ConfigError: DDP averaged nothing, since it still waits for parameters that got no gradient.
     """
     if means[:HEADER] == _QUIET[running]:  # what nearly every step says: nothing asked, nothing found, all in one mode
         return Agreed(None, None, None, stop=False, loss=means[HEADER])
@@ -123,6 +130,9 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
             "remove it"
         )
     sums = [round(value) for value in header]
+    if world_size > 1 and sums[_RUNNING] == running.code:
+        # Every mode's code is at least 1, so this is the rank's own number: nothing was averaged.
+        raise ConfigError(UNUSED)
     if sums[_RUNNING] != running.code * world_size:
         raise RankMismatchError(
             f"the ranks did not compute this step in one mode: expected {world_size} x {running.code} ({running.wire}), "

@@ -12,10 +12,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map
 
 from .. import compat
 from ..errors import ConfigError, RankMismatchError
 from ..names import DEFAULT_PORT
+from .agreement import UNUSED
 from .roll import Place, call_roll
 from .watch import Watch
 
@@ -141,19 +143,62 @@ def check_same(setting: Mapping[str, object]) -> None:
         )
 
 
-def wrap(model: torch.nn.Module, telemetry: torch.nn.Parameter, device: torch.device) -> DistributedDataParallel:
+def wrap(
+    model: torch.nn.Module,
+    telemetry: torch.nn.Parameter,
+    device: torch.device,
+    *,
+    find_unused_parameters: bool = False,
+    static_graph: bool = False,
+) -> DistributedDataParallel:
     """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
-    return compat.wrap_ddp(_WithTelemetry(model, telemetry), device)
+    module = _WithTelemetry(model, telemetry, in_graph=find_unused_parameters)
+    return compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
+
+
+class Advice:
+    """Says which of our settings an error of DDP is about. A context manager without state, so one serves all steps."""
+
+    def __enter__(self) -> None:
+        """Costs nothing in a step that goes well."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Translate."""
+        if isinstance(error, RuntimeError) and "finished reduction in the prior iteration" in str(error):
+            raise ConfigError(UNUSED) from error
 
 
 class _WithTelemetry(torch.nn.Module):
     """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
 
-    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter) -> None:
+    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter, *, in_graph: bool) -> None:
         super().__init__()
         self.model = model
         self.telemetry = telemetry
+        self._in_graph = in_graph
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """The model's forward, unchanged."""
-        return self.model(*args, **kwargs)
+        output: object = self.model(*args, **kwargs)
+        if not (self._in_graph and torch.is_grad_enabled()):
+            return output
+        # DDP looks for parameters that the outputs do not depend on, and takes them for unused: not this one.
+        return tree_map(self._tied, output)
+
+    def _tied(self, value: object) -> object:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        tied: torch.Tensor = _Tie.apply(value, self.telemetry)
+        return tied
+
+
+class _Tie(torch.autograd.Function):
+    """The identity of a tensor, in whose graph a parameter stands; no gradient flows to that."""
+
+    @staticmethod
+    def forward(ctx: object, value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None

@@ -48,6 +48,10 @@ class ExtendedFP16Config:
     """Clip a gradient whose norm is far above the average of those before it as well (clipping.py)."""
     use_ddp: bool = False
     """Average gradients over the ranks with DistributedDataParallel; init_distributed() comes first."""
+    find_unused_parameters: bool = False
+    """DDP's own switch: for models in which some parameters get no gradient in some steps. Costs a walk of the graph."""
+    static_graph: bool = False
+    """DDP's own switch: the same parameters are used in every step, so that checkpointed and unused ones are known."""
     min_loss_scale: float = 1.0
     """The scale never falls below this, [0, loss_scale]. 0 is torch's own behaviour, which runs into 0 after ~150
     overflows and then skips every step for ever (pytorch#99640)."""
@@ -69,10 +73,21 @@ class ExtendedFP16Config:
             _refuse("precision_mode", self.precision_mode, "a PrecisionMode")
         if not isinstance(self.compile_backend, str):
             _refuse("compile_backend", self.compile_backend, "the name of a torch.compile backend, or nothing")
-        for name in ("enabled", "adaptive_clipping", "use_ddp", "dynamic_loss_scale", "allow_tf32"):
+        for name in (
+            "enabled",
+            "adaptive_clipping",
+            "use_ddp",
+            "find_unused_parameters",
+            "static_graph",
+            "dynamic_loss_scale",
+            "allow_tf32",
+        ):
             switch: object = getattr(self, name)
             if not isinstance(switch, bool):
                 _refuse(name, switch, "True or False")
+        for name in ("find_unused_parameters", "static_graph"):
+            if getattr(self, name) and not self.use_ddp:
+                _refuse(name, True, "False without use_ddp=True, since it is a switch of DistributedDataParallel")
         _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= MAX_LOSS_SCALE, "a finite number in (0, 2^127]")
         _check_float("growth_factor", self.growth_factor, lambda v: 1 < v <= 1024, "a number in (1, 1024]")
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")

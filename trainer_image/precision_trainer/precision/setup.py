@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ConfigError
 from ..sentinel.machine import SentinelConfig
@@ -36,17 +40,83 @@ def start_mode(config: ExtendedFP16Config, device: torch.device, log: JsonLog, a
 
 
 def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Refuse 16-bit master weights; returns the first optimized parameter."""
+    """Refuse what cannot be trained rightly; returns the first optimized parameter.
+
+    Frozen parameters may have any dtype: they have no gradient and no update (adapters over a BF16 model).
+
+    Raises:
+        ConfigError: sharded or 16-bit parameters that are trained, sparse gradients, or an optimizer whose step needs a
+            closure.
+    """
     for name, parameter in model.named_parameters():
-        if parameter.dtype is not torch.float32:
+        if _is_sharded(parameter):
             raise ConfigError(
-                f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first"
+                f"parameter {name} is sharded (DTensor; FSDP2 or tensor parallel): expected whole tensors on each rank; "
+                "sharded models are not supported yet; train it without this trainer, or pass the model before fully_shard()"
             )
+        if parameter.requires_grad and parameter.dtype is not torch.float32:
+            raise ConfigError(
+                f"parameter {name} is {parameter.dtype}: expected torch.float32; call model.float() first, or freeze it "
+                "with requires_grad_(False)"
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            raise ConfigError(
+                f"module {name} has sparse gradients: expected dense ones, unscaled and clipped without a wait; "
+                "make it with sparse=False"
+            )
+    if _needs_closure(optimizer):
+        raise ConfigError(
+            f"{type(optimizer).__name__}.step() needs a closure, which computes the loss several times a step: expected an "
+            "optimizer that steps once on the gradients there are, such as AdamW or SGD; use one of these"
+        )
     for group in optimizer.param_groups:
         for tensor in group["params"]:
             if isinstance(tensor, torch.Tensor):
                 return tensor
     raise ConfigError("the optimizer has no parameters; build it with model.parameters()")
+
+
+def check_ranks(model: torch.nn.Module, *, use_ddp: bool, rank: int, world_size: int) -> None:
+    """Refuse a model or a process group that the arguments contradict: gradients would differ, or be averaged twice.
+
+    Raises:
+        ConfigError: with the arguments to use.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            where = "the model" if not name else f"its module {name}"
+            raise ConfigError(
+                f"{where} is wrapped in DistributedDataParallel already: expected the bare model, which this trainer wraps "
+                "itself; pass model.module, and set use_ddp=True, rank=dist.get_rank(), world_size=dist.get_world_size()"
+            )
+    joined = dist.is_available() and dist.is_initialized()
+    if joined and (rank, world_size) != (dist.get_rank(), dist.get_world_size()):
+        raise ConfigError(
+            f"rank={rank}, world_size={world_size} in a process group of {dist.get_world_size()} where this is rank "
+            f"{dist.get_rank()}: expected the group's own; pass rank=dist.get_rank(), world_size=dist.get_world_size()"
+        )
+    if world_size > 1 and not use_ddp:
+        raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
+    if use_ddp and not joined:
+        raise ConfigError(
+            "use_ddp=True without a process group: expected one that all ranks have joined; call init_distributed() first"
+        )
+
+
+def _is_sharded(parameter: torch.nn.Parameter) -> bool:
+    # Importing the module takes seconds; where there is a DTensor, it was imported.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(parameter, vars(module)["DTensor"])
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    try:
+        parameters = inspect.signature(optimizer.step).parameters
+    except (TypeError, ValueError):  # written in C, or without a signature: it is asked in the first step
+        return False
+    closure = parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def set_tf32(device: torch.device, *, allowed: bool) -> None:

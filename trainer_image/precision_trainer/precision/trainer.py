@@ -34,7 +34,7 @@ from .cold import ColdWeights
 from .config import ExtendedFP16Config
 from .modes import PrecisionMode
 from .scaler import LossScaler
-from .setup import check_parameters, on_hardware, set_tf32, start_mode
+from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
 from .stats import Totals
 from .steps import Boundary, Sent
 from .update import NORM_EVERY_STEPS, GradientUpdate
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 Batch = TypeVar("Batch")
+_ADVICE = ddp.Advice()
 RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
@@ -66,8 +67,8 @@ class ExtendedFP16Trainer(Boundaries):
         """Take a model and an optimizer over its parameters.
 
         Args:
-            model: parameters FP32, already on ``device``.
-            optimizer: any; a fused one (``AdamW(..., fused=True)``) makes steps free of host waits.
+            model: parameters FP32, but for frozen ones, and already on ``device``; not wrapped.
+            optimizer: any that needs no closure; a fused one (``AdamW(..., fused=True)``) makes steps free of host waits.
             config: defaults if None.
             device: where the model is; the device of its first parameter if None.
             rank: of this process.
@@ -76,7 +77,8 @@ class ExtendedFP16Trainer(Boundaries):
             allow_cpu: FP16/BF16 on a CPU; from PRECISION_ALLOW_CPU if None. Without it a CPU trains in FP32, and says so.
 
         Raises:
-            ConfigError: parameters are not FP32, a cold mode with a used optimizer or under DDP, or ranks without DDP.
+            ConfigError: trained parameters are not FP32 or are sharded, an optimizer needs a closure, the model is wrapped
+                in DDP already, the process group has another rank or size, a cold mode has a used optimizer or DDP.
         """
         self.config = config or ExtendedFP16Config()
         self.model = model
@@ -84,10 +86,9 @@ class ExtendedFP16Trainer(Boundaries):
         self.rank, self.world_size = rank, world_size
         first = check_parameters(model, optimizer)
         self.device = torch.device(device) if device is not None else first.device
-        if world_size > 1 and not self.config.use_ddp:
-            raise ConfigError(f"use_ddp=False with world_size={world_size}: gradients would differ; set use_ddp=True")
         log = log or JsonLog(rank, world_size)
         self.mode = self.requested_mode = start_mode(self.config, self.device, log, allow_cpu)
+        check_ranks(model, use_ddp=self.config.use_ddp, rank=rank, world_size=world_size)
         set_tf32(self.device, allowed=self.config.allow_tf32)
         if self.config.compile_backend:
             compiled.compile_in_place(model, self.config.compile_backend)
@@ -113,7 +114,13 @@ class ExtendedFP16Trainer(Boundaries):
         self._channel = Channel(world_size, self.device)
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
-            self._ddp = ddp.wrap(model, self._channel.telemetry, self.device)
+            self._ddp = ddp.wrap(
+                model,
+                self._channel.telemetry,
+                self.device,
+                find_unused_parameters=self.config.find_unused_parameters,
+                static_graph=self.config.static_graph,
+            )
         self._one = torch.ones((), device=self.device)
         self._autocast = Autocast(self.device)
         self._micro_step = 0
@@ -192,12 +199,15 @@ class ExtendedFP16Trainer(Boundaries):
         """
         if not self._begun:
             self.begin_step()
+        if not self._micro_step:
+            # The loss of another network may have gone through this one (GAN): those gradients are not of this step.
+            self._gradient_update.drop()
         last = self._micro_step + 1 == self.config.gradient_accumulation_steps
         if self.sentinel is not None:
             self._replays.append(lambda model: loss_fn(model, batch))
             if last:
                 self._probing = self.sentinel.begin_probe(self.mode)
-        with self._autocast(self.mode):
+        with self._autocast(self.mode), _ADVICE:
             if self._probing:
                 with eagerly():
                     loss = loss_fn(self.module, batch)
@@ -206,6 +216,10 @@ class ExtendedFP16Trainer(Boundaries):
             else:
                 with self._ddp.no_sync():
                     loss = loss_fn(self._ddp, batch)
+        if not isinstance(loss, torch.Tensor):
+            raise ConfigError(
+                f"loss_fn returned {type(loss).__name__}: expected a 0-dim tensor; return the sum of the losses to train on"
+            )
         if loss.dim():
             raise ConfigError(
                 f"loss_fn returned shape {tuple(loss.shape)}: expected a 0-dim tensor; reduce it with .mean()"

@@ -43,6 +43,7 @@ class GradientUpdate:
         self._clips = self._fixed or adaptive is not None
         # Set by torch for optimizers whose kernel reads found_inf itself.
         self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self._settled = 0
         # Constants and results have their tensors once: making them costs more than the arithmetic.
         self._max_norm, self._epsilon, self._one, self._found_inf, self._coefficient = (
             torch.full((), value, device=device) for value in (max_grad_norm, 1e-6, 1.0, 0.0, 0.0)
@@ -69,12 +70,17 @@ class GradientUpdate:
             self._check([norm] if norm is not None and self._clips else gradients)
         if norm is not None and self._clips:
             self._clip(gradients, norm)
-        self._step()
+        self._step(parameters)
         if scaler is not None:
             scaler.update(self._found_inf)
-        for parameter in parameters:  # zero_grad(set_to_none=True), without its profiling of every call
-            parameter.grad = None
+        self.drop()
         return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
+
+    def drop(self) -> None:
+        """Drop the gradients: zero_grad(set_to_none=True), without its profiling of every call."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def _check(self, tensors: list[torch.Tensor]) -> None:
         """Set found_inf to 1.0 if a value is inf or NaN, else to 0.0: GradScaler's kernel, "unscaling" by 1."""
@@ -94,8 +100,8 @@ class GradientUpdate:
             torch.minimum(self._coefficient, self._adaptive(norm), out=self._coefficient)
         torch._foreach_mul_(gradients, self._coefficient)
 
-    def _step(self) -> None:
-        if not self._fused:
+    def _step(self, parameters: list[torch.Tensor]) -> None:
+        if not self._fused or self._first_momentum(parameters):
             # Any other optimizer has to be told by the host: one wait a step.
             if not self._found_inf.item():
                 self._optimizer.step()
@@ -107,3 +113,16 @@ class GradientUpdate:
             self._optimizer.step()
         finally:
             del vars(self._optimizer)["grad_scale"], vars(self._optimizer)["found_inf"]
+
+    def _first_momentum(self, parameters: list[torch.Tensor]) -> bool:
+        """Whether fused SGD would make a momentum buffer in this step: where it skips, torch leaves that uninitialised."""
+        if self._settled == len(parameters):
+            return False
+        state = self._optimizer.state
+        momentum = isinstance(self._optimizer, torch.optim.SGD) and any(
+            group["momentum"] for group in self._optimizer.param_groups
+        )
+        missing = [p for p in parameters if momentum and state.get(p, {}).get("momentum_buffer") is None]
+        if not missing:
+            self._settled = len(parameters)
+        return any(p.grad is not None for p in missing)

@@ -1,0 +1,137 @@
+"""Models that DDP has to be told about, on every rank: called by name through gang.py, as scenarios.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import ConfigError
+from precision_trainer.gang.request import PrecisionRequest
+from tests.trainer.scenarios import WIDTH, Result, fingerprint
+
+STEPS = 6
+
+
+class Experts(torch.nn.Module):
+    """Of three experts a batch uses one, by its number; the last is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.head = torch.nn.Linear(WIDTH, 4)
+
+    def forward(self, batch: torch.Tensor, number: int) -> dict[str, torch.Tensor]:
+        """A dictionary, as models of transformers return one."""
+        return {"logits": self.head(torch.nn.functional.gelu(self.experts[number](batch)))}
+
+
+def _batch(step: int, rank: int) -> torch.Tensor:
+    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def _loss(model: torch.nn.Module, batch: torch.Tensor, number: int) -> torch.Tensor:
+    output: dict[str, torch.Tensor] = model(batch, number)
+    return output["logits"].square().mean()
+
+
+def _model() -> tuple[Experts, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = Experts()
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+
+
+def _trainer(rank: int, world: int, *, unused: bool = False, static: bool = False) -> ExtendedFP16Trainer:
+    model, optimizer = _model()
+    config = ExtendedFP16Config(
+        enabled=False, max_grad_norm=0.0, use_ddp=True, find_unused_parameters=unused, static_graph=static
+    )
+    return ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+
+
+def _step(trainer: ExtendedFP16Trainer, number: int) -> None:
+    batch = _batch(trainer.step, trainer.rank)
+    trainer.backward_and_step(trainer.training_step(batch, lambda model, data: _loss(model, data, number)))
+
+
+def _plain(rank: int, which: Callable[[int], int], *, unused: bool = False, static: bool = False) -> str:
+    """The same training by torch alone."""
+    model, optimizer = _model()
+    wrapped = DistributedDataParallel(
+        model, gradient_as_bucket_view=True, find_unused_parameters=unused, static_graph=static
+    )
+    for number in range(STEPS):
+        _loss(wrapped, _batch(number, rank), which(number)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return " ".join(str(parameter.detach().flatten().tolist()) for parameter in model.parameters())
+
+
+def _ours(trainer: ExtendedFP16Trainer, which: Callable[[int], int]) -> str:
+    for number in range(STEPS):
+        _step(trainer, which(number))
+    return " ".join(str(parameter.detach().flatten().tolist()) for parameter in trainer.model.parameters())
+
+
+def experts_that_differ_by_step_and_rank(rank: int, world: int) -> Result:
+    """Beside plain DDP with the same switch."""
+
+    def which(step: int) -> int:
+        return (step + rank) % 2
+
+    ours = _ours(_trainer(rank, world, unused=True), which)
+    return {"ours": ours, "plain": _plain(rank, which, unused=True)}
+
+
+def one_expert_for_all_time(rank: int, world: int) -> Result:
+    """Beside plain DDP with a static graph."""
+    ours = _ours(_trainer(rank, world, static=True), lambda step: 0)
+    return {"ours": ours, "plain": _plain(rank, lambda step: 0, static=True)}
+
+
+def unused_without_a_word(rank: int, world: int) -> Result:
+    """What a person reads who did not know that parameters are unused."""
+    trainer = _trainer(rank, world)
+    try:
+        for _ in range(3):
+            _step(trainer, 0)
+    except ConfigError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
+def a_request_among_unused_experts(rank: int, world: int) -> Result:
+    """The request travels in the gradient bucket, whatever else of it is unused."""
+    trainer = _trainer(rank, world, unused=True)
+    if rank == 0:
+        request = PrecisionRequest(1, PrecisionMode.MIXED_BF16)
+        trainer.request_source = lambda applied: request if applied < 1 else None
+    for number in range(STEPS):
+        _step(trainer, (number + rank) % 2)
+    trainer.begin_step()
+    return {"mode": trainer.mode.wire, "print": fingerprint(trainer)}
+
+
+def refused_at_construction(rank: int, world: int) -> Result:
+    """What contradicts the group that this process is in."""
+    found = {}
+    size = dist.get_world_size()
+    wrapped = DistributedDataParallel(_model()[0])
+    inner = torch.nn.Sequential(DistributedDataParallel(_model()[0]))
+    cases: dict[str, tuple[torch.nn.Module, bool, int, int]] = {
+        "wrapped": (wrapped, False, rank, size),
+        "wrapped twice": (wrapped, True, rank, size),
+        "wrapped inside": (inner, True, rank, size),
+        "alone in a group": (_model()[0], False, 0, 1),
+        "another rank": (_model()[0], True, (rank + 1) % size, size),
+    }
+    for name, (model, use_ddp, own, number) in cases.items():
+        optimizer = torch.optim.AdamW(model.parameters())
+        try:
+            ExtendedFP16Trainer(model, optimizer, ExtendedFP16Config(use_ddp=use_ddp), "cpu", own, number)
+        except ConfigError as error:
+            found[name] = str(error)
+    return {"errors": found}
