@@ -20,14 +20,20 @@
         ├── QueryInvalid        Prometheus says the query does not parse
         └── SourceUnavailable   no answer in time, or one that is not Prometheus'
 
-A reason is the CamelCase word used alike in conditions, events, metrics and logs.
+A reason is the CamelCase word used alike in conditions, events, metrics and logs. The text of an error may quote what a
+server or a tenant wrote, and stands in conditions, Events and logs: credentials in it are masked here, once.
 """
+
+from precision_operator.api.redaction import redact
 
 
 class OperatorError(Exception):
     """Base of all errors raised on purpose by the operator."""
 
     reason = "OperatorError"
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))
 
 
 class ConfigurationError(OperatorError):

@@ -107,25 +107,6 @@ def test_a_difference_applied_gives_the_new_value_in_its_order_of_keys(old: obje
     assert difference(new, new) is None  # type: ignore[arg-type]
 
 
-def test_of_a_policy_its_spec_and_its_commands_are_kept() -> None:
-    world = new_world()
-    commands = {
-        "precision.genesis.ai/retry": "3",
-        "precision.genesis.ai/retry-by": "ada",
-        "precision.genesis.ai/ack-fix": "3: done",
-        "precision.genesis.ai/ack-fix-by": "ada",
-        "precision.genesis.ai/suspend-by": "bob",
-    }
-    others = {
-        "kubectl.kubernetes.io/last-applied-configuration": "x",
-        "precision.genesis.ai/echo": "1/fleet/3",
-        "precision.genesis.ai/ack-anything": "3",
-    }
-    policy = replace(world.policy, annotations={**others, **commands})
-    kept = record(policy, world.state, world.observe(), now=1.0, decision=None).policy
-    assert kept == replace(policy, annotations=commands)
-
-
 def test_an_edited_selector_is_recorded() -> None:
     world = promoted()
     world.policy = replace(world.policy, spec=replace(world.policy.spec, selector=Selector((("fleet", "other"),))))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_operator.api.text import bounded
-from precision_operator.contract import ABORT, ACK, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP
+from precision_operator.contract import ABORT, ACK, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP, SUSPEND_BY
 
 
 class Command(StrEnum):
@@ -43,6 +43,13 @@ ANNOTATIONS = (*(c.value for c in Command), *(p.annotation for p in Prerequisite
 """Every command's annotation; each has a stamp beside it."""
 
 
+COMMANDS = frozenset({*ANNOTATIONS, *(f"{name}{STAMP}" for name in ANNOTATIONS), SUSPEND_BY})
+"""Annotations of a policy that are read: what people asked for, and who. No other decides anything."""
+
+_KEPT_CHARACTERS = 1024
+"""What is kept of a command's annotation, so that it is answered as the whole of it would be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A command as it was given."""
@@ -58,6 +65,23 @@ class Answer:
     def name(self) -> str:
         """Its short name, e.g. ``promote`` or ``ack-fix``."""
         return self.annotation.removeprefix(f"{PREFIX}/")
+
+
+def commands_of(annotations: Mapping[str, object]) -> dict[str, str]:
+    """The commands among an object's annotations: bounded, and without credentials.
+
+    A policy keeps nothing else of them. Up to 128 passes of it are recorded, and annotations may hold 256 KiB.
+    """
+    return {
+        name: bounded(value, NAME_CHARACTERS) if name.endswith(STAMP) else _command(value)
+        for name, value in annotations.items()
+        if name in COMMANDS and isinstance(value, str)
+    }
+
+
+def _command(value: str) -> str:
+    number, colon, message = value.partition(":")
+    return f"{bounded(number.strip(), NAME_CHARACTERS)}{colon}{bounded(message, _KEPT_CHARACTERS)}"
 
 
 def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from precision_operator.api.commands import commands_of
 from precision_operator.api.spec import PolicySpec, parse_spec
 from precision_operator.api.state import State
 from precision_operator.api.wire import integer, mapping, text
@@ -31,6 +32,7 @@ class Policy:
     generation: int
     spec: PolicySpec
     annotations: Mapping[str, str] = field(default_factory=dict)
+    """The commands only, bounded and without credentials."""
     settings: str = ""
     """What of the spec is copied into the assignment, as JSON."""
     deleted: bool = False
@@ -48,7 +50,7 @@ def parse_policy(body: Mapping[str, object]) -> Policy:
         uid=text(meta.get("uid")),
         generation=integer(meta.get("generation"), 0),
         spec=parse_spec(spec),
-        annotations={k: v for k, v in mapping(meta.get("annotations")).items() if isinstance(v, str)},
+        annotations=commands_of(mapping(meta.get("annotations"))),
         settings=json.dumps(kept, sort_keys=True, separators=(",", ":")),
     )
 

@@ -1,6 +1,7 @@
 """How things are shown: for people on a terminal, in a pipe, and for programs."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -30,10 +31,18 @@ def console() -> Console:
 
 
 def write_json(value: object) -> None:
-    """One JSON document, a line where nobody looks at it."""
+    """One JSON document, a line where nobody looks at it. What would steer a terminal is escaped, as JSON allows."""
     indent = 2 if sys.stdout.isatty() else None
-    sys.stdout.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    sys.stdout.write(_UNPRINTABLE.sub(_escaped, json.dumps(value, indent=indent, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
+
+
+_UNPRINTABLE = re.compile(r"[^ -~\n]")
+"""A candidate: most of these are letters, and stay."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def said(text: str, style: str = "") -> Text:

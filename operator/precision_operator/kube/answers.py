@@ -2,6 +2,7 @@
 
 import json
 
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.errors import (
     Conflict,
@@ -74,7 +75,7 @@ def _budget(status: int, body: JsonObject) -> str | None:
         return None
     causes = map(mapping, sequence(mapping(body.get("details")).get("causes")))
     found = (text(cause.get("message")) for cause in causes if cause.get("reason") == BUDGET_CAUSE)
-    return next((words[:BUDGET_CHARACTERS] for words in found), None)
+    return next((bounded(words, BUDGET_CHARACTERS) for words in found), None)
 
 
 def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:

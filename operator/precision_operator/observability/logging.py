@@ -1,7 +1,7 @@
 """Logs as JSON, one object a line, with stable keys.
 
 Always there: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``. What a caller passes as ``extra`` stands beside
-them under its own name, e.g. ``reason``, ``namespace``, ``policy``, ``workload``.
+them under its own name, e.g. ``reason``, ``namespace``, ``policy``, ``workload``. Credentials in any text are masked.
 """
 
 import json
@@ -9,6 +9,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import TextIO
+
+from precision_operator.api.redaction import redact
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 """What every record carries; the rest is the caller's ``extra``."""
@@ -28,13 +30,13 @@ class JsonFormatter(logging.Formatter):
             .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact(record.getMessage()),
         }
         for key, value in vars(record).items():
             if key not in _PLAIN and key not in line and not key.startswith("_"):
-                line[key] = value
+                line[key] = redact(value) if isinstance(value, str) else value
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = redact(self.formatException(record.exc_info))
         return json.dumps(line, default=str, ensure_ascii=False)
 
 

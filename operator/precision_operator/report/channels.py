@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from precision_operator.api.redaction import redact
 from precision_operator.errors import OperatorError
 from precision_operator.report.incident import Message
-from precision_operator.report.redact import redact
 from precision_operator.settings import NotificationChannel
 
 

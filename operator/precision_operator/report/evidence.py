@@ -21,6 +21,8 @@ DAY_SECONDS = 86400.0
 """How far back trends and run infos are looked at."""
 QUERY_CHARACTERS = 8192
 """What the schema takes of a query: one that a policy brings grows when it is confined to its namespace."""
+LABEL_CHARACTERS = 256
+"""Of a label's value that are kept: trainers write them."""
 POINTS = 120
 """Of one series."""
 SERIES_LIMIT = 50
@@ -114,7 +116,13 @@ def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[
         return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, error=answer)
     ranked = sorted(answer, key=lambda s: (not _of(s, first), sorted(s.labels.items())))
     kept = ranked[:SERIES_LIMIT]
-    raw = [[dict(s.labels), [[round(t, 3), _short(v)] for t, v in s.points[-POINTS - 1 :]]] for s in kept]
+    raw = [
+        [
+            {k: bounded(v, LABEL_CHARACTERS) for k, v in s.labels.items()},
+            [[round(t, 3), _short(v)] for t, v in s.points[-POINTS - 1 :]],
+        ]
+        for s in kept
+    ]
     text = json.dumps(raw, separators=(",", ":"), sort_keys=True)
     data = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
     dropped = len(answer) - len(kept)

@@ -1,6 +1,7 @@
 """An incident as a folder that a person can attach: Markdown, JSON, the decisions, and plots."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from precision_operator.report.markdown import page
 from precision_operator.report.plots import FiguresMissing, Panel, draw
 from precision_operator.report.recording import Tape, to_json, unpack
 
+_FILE = re.compile(r"[A-Za-z0-9_]{1,64}")
+"""What names a signal, and so a plot's file."""
+
 
 def export(body: Mapping[str, object], folder: Path) -> tuple[list[str], str]:
     """Write the folder; returns the files, and why there are no plots (empty: there are, or there is nothing to plot).
@@ -26,6 +30,12 @@ def export(body: Mapping[str, object], folder: Path) -> tuple[list[str], str]:
         raise RecordingError(f"{folder}: expected a folder that is empty or not there, found something; name another")
     report, metadata = from_body(body), mapping(body.get("metadata"))
     tape = unpack(report.recordings.tape) if report.recordings.tape else Tape(())
+    for evidence in report.evidence:
+        if not _FILE.fullmatch(evidence.name):
+            raise RecordingError(
+                f"evidence {evidence.name!r}: expected a signal's name of letters, digits and underscores; "
+                "the operator did not write this incident: see who did in its metadata.managedFields"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "incident.json").write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
     lines = [json.dumps(to_json(recording)) for recording in tape.recordings]

@@ -5,13 +5,13 @@ Read when a person exports the incident, with that person's rights: the operator
 
 from collections.abc import Iterable, Mapping
 
+from precision_operator.api.redaction import redact
 from precision_operator.api.wire import integer, mapping, parse_time, text
 from precision_operator.kube.port import JsonObject
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.evidence import AROUND_SECONDS
 from precision_operator.report.incident import Report, stamp
 from precision_operator.report.recording import Recording, unpack
-from precision_operator.report.redact import redact
 
 EVENTS_LIMIT = 500
 """Events that are kept; the newest."""

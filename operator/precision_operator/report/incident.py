@@ -19,7 +19,6 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
-from precision_operator.report.redact import redact
 
 TIMELINE_LIMIT = 100
 """Entries of a timeline; the ones in the middle go first."""
@@ -215,7 +214,7 @@ def open_report(seen: Pass, incident: Incident) -> Report:
         severity=incident.severity,
         scope=incident.scope,
         reason=incident.reason,
-        message=_clean(incident.message),
+        message=bounded(incident.message),
         target=spec.target,
         fallback=spec.fallback,
         phase_before=before.phase,
@@ -224,7 +223,7 @@ def open_report(seen: Pass, incident: Incident) -> Report:
         stages=Stages(decided_at=stamp(incident.decided_at)),
     )
     first = (
-        Moment(stamp(incident.detected_at), "Detected", _clean(incident.message)),
+        Moment(stamp(incident.detected_at), "Detected", bounded(incident.message)),
         Moment(stamp(incident.decided_at), "Decided", f"{incident.severity} {incident.scope} {incident.reason}"),
     )
     return replace(report, timeline=first)
@@ -242,7 +241,7 @@ def carry_on(report: Report, seen: Pass) -> Report:
     moments = _acknowledged(report, seen)
     for action in seen.decision.actions:
         if isinstance(action, Notify):
-            moments.append(Moment(stamp(seen.now), action.reason, _clean(action.message)))
+            moments.append(Moment(stamp(seen.now), action.reason, bounded(action.message)))
     stages = Stages(
         detected_at=stamp(incident.detected_at),
         decided_at=stamp(incident.decided_at),
@@ -262,11 +261,6 @@ def carry_on(report: Report, seen: Pass) -> Report:
     return report
 
 
-def _clean(text: str) -> str:
-    """What others wrote, without credentials, and short enough for the schema: no incident is refused for its words."""
-    return bounded(redact(text))
-
-
 def _released(seen: Pass) -> bool:
     """The policy is gone, and nothing of the rollback is under way any more: what is held stays held, and is not watched."""
     ended = any(isinstance(action, DeleteAssignment) for action in seen.decision.actions)
@@ -280,7 +274,7 @@ def _acknowledged(report: Report, seen: Pass) -> list[Moment]:
     for item in Prerequisite:
         given = answered(seen.policy.annotations, item.annotation, seen.before.transition_id)
         if given is not None:
-            text = _clean(f"{item} by {given.by or 'unknown'}" + (f": {given.message}" if given.message else ""))
+            text = bounded(f"{item} by {given.by or 'unknown'}" + (f": {given.message}" if given.message else ""))
             found += [] if text in known else [Moment(stamp(seen.now), "Acknowledged", text)]
     return found
 

@@ -4,16 +4,19 @@ Read when a person exports the incident, with that person's rights: the operator
 """
 
 import json
+import re
 from collections.abc import Mapping
 
+from precision_operator.api.redaction import redact
 from precision_operator.api.wire import integer, mapping, sequence, text
 from precision_operator.core.progress import live_pods
 from precision_operator.report.happenings import matters_from, recordings_of
 from precision_operator.report.incident import Report, stamp
-from precision_operator.report.redact import redact
 
 PODS_LIMIT = 20
 """Pods whose logs are kept, those of the breached workloads first."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Of a pod; a recording that somebody else wrote may hold any text, and a name becomes a path."""
 ROUTINE = frozenset({"checkpoint", "checkpoint_healthy"})
 """Events of a trainer that come all day long."""
 
@@ -29,7 +32,8 @@ def pods_to_read(report: Report) -> tuple[str, ...]:
     found: dict[str, bool] = {}
     for recording in (*recordings[:1], *recordings[-1:]):
         for workload in recording.observation.workloads:
-            found.update({pod.name: workload.name in report.workloads for pod in live_pods(workload)})
+            pods = (pod.name for pod in live_pods(workload) if _NAME.fullmatch(pod.name))
+            found.update(dict.fromkeys(pods, workload.name in report.workloads))
     return tuple(sorted(found, key=lambda name: (not found[name], name)))[:PODS_LIMIT]
 
 
@@ -43,8 +47,8 @@ def containers(pod: Mapping[str, object]) -> tuple[tuple[str, bool], ...]:
 
 def excerpt(log: str) -> str:
     """The lines worth keeping, credentials masked: all but a trainer's routine."""
-    lines = [redact(line) for line in log.splitlines() if not _routine(line)]
-    return "".join(f"{line}\n" for line in lines)
+    kept = "".join(f"{line}\n" for line in log.splitlines() if not _routine(line))
+    return redact(kept, len(kept))  # at once, for some credentials stand on many lines
 
 
 def _routine(line: str) -> bool:

@@ -1,22 +1,25 @@
 """A report as a page for people: a post-mortem begins with it."""
 
-from precision_operator.report.incident import Report, Result
+import re
 
-_MARKS = {Result.PASSED: "x", Result.FAILED: " ", Result.UNKNOWN: " ", Result.PENDING: " "}
+from precision_operator.report.incident import Report
+
+_ACTIVE = re.compile(r"[\\`*_{}\[\]<>()#|~!&]|:(?=//)|(?<=www)\.|@")
+"""What begins a link, an image, HTML, code or a table's cell, addresses without brackets included."""
 
 
 def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = ()) -> str:
     """Markdown; ``plots`` are file names beside the page."""
     deadline = {True: "met", False: "missed", None: "not all have acknowledged yet"}[report.met_deadline]
     lines = [
-        f"# {report.severity} {report.reason}: {namespace}/{report.policy}",
+        f"# {report.severity} {_plain(report.reason)}: {namespace}/{report.policy}",
         "",
-        report.message,
+        _plain(report.message),
         "",
         "| | |",
         "|---|---|",
         f"| incident | `{name}` ({report.phase}) |",
-        f"| scope | {report.scope}: {_cell(', '.join(report.workloads)) or 'none named'} |",
+        f"| scope | {report.scope}: {_plain(', '.join(report.workloads)) or 'none named'} |",
         f"| rollback | {report.target} → {report.fallback} |",
         f"| before | {report.phase_before} since {report.since_before or 'unknown'} |",
         f"| detected | {report.stages.detected_at or 'unknown'} |",
@@ -27,34 +30,42 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
         "",
         "## Timeline",
         "",
-        *[f"- {moment.at} **{moment.what}** {moment.message}" for moment in report.timeline],
+        *[f"- {moment.at} **{moment.what}** {_plain(moment.message)}" for moment in report.timeline],
         "",
         "## Verification",
         "",
         "| window | check | result | observed |",
         "|---|---|---|---|",
-        *[f"| {c.window} | {c.name} | {c.result} | {_cell(c.observed)} |" for c in report.checklist],
+        *[f"| {c.window} | {c.name} | {c.result} | {_plain(c.observed)} |" for c in report.checklist],
         "",
         "## Root-cause questions",
         "",
     ]
     for answer in report.questions:
-        lines += [f"**{answer.question}** {answer.answer}", "", f"> {answer.evidence or 'no evidence'}", ""]
+        lines += [
+            f"**{answer.question}** {_plain(answer.answer)}",
+            "",
+            f"> {_plain(answer.evidence) or 'no evidence'}",
+            "",
+        ]
     lines += ["## Metrics around the breach", ""]
     for evidence in report.evidence:
         said = (
-            f"no data: {evidence.error}" if evidence.error else f"{evidence.series} series, {evidence.dropped} left out"
+            f"no data: {_plain(evidence.error)}"
+            if evidence.error
+            else f"{evidence.series} series, {evidence.dropped} left out"
         )
-        lines += [f"- {evidence.name}: {said}; {evidence.start} to {evidence.end}", f"  `{evidence.query}`"]
+        where = f"{evidence.start} to {evidence.end}"
+        lines += [f"- {_plain(evidence.name)}: {said}; {where}", f"  `{_code(evidence.query)}`"]
     lines += ["", *[f"![{plot}]({plot})" for plot in plots], "", "## Messages", ""]
     for message in report.messages:
         lines += [
             f"### {message.kind}, {message.at}",
             "",
             "```",
-            f"SUBJECT: {message.subject}",
+            f"SUBJECT: {_code(message.subject)}",
             "",
-            message.body,
+            _code(message.body),
             "```",
             "",
         ]
@@ -65,5 +76,11 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _plain(text: str) -> str:
+    """What others wrote, as text: no link, image, HTML or table is made by it."""
+    return _ACTIVE.sub(r"\\\g<0>", " ".join(text.split("\n")))
+
+
+def _code(text: str) -> str:
+    """The same within code, where only the end of it has a meaning."""
+    return text.replace("`", "'")

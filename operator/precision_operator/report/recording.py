@@ -9,14 +9,12 @@ import binascii
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import cast, get_type_hints
 
 from precision_operator import __version__
-from precision_operator.api.commands import ANNOTATIONS
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import State
-from precision_operator.contract import STAMP, SUSPEND_BY
 from precision_operator.core.actions import Action
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation, PodView, WorkloadView
@@ -24,9 +22,6 @@ from precision_operator.report.codec import Json, RecordingError, decode, encode
 from precision_operator.report.delta import apply, difference
 
 FORMAT = 2
-
-COMMANDS = frozenset({*ANNOTATIONS, *(f"{name}{STAMP}" for name in ANNOTATIONS), SUSPEND_BY})
-"""Annotations of a policy that are recorded: what people asked for, and who. No other decides anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +56,9 @@ def schema() -> str:
 def record(
     policy: Policy, state: State, observation: Observation, *, now: float, decision: Decision | None
 ) -> Recording:
-    """A pass as it is kept: of the policy its spec and its commands, for ``decide`` reads nothing else of it."""
-    commands = {key: value for key, value in policy.annotations.items() if key in COMMANDS}
+    """A pass as it is kept; ``policy`` has of its object the spec and the commands, and ``decide`` reads nothing else."""
     answer = describe(decision) if decision is not None else None
-    return Recording(replace(policy, annotations=commands), state, observation, now, answer)
+    return Recording(policy, state, observation, now, answer)
 
 
 def describe(decision: Decision) -> Json:
