@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import yaml
 
+from precision_operator.addresses import refusal_of
 from precision_operator.api.wire import camel
 from precision_operator.errors import ConfigurationError
 
@@ -74,24 +75,17 @@ class IncidentSettings:
 class NotificationChannel:
     """Somewhere messages about rollbacks go. Policies cannot name one."""
 
-    kind: str
-    """``webhook`` (JSON), ``slack`` (a Slack-compatible webhook) or ``smtp``."""
-    url: str
-    """``https://…`` or, for mail, ``smtp://host:25`` or ``smtps://host:465``; ``$(NAME)`` takes an environment variable."""
+    url: str = ""
+    """Address as Apprise writes it, over TLS: ``slack://…``, ``jsons://host/path``, ``mailtos://…``; ``$(NAME)`` takes an
+    environment variable's value."""
+    url_file: str = ""
+    """File with the address instead, for a Secret; read again for every delivery, so that it may be rotated."""
     role: str = "on-call"
     """``on-call``: every message; ``ml-lead``: from 15 minutes without all trainers down; ``executive``: from 30 minutes."""
-    sender: str = ""
-    """Mail: the From address."""
-    recipients: str = ""
-    """Mail: the To addresses, separated by commas."""
-    user: str = ""
-    """Mail: who logs in, where there is a password."""
-    password_file: str = ""
-    """Mail: file with the password; needs smtps or STARTTLS."""
-    bearer_token_file: str = ""
-    """Webhook: file whose content is sent as bearer token."""
+    ca_file: str = ""
+    """CA bundle that the server's certificate must chain to; empty: the system's."""
     timeout_seconds: float = 5.0
-    """Deadline of one delivery."""
+    """How long connecting, and each answer, may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,21 +244,20 @@ def _admission(raw: object) -> AdmissionSettings:
     return admission
 
 
-_SCHEMES = {"webhook": ("http://", "https://"), "slack": ("http://", "https://"), "smtp": ("smtp://", "smtps://")}
 _ROLES = ("on-call", "ml-lead", "executive")
 
 
 def _channel(raw: object, *, where: str) -> NotificationChannel:
     channel = _build(NotificationChannel, raw, where=where)
-    if channel.kind not in _SCHEMES:
-        raise ConfigurationError(f"{where}.kind: expected one of {', '.join(_SCHEMES)}, found {channel.kind!r}")
-    schemes = _SCHEMES[channel.kind]
-    if not channel.url.startswith(schemes):
-        raise ConfigurationError(f"{where}.url: expected it to begin with {' or '.join(schemes)}")
+    if bool(channel.url) == bool(channel.url_file):
+        raise ConfigurationError(f"{where}: expected either url or urlFile, found {'both' if channel.url else 'none'}")
+    why = refusal_of(channel.url) if channel.url else ""
+    if why:
+        raise ConfigurationError(f"{where}.url: {why}")
     if channel.role not in _ROLES:
         raise ConfigurationError(f"{where}.role: expected one of {', '.join(_ROLES)}, found {channel.role!r}")
-    if channel.kind == "smtp" and not (channel.sender and channel.recipients):
-        raise ConfigurationError(f"{where}: expected sender and recipients, for a channel of kind smtp; found none")
+    if not 0 < channel.timeout_seconds <= 60:
+        raise ConfigurationError(f"{where}.timeoutSeconds: expected 0 to 60, found {channel.timeout_seconds:g}")
     return channel
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lab.model.policies import FAST, policy
@@ -13,9 +13,9 @@ from precision_operator.api.state import Phase
 from precision_operator.errors import SourceUnavailable
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
-from precision_operator.report.channels import NotDelivered
+from precision_operator.report.channels import NotDelivered, Outgoing
 from precision_operator.report.document import from_body
-from precision_operator.report.incident import Message, Pass, Report
+from precision_operator.report.incident import Pass, Report
 from precision_operator.settings import IncidentSettings, NotificationChannel
 from precision_operator.shell.notifier import Notifier
 from precision_operator.shell.reporter import Reporter
@@ -84,12 +84,13 @@ class Stage:
     delivered: list[tuple[str, str]] = field(default_factory=list)
     """(role, kind) of each delivery."""
 
-    async def send(self, channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> None:
+    async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
         """A channel below the port; the real ones are in tests/unit/test_report_channels.py."""
         if self.refused > 0:
             self.refused -= 1
             raise NotDelivered("busy")
-        self.delivered.append((channel.role, message.kind))
+        self.delivered += [(channel.role, outgoing.message.kind) for outgoing in batch]
+        return len(batch)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -97,16 +98,23 @@ class Stage:
 
     def hired(self) -> Reporter:
         """A reporter, as a new leader starts with."""
+        self.notifier = Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send)
         return Reporter(
             self.kube,
             sources={"default": self.past},
             catalogue={},
             settings=self.settings,
-            notifier=Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send),
+            notifier=self.notifier,
             metrics=self.metrics,
             clock=WorldClock(self.world),
             leading=lambda: True,
         )
+
+    async def turn(self) -> None:
+        """What the reporter and the notifier do for one pass."""
+        await self.reporter.turn()
+        if await self.notifier.turn():
+            await self.reporter.turn()
 
     async def passes(self, count: int, seconds: float = 15.0) -> None:
         """Passes, each reported and worked on."""
@@ -114,7 +122,7 @@ class Stage:
             before, observation, now = self.world.state, self.world.observe(), self.world.now
             decision = self.world.step(seconds)
             self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
-            await self.reporter.turn()
+            await self.turn()
 
     async def unacted(self, count: int, seconds: float = 15.0) -> None:
         """Passes of which no write reaches a pod."""
@@ -124,7 +132,7 @@ class Stage:
             self.world.commit(decision)
             self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
             self.world.now += seconds
-            await self.reporter.turn()
+            await self.turn()
 
     def breach(self, *names: str) -> None:
         """These workloads overflow from now on."""
@@ -146,10 +154,7 @@ class Stage:
         return found
 
 
-CHANNELS = {
-    role: NotificationChannel(kind="webhook", url="https://chat.invalid/x", role=role)
-    for role in ("on-call", "ml-lead", "executive")
-}
+CHANNELS = {role: NotificationChannel("slack://a/b/c", role=role) for role in ("on-call", "ml-lead", "executive")}
 
 
 async def promoted(settings: IncidentSettings | None = None, **spec: object) -> Stage:

@@ -100,6 +100,12 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._notifications = Counter(
+            "precision_notifications_total",
+            "Messages by channel and result: Delivered, Failed (tried again), GivenUp, Deferred (the queue was full).",
+            ["channel", "result"],
+            registry=registry,
+        )
         self._reviews = Counter(
             "precision_operator_admission_reviews_total",
             "Requests that admission by webhook answered: Patched, Unchanged, or Failed (the pod passed unchanged).",
@@ -186,6 +192,10 @@ class Metrics:
     def report_error(self, reason: str) -> None:
         """An incident, its evidence or a message could not be written."""
         self._report_errors.labels(reason).inc()
+
+    def notification(self, channel: str, result: str) -> None:
+        """A message was tried on a channel, or put off."""
+        self._notifications.labels(channel, result).inc()
 
     def reviewed(self, result: str) -> None:
         """Admission by webhook has answered a request."""

@@ -1,18 +1,32 @@
-"""Channels that messages go to: webhook, Slack-compatible webhook, mail. Each sends once, within a deadline, or raises."""
+"""Channels that messages go to. Apprise sends them, in a process that ends at a deadline."""
 
 import asyncio
-import smtplib
-from collections.abc import Mapping
-from email.message import EmailMessage
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import cast
+from urllib.parse import unquote
 
-import aiohttp
-
-from precision_operator.api.redaction import redact
+from precision_operator.addresses import refusal_of
+from precision_operator.api.text import bounded
 from precision_operator.errors import OperatorError
+from precision_operator.report.delivery import Note, Order, Result
 from precision_operator.report.incident import Message
 from precision_operator.settings import NotificationChannel
+
+START_SECONDS = 15.0
+"""What a process may take to load Apprise, on a machine that is busy."""
+REASON_CHARACTERS = 400
+URL_BYTES = 8192
+_INHERITED = (
+    *("PATH", "PYTHONPATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
+    *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
+)
+"""Of the operator's environment; the rest, and with it every credential, is not given on."""
 
 
 class NotDelivered(OperatorError):
@@ -21,70 +35,79 @@ class NotDelivered(OperatorError):
     reason = "NotDelivered"
 
 
-async def send(channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> None:
-    """Send one message; ``facts`` go along where the channel carries structure.
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message, and what goes along where the channel carries fields."""
+
+    message: Message
+    facts: Mapping[str, str]
+
+
+async def send(channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
+    """Send in order, until one is not taken; how many were.
 
     Raises:
-        NotDelivered: the channel did not take it in time; without address or credential in the text.
+        NotDelivered: the first one was not taken, in time; without address or credential in the text.
     """
+    url = await asyncio.to_thread(_address, channel)
+    notes = [
+        Note(kind=m.kind, subject=m.subject, body=m.body, facts={**out.facts, "kind": m.kind, "at": m.at})
+        for out in batch
+        for m in (out.message,)
+    ]
+    order = Order(url=url, timeout_seconds=channel.timeout_seconds, notes=notes)
+    result = await _carried_out(order, channel, seconds=START_SECONDS + channel.timeout_seconds * len(notes))
+    if not result["delivered"]:
+        said = bounded(_without(url, result["said"]), REASON_CHARACTERS)
+        raise NotDelivered(f"{said or 'not taken'}; see the service's own log, and docs/notifications.md")
+    return result["delivered"]
+
+
+def _address(channel: NotificationChannel) -> str:
+    url = channel.url
+    if channel.url_file:
+        try:
+            with Path(channel.url_file).open("rb") as file:
+                url = file.read(URL_BYTES).decode().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotDelivered(
+                f"urlFile {channel.url_file}: expected a file with an address, found {type(error).__name__}; "
+                "mount the Secret there"
+            ) from None
+    why = refusal_of(url)
+    if why:
+        raise NotDelivered(why)
+    return url
+
+
+async def _carried_out(order: Order, channel: NotificationChannel, *, seconds: float) -> Result:
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    if channel.ca_file:
+        environment |= {"SSL_CERT_FILE": channel.ca_file, "REQUESTS_CA_BUNDLE": channel.ca_file}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "precision_operator.report.delivery"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environment,
+    )
     try:
-        async with asyncio.timeout(channel.timeout_seconds):
-            if channel.kind == "smtp":
-                await asyncio.to_thread(_mail, channel, message)
-            else:
-                await _post(channel, _payload(channel, message, facts))
+        async with asyncio.timeout(seconds):
+            out, _ = await process.communicate(json.dumps(order).encode())
+        return cast(Result, json.loads(out))
     except TimeoutError:
-        raise NotDelivered(
-            f"no answer within {channel.timeout_seconds:g} s; see whether its address is right"
-        ) from None
-    except (aiohttp.ClientError, smtplib.SMTPException, OSError, ValueError) as error:
-        raise NotDelivered(f"{type(error).__name__}: {redact(_without(channel, str(error)))}") from None
+        raise NotDelivered(f"no answer within {seconds:g} s; see whether its address is right") from None
+    except ValueError:
+        raise NotDelivered(f"expected a result of Apprise, found none (exit code {process.returncode})") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
-def _payload(channel: NotificationChannel, message: Message, facts: Mapping[str, str]) -> dict[str, str]:
-    if channel.kind == "slack":
-        return {"text": f"*{_plain(message.subject)}*\n{_plain(message.body)}"}
-    return {**facts, "kind": message.kind, "at": message.at, "subject": message.subject, "body": message.body}
-
-
-def _plain(text: str) -> str:
-    """Slack's three control characters, escaped: nobody is mentioned, and no link is made, by a workload's name."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-async def _post(channel: NotificationChannel, payload: Mapping[str, str]) -> None:
-    headers = {}
-    if channel.bearer_token_file:
-        token = (await asyncio.to_thread(Path(channel.bearer_token_file).read_text, "ascii")).strip()
-        headers["Authorization"] = f"Bearer {token}"
-    async with (
-        aiohttp.ClientSession(trust_env=False) as session,
-        session.post(channel.url, json=dict(payload), headers=headers, allow_redirects=False) as answer,
-    ):
-        if answer.status >= 300:
-            raise NotDelivered(f"expected a status below 300, found {answer.status}; see the channel's own log")
-
-
-def _mail(channel: NotificationChannel, message: Message) -> None:
-    """Blocks for at most the channel's time-out at each step."""
-    address = urlsplit(channel.url)
-    mail = EmailMessage()
-    mail["Subject"] = " ".join(message.subject.split())
-    mail["From"] = channel.sender
-    mail["To"] = channel.recipients
-    mail.set_content(message.body)
-    secure = address.scheme == "smtps"
-    connect = smtplib.SMTP_SSL if secure else smtplib.SMTP
-    with connect(
-        address.hostname or "", address.port or (465 if secure else 25), timeout=channel.timeout_seconds
-    ) as server:
-        if channel.password_file:
-            if not secure:
-                server.starttls()  # a password is never sent in the clear: without TLS this raises
-            server.login(channel.user, Path(channel.password_file).read_text(encoding="utf-8").strip())
-        server.send_message(mail)
-
-
-def _without(channel: NotificationChannel, text: str) -> str:
-    """A webhook's address is a credential itself."""
-    return text.replace(channel.url, "its address") if channel.url else text
+def _without(url: str, text: str) -> str:
+    """Any part of an address may be a credential."""
+    parts = {part for part in re.split(r"[/?&=:@,;]+", f"{url}/{unquote(url)}") if len(part) >= 6}
+    for part in sorted(parts, key=len, reverse=True):
+        text = text.replace(part, "***")
+    return text

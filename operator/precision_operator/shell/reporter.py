@@ -101,10 +101,12 @@ class Reporter:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        while True:
-            await wait_event(self._clock, self._wake, self._pause_seconds())
-            self._wake.clear()
-            await self.turn()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._notifier.run(self._wake.set))
+            while True:
+                await wait_event(self._clock, self._wake, self._pause_seconds())
+                self._wake.clear()
+                await self.turn()
 
     async def turn(self) -> None:
         """Do all that is due now."""
@@ -186,7 +188,7 @@ class Reporter:
         incident = seen.decision.state.incident
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
             report = carry_on(track.case.report, seen)
-            track.case.report = await self._notifier.deliver(report, key.namespace)
+            track.case.report = self._notifier.deliver(report, key.namespace)
             await self._store.save(key.namespace, track.case, urgent=True)
             self._notifier.forget(report, key.namespace)
             track.finished, track.case = track.case.report.id, None
@@ -221,7 +223,7 @@ class Reporter:
         # Kept first, then sent: a new leader may send it twice, and never not at all.
         send_at = self._notifier.due_at(case.report, key.namespace)
         await self._store.save(key.namespace, case, urgent=send_at is not None and send_at <= self._clock.time())
-        case.report = await self._notifier.deliver(case.report, key.namespace)
+        case.report = self._notifier.deliver(case.report, key.namespace)
         await self._store.save(key.namespace, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:
             case.asked = case.report.phase
