@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import subprocess
@@ -21,6 +22,7 @@ from precision_operator.addresses import PLAIN, refusal_of
 from precision_operator.errors import ConfigurationError
 from precision_operator.report import channels
 from precision_operator.report.channels import NotDelivered, Outgoing, send
+from precision_operator.report.delivery import inert
 from precision_operator.report.incident import Message
 from precision_operator.settings import NotificationChannel, parse_settings
 
@@ -296,6 +298,34 @@ def test_a_channel_that_cannot_work_is_refused_at_the_start(channel: dict[str, o
 def test_a_channels_address_may_come_from_the_environment() -> None:
     raw = {"notifications": {"it": {"url": "$(HOOK)"}}}
     assert parse_settings(raw, environment={"HOOK": "slack://a/b/c"}).notifications["it"].url == "slack://a/b/c"
+
+
+def test_in_a_chat_nobody_is_mentioned_and_no_link_is_made() -> None:
+    shown = inert("<!channel> <!here|x> <@U1> @everyone [click](https://evil.example) a@b")
+    assert not [active for active in ("<!", "@e", "@U", "](") if active in shown]
+
+
+SLACK_PROBE = """
+import json, requests
+from precision_operator.report.delivery import deliver
+sent = []
+class Taken: status_code, content, text, headers = 200, b"ok", "ok", {}
+requests.request = requests.post = lambda *a, **k: (sent.append(k["data"]), Taken())[1]
+note = {"kind": "Notice", "subject": "<!channel>", "body": "<@U1> @here <https://evil.example|click>", "facts": {}}
+for url in ("slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", "mmosts://h/3ccdd113474722377935511fc85d3dd4"):
+    assert deliver({"url": url, "timeout_seconds": 1, "notes": [note]})["delivered"] == 1
+print(json.dumps([json.loads(body) for body in sent]))
+"""
+
+
+def test_so_it_is_in_what_slack_and_mattermost_are_sent() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", SLACK_PROBE]
+    sent = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout
+    slack, mattermost = (json.dumps(body, ensure_ascii=False) for body in json.loads(sent))
+    assert "<" not in slack
+    assert not [
+        active for active in ("<!", "@U1", "@here", "githubusercontent", "icon_url") if active in slack + mattermost
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
