@@ -3,11 +3,15 @@
 import random
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from precision_operator.api.redaction import redact
+
+KEYS = ("secrets", "masked", "look_alikes", "false_positives")
+CASES, MASKED_SHARE, ALTERED_SHARE = 120, 0.95, 0.02
+"""The bounds."""
 
 CORPUS = Path(__file__).parent / "corpus"
 _ALPHABETS = {
@@ -53,8 +57,27 @@ def cases(name: str, *, seed: int) -> Sequence[Case]:
     return [_case(line, source) for line in lines if line and not line.startswith("#")]
 
 
-def measure(*, seed: int = 1) -> dict[str, int]:
-    """The figures of ``build/isolation.json``: secrets, masked, look_alikes, false_positives."""
+def measure(directory: Path) -> Mapping[str, object]:
+    """The part's figures: secrets, masked, look_alikes, false_positives."""
+    return counted(seed=1)
+
+
+def missed(found: Mapping[str, object] | Sequence[Mapping[str, object]]) -> list[str]:
+    """The bounds that the figures miss."""
+    figures = found if isinstance(found, Mapping) else found[0]
+    secrets, masked, alike, altered = (int(str(figures[key])) for key in KEYS)
+    wrong = []
+    if min(secrets, alike) < CASES:
+        wrong.append(f"expected at least {CASES} secrets and look-alikes each, found {secrets} and {alike}")
+    if masked < MASKED_SHARE * secrets:
+        wrong.append(f"expected at least {MASKED_SHARE:.0%} of the secrets masked, found {masked} of {secrets}")
+    if altered > ALTERED_SHARE * alike:
+        wrong.append(f"expected at most {ALTERED_SHARE:.0%} of the look-alikes altered, found {altered} of {alike}")
+    return wrong
+
+
+def counted(*, seed: int) -> dict[str, int]:
+    """The same for the values that a seed makes."""
     secrets, look_alikes = cases("secrets", seed=seed), cases("look_alikes", seed=seed)
     return {
         "secrets": len(secrets),

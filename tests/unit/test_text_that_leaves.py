@@ -157,7 +157,11 @@ def test_no_log_line_carries_a_credential(log: io.StringIO) -> None:
         try:
             raise ValueError(case.text)
         except ValueError:
-            logging.getLogger("precision.test").exception("failed: %s", case.text, extra={"detail": case.text})
+            logging.getLogger("precision.test").exception(
+                "failed: %s",
+                case.text,
+                extra={"detail": case.text, "all": [{"it": case.text}], "error": ValueError(case.text)},
+            )
     lines = log.getvalue().splitlines()
     assert len(lines) == len(SECRETS)
     assert not [case.name for case, line in zip(SECRETS, lines, strict=True) if left(case, line)]

@@ -81,7 +81,8 @@ def commands_of(annotations: Mapping[str, object]) -> dict[str, str]:
 
 def _command(value: str) -> str:
     number, colon, message = value.partition(":")
-    return f"{bounded(number.strip(), NAME_CHARACTERS)}{colon}{bounded(message, _KEPT_CHARACTERS)}"
+    kept = bounded(number.strip(), NAME_CHARACTERS)
+    return f"{kept}: {bounded(message.strip(), _KEPT_CHARACTERS)}" if colon else kept
 
 
 def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:

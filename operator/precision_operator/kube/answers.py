@@ -81,7 +81,7 @@ def _budget(status: int, body: JsonObject) -> str | None:
 def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
     """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
     body = answer or {}
-    said = str(body.get("message", ""))[:MESSAGE_LIMIT]
+    said = bounded(str(body.get("message", "")), MESSAGE_LIMIT)
     message = f"{what}: {status} {body.get('reason', '')}: {said}".rstrip(" :")
     if status == 404:
         return NotFound(message, status=status)

@@ -34,10 +34,21 @@ class JsonFormatter(logging.Formatter):
         }
         for key, value in vars(record).items():
             if key not in _PLAIN and key not in line and not key.startswith("_"):
-                line[key] = redact(value) if isinstance(value, str) else value
+                line[key] = _masked(value)
         if record.exc_info:
             line["exception"] = redact(self.formatException(record.exc_info))
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, default=lambda odd: redact(str(odd)), ensure_ascii=False)
+
+
+def _masked(value: object) -> object:
+    """The value without credentials in its strings; what JSON does not know is left for ``str``."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [_masked(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _masked(item) for key, item in value.items()}
+    return value
 
 
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
