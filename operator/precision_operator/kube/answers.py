@@ -18,7 +18,7 @@ from precision_operator.kube.port import JsonObject
 RETRY_AFTER_LIMIT_SECONDS = 60.0
 """A proxy that says "in an hour" must not stop a rollback for an hour."""
 
-MESSAGE_LIMIT = 500
+MESSAGE_LIMIT = 1000
 """Characters that are kept of an answer's message: some quote the whole object."""
 
 BUDGET_CAUSE = "DisruptionBudget"
