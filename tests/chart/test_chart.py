@@ -380,6 +380,10 @@ TYPOS = [
     "config.settleBudget=3",
     "service.port=0",
     "podLabels=x",
+    "networkPolicy.enable=true",
+    "networkPolicy.ingress.https[0].podSelector.a=b",
+    "networkPolicy.ingress.http[0].podselector.a=b",
+    "networkPolicy.egress.prometheus.ports[0]=0",
 ]
 
 

@@ -71,6 +71,22 @@ def test_the_rendered_chart_is_accepted_without_a_warning(empty: ControlPlane) -
     assert "Warning" not in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["Policy", "Webhook"])
+def test_the_network_policy_is_accepted(empty: ControlPlane, mode: str) -> None:
+    values = ("--set", "networkPolicy.enabled=true", "--set", f"admission.mode={mode}")
+    values = (
+        *values,
+        "--set",
+        "config.notifications.ops.kind=webhook",
+        "--set",
+        "config.notifications.ops.url=https://x",
+    )
+    rendered = run_helm(empty, "template", "precision-operator", CHART, *values, "-s", "templates/networkpolicy.yaml")
+    accepted = empty.kubectl.json("create", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
+    assert accepted["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule["ports"] for rule in (*accepted["spec"]["ingress"], *accepted["spec"]["egress"]))
+
+
 def test_both_replicas_pass_the_restricted_standard(release: Kubectl) -> None:
     def pods() -> bool:
         return len(release.json("get", "pods", "-n", NAMESPACE)["items"]) == 2
