@@ -180,7 +180,9 @@ def test_every_admission_policy_belongs_to_a_switch(render: Render) -> None:
         "commands": {"precision-commands"},
         "author": {"precision-author"},
         "assignments": {"precision-assignment-writers", "precision-assignment-deleters"},
-        "fence": {f"precision-fence-{what}" for what in ("pods", "deletions", "evictions", "jobs", "policies")},
+        "fence": {
+            f"precision-fence-{what}" for what in ("pods", "deletions", "evictions", "jobs", "policies", "incidents")
+        },
     }
 
 

@@ -253,7 +253,7 @@ def test_the_policies_name_the_releases_own_account_and_namespace(render: Render
     objects = render("serviceAccount.name=mover", namespace="elsewhere")
     account = "'system:serviceaccount:elsewhere:mover'"
     fences = [o for o in of_kind(objects, "ValidatingAdmissionPolicy") if "fence" in o["metadata"]["name"]]
-    assert len(fences) == 5
+    assert len(fences) == 6
     assert all(account in condition["expression"] for o in fences for condition in o["spec"]["matchConditions"])
     (left_out,) = left_out_by(objects, "assign")["matchExpressions"]
     assert left_out["values"] == ["kube-system", "elsewhere"]
