@@ -73,14 +73,9 @@ def test_the_rendered_chart_is_accepted_without_a_warning(empty: ControlPlane) -
 
 @pytest.mark.parametrize("mode", ["Policy", "Webhook"])
 def test_the_network_policy_is_accepted(empty: ControlPlane, mode: str) -> None:
-    values = ("--set", "networkPolicy.enabled=true", "--set", f"admission.mode={mode}")
-    values = (
-        *values,
-        "--set",
-        "config.notifications.ops.kind=webhook",
-        "--set",
-        "config.notifications.ops.url=https://x",
-    )
+    channel = ("config.notifications.ops.kind=webhook", "config.notifications.ops.url=https://x")
+    given = ("networkPolicy.enabled=true", f"admission.mode={mode}", *channel)
+    values = [word for value in given for word in ("--set", value)]
     rendered = run_helm(empty, "template", "precision-operator", CHART, *values, "-s", "templates/networkpolicy.yaml")
     accepted = empty.kubectl.json("create", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
     assert accepted["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -309,7 +304,7 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         assert "New pods are given their mode by the operator's webhook" in notes
         assert len(cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"]) == 1
         policies = cluster.kubectl.json("get", "validatingadmissionpolicies")["items"]
-        assert len(policies) == 10
+        assert len(policies) == 11
         forged = json.dumps(policy("forged", annotations={f"{PREFIX}rollback": "1", f"{PREFIX}rollback-by": "ceo"}))
 
         def refusal() -> str:
