@@ -33,7 +33,7 @@ model: setup ## Explore the decisions of a small fleet exhaustively, judge the t
 test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
 	@$(PYTHON) -m lab.suite test
 
-test-all: setup ## test, and the tests that take long (faults, benchmarks, an older minor of Kubernetes)
+test-all: setup ## test, and the tests that take long (faults, benchmarks, an older minor of Kubernetes, cert-manager)
 	@$(PYTHON) -m lab.suite test-all
 
 bench-operator: setup ## The operator at scale against its budgets (20 minutes, estimated); build/bench/operator.json

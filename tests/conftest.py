@@ -26,3 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run also what is marked older_minor: it compiles an older Kubernetes, once a machine",
     )
+    parser.addoption(
+        "--cert-manager",
+        action="store_true",
+        help="run also what is marked cert_manager: it compiles cert-manager, once a machine",
+    )

@@ -39,14 +39,14 @@ WITHOUT_POLICIES = (
 _LEFT_OUT = ("Deployment", "PodDisruptionBudget", "ConfigMap", "CustomResourceDefinition")
 
 
-def install(plane: ControlPlane) -> Path:
-    """What the chart installs in webhook mode, but for the operator's pods; its credentials."""
+def install(plane: ControlPlane, *values: str) -> Path:
+    """What the chart installs in webhook mode with these values, but for the operator's pods; its credentials."""
     kubectl = plane.kubectl
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     kubectl.wait_for_namespace(SYSTEM)
     kubectl.apply(CRDS)
     kubectl.wait_until("condition=Established", "crd/precisionassignments.precision.genesis.ai", seconds=30)
-    kubectl.apply(*(body for body in manifests(version(plane)) if body["kind"] not in _LEFT_OUT))
+    kubectl.apply(*(body for body in manifests(version(plane), *values) if body["kind"] not in _LEFT_OUT))
     wait_for(lambda: "the operator may change nothing" in refusal(kubectl), what="the fence", seconds=60)
     return plane.service_account_kubeconfig(SYSTEM, "precision-operator")
 
@@ -56,11 +56,12 @@ def version(plane: ControlPlane) -> str:
     return str(plane.kubectl.json("version")["serverVersion"]["gitVersion"])
 
 
-def manifests(kubernetes: str) -> list[Json]:
-    """What the chart gives in webhook mode, on that version of Kubernetes."""
+def manifests(kubernetes: str, *values: str) -> list[Json]:
+    """What the chart gives in webhook mode with these values, on that version of Kubernetes."""
     served = ("--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration")
     command: list[str | Path] = [kube_binaries() / "helm", "template", "precision-operator", CHART]
     command += ["--namespace", SYSTEM, "--kube-version", kubernetes, *served]
+    command += [word for value in values for word in ("--set", value)]
     found = [body for body in yaml.safe_load_all(run(command, timeout=60).stdout) if body]
     for body in found:
         if body["kind"] == "Service":

@@ -180,7 +180,9 @@ def test_every_admission_policy_belongs_to_a_switch(render: Render) -> None:
         "commands": {"precision-commands"},
         "author": {"precision-author"},
         "assignments": {"precision-assignment-writers", "precision-assignment-deleters"},
-        "fence": {f"precision-fence-{what}" for what in ("pods", "deletions", "evictions", "jobs", "policies")},
+        "fence": {
+            f"precision-fence-{what}" for what in ("pods", "deletions", "evictions", "jobs", "policies", "incidents")
+        },
     }
 
 
@@ -380,6 +382,10 @@ TYPOS = [
     "config.settleBudget=3",
     "service.port=0",
     "podLabels=x",
+    "networkPolicy.enable=true",
+    "networkPolicy.ingress.https[0].podSelector.a=b",
+    "networkPolicy.ingress.http[0].podselector.a=b",
+    "networkPolicy.egress.prometheus.ports[0]=0",
 ]
 
 

@@ -71,6 +71,17 @@ def test_the_rendered_chart_is_accepted_without_a_warning(empty: ControlPlane) -
     assert "Warning" not in done.stderr
 
 
+@pytest.mark.parametrize("mode", ["Policy", "Webhook"])
+def test_the_network_policy_is_accepted(empty: ControlPlane, mode: str) -> None:
+    channel = ("config.notifications.ops.kind=webhook", "config.notifications.ops.url=https://x")
+    given = ("networkPolicy.enabled=true", f"admission.mode={mode}", *channel)
+    values = [word for value in given for word in ("--set", value)]
+    rendered = run_helm(empty, "template", "precision-operator", CHART, *values, "-s", "templates/networkpolicy.yaml")
+    accepted = empty.kubectl.json("create", "--dry-run=server", "--validate=strict", "-f", "-", input=rendered)
+    assert accepted["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule["ports"] for rule in (*accepted["spec"]["ingress"], *accepted["spec"]["egress"]))
+
+
 def test_both_replicas_pass_the_restricted_standard(release: Kubectl) -> None:
     def pods() -> bool:
         return len(release.json("get", "pods", "-n", NAMESPACE)["items"]) == 2
@@ -293,7 +304,7 @@ def test_the_chart_guards_where_nothing_mutates(tmp_path: Path) -> None:
         assert "New pods are given their mode by the operator's webhook" in notes
         assert len(cluster.kubectl.json("get", "mutatingwebhookconfigurations")["items"]) == 1
         policies = cluster.kubectl.json("get", "validatingadmissionpolicies")["items"]
-        assert len(policies) == 10
+        assert len(policies) == 11
         forged = json.dumps(policy("forged", annotations={f"{PREFIX}rollback": "1", f"{PREFIX}rollback-by": "ceo"}))
 
         def refusal() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from precision_operator.api import commands
 from precision_operator.kube import port
 from precision_operator.shell.inventory import WATCHED
 from tests.support.rendered import Json, config, of_kind, shipped, the
@@ -54,6 +55,7 @@ USED = table(
     ("policy", "poddisruptionbudgets", "list"),
     ("", "events", "create patch"),
 )
+GROUP = "precision.genesis.ai"
 LEASES = "coordination.k8s.io"
 LEASE = {
     ("coordination.k8s.io", "leases", "create", ""),
@@ -141,7 +143,7 @@ def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> No
     assert verbs(the(objects, "Role", "precision-operator-apiservers")["rules"]) == APISERVERS
     assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator"}
     roles = {o["metadata"]["name"] for kind in ("Role", "ClusterRole") for o in of_kind(objects, kind)}
-    assert roles == {*bindings(objects).values(), "precision-operator-view", "precision-operator-edit"}
+    assert roles == {*bindings(objects).values(), *PEOPLE}
 
 
 def test_webhook_mode_gives_its_own_secret_and_configuration_and_nothing_more(render: Render) -> None:
@@ -183,8 +185,7 @@ def test_named_namespaces_need_no_right_on_namespaced_objects_elsewhere(render: 
     objects = render('namespaces=["a","b"]')
     assert {o["metadata"]["name"] for o in of_kind(objects, "ClusterRole")} == {
         "precision-operator-admission",
-        "precision-operator-view",
-        "precision-operator-edit",
+        *PEOPLE,
     }
     for namespace in ("a", "b"):
         (role,) = [o for o in of_kind(objects, "Role") if o["metadata"]["namespace"] == namespace]
@@ -209,21 +210,50 @@ def test_nodes_of_the_whole_cluster_and_named_namespaces_contradict_each_other(h
     assert "leave one of them out (without rbac.nodes, facts about nodes are Unknown)" in done.stderr
 
 
-def test_people_read_everything_and_write_policies(render: Render) -> None:
-    group = "precision.genesis.ai"
-    ours = ("precisionpolicies", "precisionassignments", "precisionincidents")
-    view = verbs(the(render(), "ClusterRole", "precision-operator-view")["rules"])
-    assert view == table(*((group, resource, "get list watch") for resource in ours))
-    edit = verbs(the(render(), "ClusterRole", "precision-operator-edit")["rules"])
-    policies = (group, "precisionpolicies", "create update patch delete deletecollection")
-    assert edit == table(policies, (group, "precisionassignments", "delete"))
+READ = table(*((GROUP, f"precision{what}", "get list watch") for what in ("policies", "assignments", "incidents")))
+POLICIES = "precisionpolicies"
+PEOPLE = {
+    "viewer.precision.genesis.ai": ("view", READ),
+    "operator.precision.genesis.ai": (
+        "edit",
+        READ | table((GROUP, POLICIES, "create update patch delete deletecollection rollback")),
+    ),
+    "approver.precision.genesis.ai": (
+        "admin",
+        READ
+        | table((GROUP, POLICIES, "patch promote rollback retry release"))
+        | table((GROUP, "precisionassignments", "delete")),
+    ),
+}
+"""ClusterRoles of people: the cluster's own role that takes each in, and its rights."""
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_people_have_three_roles(render: Render, name: str, aggregate: bool) -> None:
+    role = the(render(f"rbac.aggregate={str(aggregate).lower()}"), "ClusterRole", name)
+    taken_in_by, rights = PEOPLE[name]
+    assert verbs(role["rules"]) == rights
+    labels = {key: value for key, value in role["metadata"]["labels"].items() if "aggregate" in key}
+    wanted = {f"rbac.authorization.k8s.io/aggregate-to-{taken_in_by}": "true"}
+    assert labels == (wanted if aggregate else {})
+
+
+def test_every_verb_of_a_command_is_in_a_role() -> None:
+    given = {verb for _, rights in PEOPLE.values() for _, resource, verb, _ in rights if resource == POLICIES}
+    assert {*commands.VERBS.values(), commands.RELEASE_VERB} <= given
+
+
+def test_who_makes_no_roles_gets_none_for_people_either(render: Render) -> None:
+    objects = render("rbac.create=false", "rbac.aggregate=false")
+    assert of_kind(objects, "ClusterRole") == []
 
 
 def test_the_policies_name_the_releases_own_account_and_namespace(render: Render) -> None:
     objects = render("serviceAccount.name=mover", namespace="elsewhere")
     account = "'system:serviceaccount:elsewhere:mover'"
     fences = [o for o in of_kind(objects, "ValidatingAdmissionPolicy") if "fence" in o["metadata"]["name"]]
-    assert len(fences) == 5
+    assert len(fences) == 6
     assert all(account in condition["expression"] for o in fences for condition in o["spec"]["matchConditions"])
     (left_out,) = left_out_by(objects, "assign")["matchExpressions"]
     assert left_out["values"] == ["kube-system", "elsewhere"]

@@ -19,24 +19,31 @@ from tests.support.shadow_trainers import ShadowTrainers
 from tests.support.users import Client, person, unlimited_operator
 
 _HERE = Path(__file__).parent
+_COMPILED = {"older_minor": "Older minor of Kubernetes", "cert_manager": "cert-manager"}
+"""Markers of tests that compile something first; what they are about."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark all tests here, so that `-m "not cluster"` leaves them out; those of an older minor run where asked for."""
+    """Mark all tests here, so that `-m "not cluster"` leaves them out; those that compile something run where asked for."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-    if not config.getoption("--older-minor"):
-        left_out = [item for item in items if item.get_closest_marker("older_minor") is not None]
+    for marker in _unasked(config):
+        left_out = [item for item in items if item.get_closest_marker(marker) is not None]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """What was left out is never the same as passed."""
-    if not config.getoption("--older-minor"):
-        line = "Older minor of Kubernetes: not run (make test-all runs it; here: --older-minor)"
+    for marker in _unasked(config):
+        line = f"{_COMPILED[marker]}: not run (make test-all runs it; here: --{marker.replace('_', '-')})"
         terminalreporter.write_line(line, yellow=True)
+
+
+def _unasked(config: pytest.Config) -> list[str]:
+    """Markers of what nobody asked for."""
+    return [marker for marker in _COMPILED if not config.getoption(f"--{marker.replace('_', '-')}")]
 
 
 @pytest.fixture(scope="session")

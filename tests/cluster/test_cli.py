@@ -18,6 +18,7 @@ from lab.cluster.kubeconfig import write_kubeconfig
 from lab.waiting import wait_for
 from tests.support.cluster_fleet import deployment, policy
 from tests.support.cluster_scene import HOT, Scene
+from tests.support.users import grant, rule
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -170,6 +171,24 @@ def test_a_person_without_rights_learns_which_are_missing(
     said = mallory.precision("status", "-n", fleet.namespace, code=1)
     assert "ask for `get` and `list` on precisionpolicies and precisionassignments" in said
     assert "Traceback" not in said
+
+
+def test_a_person_without_the_verb_learns_how_it_is_granted(
+    control_plane: ControlPlane, kubectl: Kubectl, fleet: Policy, tmp_path: Path
+) -> None:
+    fleet.status("Paused", reason="AwaitingApproval")
+    erin, where = f"erin-{fleet.namespace}", ("-n", fleet.namespace)
+    kubectl("create", "rolebinding", "erin", "--clusterrole=edit", f"--user={erin}", *where)
+    grant(kubectl, fleet.namespace, erin, "policies", rule("precision.genesis.ai", ["*"], ["get", "list", "patch"]))
+    person = Person(control_plane, tmp_path / "bin", name=erin, groups=[])
+    said = person.precision("promote", *where, code=1)
+    assert f"kubectl precision promote: {fleet.namespace}/fleet: to set, change or remove {PREFIX}promote" in said
+    assert f"the verb promote on precisionpolicies/fleet is needed, and {erin} lacks it" in said
+    assert "--clusterrole=approver.precision.genesis.ai" in said
+    assert len(said.splitlines()) == 1
+    asked = f"kubectl -n {fleet.namespace} auth can-i promote precisionpolicies/fleet"
+    assert f"`{asked}`" in said
+    assert "no" in person.shell(asked, code=1)
 
 
 def test_the_contexts_own_namespace_is_meant(control_plane: ControlPlane, alice: Person, fleet: Policy) -> None:

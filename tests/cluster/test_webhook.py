@@ -114,6 +114,27 @@ def bundles(plane: ControlPlane) -> set[bytes]:
     return {base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in webhooks}
 
 
+def test_a_command_needs_its_verb(plane: ControlPlane, credentials: Path) -> None:
+    """Validating policies are served from 1.30 on."""
+    assert credentials.exists()
+    kubectl, place = plane.kubectl, f"verbs-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", place)
+    kubectl.apply({**policy(), "metadata": {"name": "fleet", "namespace": place}})
+    for role in ("edit", "admin"):
+        kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "-n", place)
+
+    def said(role: str, command: str) -> str:
+        words = ("annotate", "--overwrite", "--dry-run=server", "pp", "fleet", f"precision.genesis.ai/{command}=4")
+        done = kubectl(*words, "-n", place, "--as", role, check=False)
+        return done.stderr if done.returncode else "accepted"
+
+    wait_for(lambda: said("admin", "promote") == "accepted", what="the roles to be taken in", seconds=60)
+    assert [said("edit", command) for command in ("rollback", "abort")] == ["accepted", "accepted"]
+    assert "the verb promote on precisionpolicies/fleet is needed, and edit lacks it" in said("edit", "promote")
+    assert "the verb retry on precisionpolicies/fleet is needed, and edit lacks it" in said("edit", "ack-fix")
+    kubectl("delete", "namespace", place, "--wait=false")
+
+
 def test_every_pod_becomes_what_the_function_says_and_none_is_refused(
     plane: ControlPlane, api: Api, alone: Operators, record_property: Callable[[str, object], None]
 ) -> None:

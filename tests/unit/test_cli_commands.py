@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precision_operator.api.state import Phase
+from precision_operator.errors import Forbidden
 from tests.support.cli import (
     BY_CANARY,
     HELD,
@@ -200,3 +201,29 @@ def test_a_policy_that_has_no_assignment_yet_can_be_paused(cli: Cli) -> None:
     cli.fake.objects = {key: body for key, body in cli.fake.objects.items() if key[0] == "precisionpolicies"}
     assert "paused" in cli("pause")
     assert cli.stored()[1]["suspend"] is True
+
+
+DENIED = "PATCH …: 403 Forbidden: ValidatingAdmissionPolicy 'x' with binding 'x' denied request: "
+ASKS = "kubectl -n default auth can-i {} precisionpolicies/fleet"
+
+
+@pytest.mark.parametrize(
+    ("answer", "before", "words", "said", "verbs"),
+    [
+        (f"{DENIED}ada lacks promote", WAITING, ["promote"], "ada lacks promote", ["patch", "promote"]),
+        (f"{DENIED}ada lacks retry", HELD, ["ack", "fix"], "ada lacks retry", ["patch", "retry"]),
+        ('403: User "ada" cannot patch', HELD, ["retry"], '403: User "ada" cannot patch', ["patch", "retry"]),
+        (f"{DENIED}may not delete pods", stands(Phase.HEALTHY), ["pause"], "may not delete pods", ["patch"]),
+    ],
+)
+def test_who_may_not_is_told_why_and_how_to_look_it_up(
+    cli: Cli, answer: str, before: Stands, words: list[str], said: str, verbs: list[str]
+) -> None:
+    cli.policy(before)
+
+    def refuse() -> None:
+        raise Forbidden(answer)
+
+    cli.fake.before_write = lambda *_: refuse()
+    lines = ", ".join(f"`{ASKS.format(verb)}`" for verb in verbs)
+    assert f"default/fleet: {said}; to see what you may do: {lines}\n" in cli(*words, code=1)

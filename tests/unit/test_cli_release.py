@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from precision_operator.api.state import Phase
-from precision_operator.errors import NotFound
+from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import DEPLOYMENTS, POLICIES, JsonObject, Resource
 from tests.support.cli import BY_CANARY, HELD, PARTLY, A, Cli, Stands, stands
 
@@ -71,6 +71,18 @@ def test_release_deletes_what_a_deleted_policy_left(cli: Cli) -> None:
     cli.assignment(LEFT)
     assert "1 workload released" in cli("release", "fleet")
     assert cli("holds").startswith("nothing is held")
+
+
+def test_who_may_not_release_is_told_why_and_how_to_look_it_up(cli: Cli) -> None:
+    cli.assignment(LEFT)
+
+    def refuse() -> None:
+        raise Forbidden("DELETE …: 403 Forbidden: ValidatingAdmissionPolicy 'x' denied request: ada lacks release")
+
+    cli.fake.before_write = lambda *_: refuse()
+    said = cli("release", "fleet", code=1)
+    line = "kubectl -n default auth can-i release precisionpolicies/fleet"
+    assert said == f"kubectl precision release: default/fleet: ada lacks release; to see what you may do: `{line}`\n"
 
 
 def test_a_dry_run_prints_the_kubectl_line_and_deletes_nothing(cli: Cli) -> None:

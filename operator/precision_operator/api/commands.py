@@ -42,6 +42,20 @@ NAME_CHARACTERS = 128
 ANNOTATIONS = (*(c.value for c in Command), *(p.annotation for p in Prerequisite))
 """Every command's annotation; each has a stamp beside it."""
 
+VERBS = {
+    **dict.fromkeys(ANNOTATIONS, "retry"),
+    Command.PROMOTE.value: "promote",
+    Command.ROLLBACK.value: "rollback",
+    Command.ABORT.value: "rollback",
+}
+"""The verb on the policy that each annotation needs (manifests/admission/author.yaml).
+
+Acknowledgements make a retry possible, so they need its verb.
+"""
+
+RELEASE_VERB = "release"
+"""The verb that the deletion of what a deleted policy left behind needs (manifests/admission/assignments.yaml)."""
+
 
 COMMANDS = frozenset({*ANNOTATIONS, *(f"{name}{STAMP}" for name in ANNOTATIONS), SUSPEND_BY})
 """Annotations of a policy that are read: what people asked for, and who. No other decides anything."""

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.commands import RELEASE_VERB
 from precision_operator.api.state import Phase
 from precision_operator.api.wire import format_time, mapping, text
 from precision_operator.cli.output import age, console, said, write_json
-from precision_operator.cli.write import dry_run_flag
-from precision_operator.errors import NotFound
+from precision_operator.cli.write import denied, dry_run_flag
+from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, INCIDENTS, POLICIES, Deletion, Resource
 
 if TYPE_CHECKING:
@@ -170,7 +171,10 @@ async def _release(session: "Session", arguments: argparse.Namespace) -> int:
     released = [held.key for held in target.state.held]
     if not arguments.dry_run:
         metadata = mapping(target.body.get("metadata"))
-        await session.api.delete(ASSIGNMENTS, session.namespace, name, Deletion(uid=text(metadata.get("uid"))))
+        try:
+            await session.api.delete(ASSIGNMENTS, session.namespace, name, Deletion(uid=text(metadata.get("uid"))))
+        except Forbidden as error:
+            raise denied(session, target, error, RELEASE_VERB) from error
     if arguments.output == "json":
         report = {"policy": name, "namespace": session.namespace, "released": released}
         write_json({**report, "kubectl": line, "dryRun": bool(arguments.dry_run)})

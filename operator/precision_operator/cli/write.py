@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from precision_operator.api.commands import VERBS
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.output import write_json
-from precision_operator.cli.session import Session, Target
+from precision_operator.cli.session import Refused, Session, Target
 from precision_operator.contract import STAMP, SUSPEND_BY
-from precision_operator.errors import KubeError
+from precision_operator.errors import Forbidden, KubeError
 from precision_operator.kube.port import POLICIES, SELF_SUBJECT_REVIEWS, JsonObject
 
 
@@ -39,6 +40,11 @@ class Write:
             stamps[SUSPEND_BY] = user
         body["metadata"] = {"annotations": {**self.annotations, **stamps}}
         return body
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What the writer must be allowed to do with the policy."""
+        return ("patch", *sorted({VERBS[key] for key in self.annotations}))
 
     def kubectl(self, session: Session, name: str) -> str:
         """The line that does the same without this program."""
@@ -69,7 +75,11 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     name = target.policy.name
     line = write.kubectl(session, name)
     if not arguments.dry_run:
-        await session.api.merge_patch(POLICIES, session.namespace, name, write.signed(await _user(session)))
+        body = write.signed(await _user(session))
+        try:
+            await session.api.merge_patch(POLICIES, session.namespace, name, body)
+        except Forbidden as error:
+            raise denied(session, target, error, *write.verbs) from error
     if arguments.output == "json":
         report = {"policy": name, "namespace": session.namespace, "transitionId": target.status.transition_id}
         write_json({**report, "patch": write.patch(), "kubectl": line, "dryRun": bool(arguments.dry_run)})
@@ -78,6 +88,16 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     else:
         sys.stdout.write(f"{target.where}: {done}\n")
     return 0
+
+
+def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> Refused:
+    """What a person reads whom the API server refuses: what the admission policy says, and what shows his rights."""
+    answer = str(error)
+    _, _, said = answer.rpartition("denied request: ")
+    asked = (session.kubectl("auth", "can-i", verb, f"precisionpolicies/{target.policy.name}") for verb in verbs)
+    return Refused(
+        f"{target.where}: {said or answer}; to see what you may do: {', '.join(f'`{line}`' for line in asked)}"
+    )
 
 
 async def _user(session: Session) -> str | None:

@@ -19,8 +19,8 @@ from precision_operator.kube.port import JsonObject
 RETRY_AFTER_LIMIT_SECONDS = 60.0
 """A proxy that says "in an hour" must not stop a rollback for an hour."""
 
-MESSAGE_LIMIT = 500
-"""Characters that are kept of an answer's message: some quote the whole object."""
+MESSAGE_LIMIT = 1000
+"""Characters that are kept of an answer's message: some quote the whole object, and a denial ends with what to do."""
 
 BUDGET_CAUSE = "DisruptionBudget"
 """The cause by which an eviction's 429 says that a PodDisruptionBudget refuses it."""

@@ -9,7 +9,7 @@ import pytest
 from kubernetes.aio.client import Configuration
 
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
-from precision_operator.kube.answers import error_of
+from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, Operation
 from tests.unit.signals.bodies import http, serve
@@ -50,7 +50,7 @@ def test_who_denied_a_request_stands_in_the_error_however_long_the_names_are() -
     error = error_of(f"PATCH https://10.0.0.1/api/v1/namespaces/n/pods/{name}", 403, {"message": said})
     assert isinstance(error, Forbidden)
     assert "'precision-fence'" in str(error)
-    assert len(str(error)) < 1000
+    assert len(str(error)) < MESSAGE_LIMIT + 400
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"\xff"])
