@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from precision_operator.api.spec import PolicySpec, parse_spec
 from precision_operator.api.state import State
 from precision_operator.api.wire import integer, mapping, text
+from precision_operator.contract import PREFIX
 
 _FINISHING = (
     "selector",
@@ -19,6 +20,9 @@ _FINISHING = (
     "rollback",
 )
 """What of a spec is needed to finish a rollback after its policy is gone."""
+
+ANNOTATION_CHARACTERS = 2048
+"""Of a command no more is read. The rest of a longer one, and what others annotate, is kept nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,11 @@ def parse_policy(body: Mapping[str, object]) -> Policy:
         uid=text(meta.get("uid")),
         generation=integer(meta.get("generation"), 0),
         spec=parse_spec(spec),
-        annotations={k: v for k, v in mapping(meta.get("annotations")).items() if isinstance(v, str)},
+        annotations={
+            key: value[:ANNOTATION_CHARACTERS]
+            for key, value in mapping(meta.get("annotations")).items()
+            if isinstance(value, str) and key.startswith(f"{PREFIX}/")
+        },
         settings=json.dumps(kept, sort_keys=True, separators=(",", ":")),
     )
 

@@ -2,6 +2,7 @@
 
 import json
 
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.errors import (
     Conflict,
@@ -20,6 +21,8 @@ RETRY_AFTER_LIMIT_SECONDS = 60.0
 
 MESSAGE_LIMIT = 500
 """Characters that are kept of an answer's message: some quote the whole object."""
+
+REASON_LIMIT = 64
 
 BUDGET_CAUSE = "DisruptionBudget"
 """The cause by which an eviction's 429 says that a PodDisruptionBudget refuses it."""
@@ -74,14 +77,14 @@ def _budget(status: int, body: JsonObject) -> str | None:
         return None
     causes = map(mapping, sequence(mapping(body.get("details")).get("causes")))
     found = (text(cause.get("message")) for cause in causes if cause.get("reason") == BUDGET_CAUSE)
-    return next((words[:BUDGET_CHARACTERS] for words in found), None)
+    return next((bounded(words, BUDGET_CHARACTERS) for words in found), None)
 
 
 def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
     """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
     body = answer or {}
-    said = str(body.get("message", ""))[:MESSAGE_LIMIT]
-    message = f"{what}: {status} {body.get('reason', '')}: {said}".rstrip(" :")
+    said, reason = bounded(text(body.get("message")), MESSAGE_LIMIT), bounded(text(body.get("reason")), REASON_LIMIT)
+    message = f"{what}: {status} {reason}: {said}".rstrip(" :")
     if status == 404:
         return NotFound(message, status=status)
     if status == 409:

@@ -35,7 +35,8 @@ class JsonFormatter(logging.Formatter):
                 line[key] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        # in ASCII: what a tenant wrote can neither break the stream nor steer a terminal
+        return json.dumps(line, default=str)
 
 
 def configure(level: str = "info", stream: TextIO | None = None) -> None:
