@@ -38,6 +38,16 @@ def stored(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
+def cut(text: str, size_bytes: int) -> str:
+    """Its beginning, in at most so many bytes."""
+    return text.encode()[:size_bytes].decode(errors="ignore")
+
+
+def keys(count: int) -> Mapping[str, str]:
+    """Many annotations, or labels."""
+    return {f"k{number}": str(number) for number in range(count)}
+
+
 def _nested() -> dict[str, str]:
     return {
         "arrays that do not end": "[" * 100_000,

@@ -1,7 +1,7 @@
 """Connections with bounds of their own: how many, how many from one peer, and how long one may take to say what it wants.
 
-aiohttp's server has no deadline for a request, and asyncio no limit of connections. A connection that is not served costs a
-file descriptor for a moment: it is closed before a TLS handshake, or anything else, takes memory.
+aiohttp's server has no deadline for a request, and asyncio no limit of connections. A TLS connection takes about half a MiB,
+so few are served at once. Others wait for their turn before the handshake, where each costs little more than its socket.
 """
 
 import asyncio
@@ -24,11 +24,15 @@ AFTER_FAILURE_SECONDS = 1.0
 class Bounds:
     """Of connections."""
 
-    connections: int = 32
-    per_peer: int = 8
-    """From one address."""
+    connections: int = 128
+    """That are served or wait for their turn; what comes beyond that is closed."""
+    connections_per_peer: int = 32
+    """The same, from one address."""
+    served: int = 8
+    """At once."""
+    served_per_peer: int = 4
     header_seconds: float = 5.0
-    """Until the header of the request has come, a TLS handshake included."""
+    """Until the header of the request has come, the wait and a TLS handshake included."""
     body_seconds: float = 5.0
     """From then on, until the connection has ended."""
 
@@ -41,7 +45,10 @@ class Connections:
         self._server = server
         self._bounds = bounds
         self._refused = refused
+        self._turn = asyncio.Semaphore(bounds.served)
+        self._peers_turns: dict[str, asyncio.Semaphore] = {}
         self._peers: Counter[str] = Counter()
+        """Connections by address; none of one without."""
         self._deadlines: dict[web.RequestHandler, asyncio.Timeout] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,7 +64,10 @@ class Connections:
                     await asyncio.sleep(AFTER_FAILURE_SECONDS)
                     continue
                 peer = str(address[0])
-                if self._peers.total() >= self._bounds.connections or self._peers[peer] >= self._bounds.per_peer:
+                if (
+                    self._peers.total() >= self._bounds.connections
+                    or self._peers[peer] >= self._bounds.connections_per_peer
+                ):
                     connection.close()
                     self._refused()
                     continue
@@ -78,21 +88,30 @@ class Connections:
             deadline.reschedule(asyncio.get_running_loop().time() + self._bounds.body_seconds)
 
     async def _serve(self, connection: socket.socket, peer: str, context: ssl.SSLContext | None) -> None:
-        loop = asyncio.get_running_loop()
-        handler = self._server()
-        relay = _Relay(handler)
+        peers_turn = self._peers_turns.setdefault(peer, asyncio.Semaphore(self._bounds.served_per_peer))
         try:
-            async with asyncio.timeout(self._bounds.header_seconds) as deadline:
-                self._deadlines[handler] = deadline
-                await loop.connect_accepted_socket(lambda: relay, connection, ssl=context)
-                await relay.ended.wait()
+            async with asyncio.timeout(self._bounds.header_seconds) as deadline, peers_turn, self._turn:
+                await self._hand_over(connection, context, deadline)
         except (OSError, TimeoutError):  # no TLS, or too slow
             pass
         finally:
+            connection.close()  # where its turn never came
+            self._peers[peer] -= 1
+            if not self._peers[peer]:
+                del self._peers[peer], self._peers_turns[peer]
+
+    async def _hand_over(
+        self, connection: socket.socket, context: ssl.SSLContext | None, deadline: asyncio.Timeout
+    ) -> None:
+        handler = self._server()
+        relay = _Relay(handler)
+        self._deadlines[handler] = deadline
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: relay, connection, ssl=context)
+            await relay.ended.wait()
+        finally:
             del self._deadlines[handler]
             relay.abort()
-            self._peers[peer] -= 1
-            self._peers += Counter()  # forgets peers without connections
 
 
 class _Relay(asyncio.Protocol):

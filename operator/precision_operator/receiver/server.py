@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 
+import aiohttp
 from aiohttp import web
 
 from precision_operator.api.text import bounded
@@ -28,6 +30,11 @@ READ_BYTES = 16 * 1024
 LINGER_SECONDS = 1.0
 """For how long the rest of a body that nobody wants is taken, so that its sender sees the answer."""
 
+_LOG = logging.getLogger(__name__)
+_SILENT = logging.Logger("receiver")
+"""For aiohttp: it logs a traceback for whatever is no HTTP, and anybody can send that."""
+_SILENT.disabled = True
+
 RETRY_AFTER = {"Retry-After": "1"}
 
 
@@ -40,6 +47,8 @@ class Result(StrEnum):
     MALFORMED = "Malformed"
     TOO_LARGE = "TooLarge"
     UNKNOWN_PATH = "UnknownPath"
+    FAILED = "Failed"
+    """A fault of our own; it is logged."""
     CONNECTION_REFUSED = "ConnectionRefused"
     """Too many connections, of all peers or of this one."""
 
@@ -82,6 +91,7 @@ class AlertServer:
         server = web.Server(
             self._answer,
             access_log=None,
+            logger=_SILENT,
             handler_cancellation=True,  # who has gone waits for nothing
             auto_decompress=False,  # a small body must not become a large one
             read_bufsize=READ_BYTES,
@@ -107,7 +117,16 @@ class AlertServer:
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         if self._connections is not None:
             self._connections.header_came(request.protocol)
-        result, answer = await self._result(request)
+        try:
+            result, answer = await self._result(request)
+        except (web.RequestPayloadError, aiohttp.ClientPayloadError, ConnectionError):
+            result, answer = (
+                Result.MALFORMED,
+                _said(HTTPStatus.BAD_REQUEST, "the body ended early, or is badly encoded"),
+            )
+        except Exception:  # noqa: BLE001 - the sender is told, and the log says it
+            _LOG.exception("an alert could not be taken", extra={"reason": "AlertFailed"})
+            result, answer = Result.FAILED, _said(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the operator's log")
         self._count(result.value)
         answer.force_close()  # the next request counts anew, and may reach another replica
         return answer

@@ -140,6 +140,36 @@ async def test_a_body_that_is_no_webhook_is_refused_whatever_it_is(body: bytes) 
         assert await served.status(post(EMPTY)) == 200
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00" * 50,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"A" * 100_000,
+        post(b"ZZ\r\n").replace(b"Content-Length: 4", b"Transfer-Encoding: chunked"),
+    ],
+)
+async def test_what_is_no_http_is_not_logged(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send it, again and again."""
+    async with serving() as served:
+        assert (await served.send(raw)).startswith(b"HTTP/1.1 400") or not served.received
+        assert caplog.records == []
+        assert await served.status(post(EMPTY)) == 200
+
+
+async def test_a_fault_of_our_own_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as served:
+
+        async def broken(_: object) -> int:
+            raise LookupError("a bug")
+
+        served.receive = broken
+        assert await served.status(post(EMPTY)) == 500
+        assert served.counted == {Result.FAILED: 1}
+        assert [record.message for record in caplog.records] == ["an alert could not be taken"]
+
+
 async def test_a_compressed_body_is_not_unpacked() -> None:
     import gzip
 
@@ -172,7 +202,7 @@ async def test_slow_bodies_give_their_place_back() -> None:
 
 
 async def test_one_peer_has_so_many_connections_and_another_has_its_own() -> None:
-    async with serving(Bounds(connections=3, per_peer=2)) as served:
+    async with serving(Bounds(connections=3, connections_per_peer=2)) as served:
         held = [await served.connect() for _ in range(2)]
         assert await served.send(post(EMPTY)) == b""
         assert served.counted == {Result.CONNECTION_REFUSED: 1}
@@ -185,9 +215,34 @@ async def test_one_peer_has_so_many_connections_and_another_has_its_own() -> Non
 
 
 async def test_all_peers_together_have_so_many_connections() -> None:
-    async with serving(Bounds(connections=2, per_peer=2)) as served:
+    async with serving(Bounds(connections=2, connections_per_peer=2)) as served:
         held = [await served.connect(f"127.0.0.{number}") for number in (1, 2)]
         assert await served.send(post(EMPTY), peer="127.0.0.3") == b""
+        for _, writer in held:
+            writer.close()
+
+
+async def test_one_peer_cannot_take_every_turn() -> None:
+    async with serving(Bounds(served=2, served_per_peer=1)) as served:
+        held = [await served.connect() for _ in range(3)]
+        assert (await served.send(post(EMPTY), peer="127.0.0.2")).startswith(b"HTTP/1.1 200")
+        for _, writer in held:
+            writer.close()
+
+
+async def test_who_waits_for_a_turn_gets_it_when_another_has_ended() -> None:
+    async with serving(Bounds(served=1)) as served:
+        _, writer = await served.connect()
+        waiting = [asyncio.create_task(served.send(post(EMPTY), peer=f"127.0.0.{number}")) for number in range(2, 12)]
+        await asyncio.sleep(0)
+        writer.close()
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in await asyncio.gather(*waiting))
+
+
+async def test_who_waits_for_a_turn_in_vain_is_closed() -> None:
+    async with serving(Bounds(served=1, header_seconds=0.05)) as served:
+        held = [await served.connect() for _ in range(3)]
+        assert [await reader.read() for reader, _ in held] == [b""] * 3
         for _, writer in held:
             writer.close()
 
