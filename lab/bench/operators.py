@@ -26,6 +26,7 @@ from lab.errors import LabError
 from lab.waiting import answers, wait_for
 
 SYSTEM = "precision-system"
+_WRITES = "precision_operator_api_writes_total"
 _QUERIES = "precision_operator_prometheus_queries_total"
 
 
@@ -97,6 +98,16 @@ class Operator:
         return at
 
     @property
+    def port(self) -> int:
+        """Where it serves /livez, /readyz and /metrics."""
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
+    @property
     def leads(self) -> bool:
         """Whether it says that it leads."""
         return self._total("precision_operator_leader") == 1.0
@@ -108,6 +119,11 @@ class Operator:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         rss_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
         return Usage(time.monotonic(), cpu_seconds, rss_kib / 1024, self._total(_QUERIES))
+
+    def failed_writes(self) -> int:
+        """Writes that the API server refused for what they said: a conflict, or what has gone, is none."""
+        passing = ("Success", "Conflict", "NotFound", "PreconditionFailed", "TooManyRequests", "Unavailable")
+        return int(sum(s.value for s in self._samples() if s.name == _WRITES and s.labels["result"] not in passing))
 
     def query_names(self) -> frozenset[str]:
         """The metrics that it has asked Prometheus for."""

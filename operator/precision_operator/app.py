@@ -14,6 +14,7 @@ from precision_operator.kube.events import EventRecorder
 from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
+from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import WorkQueue
@@ -172,13 +173,25 @@ class App:
         )
         self._gatherer = gatherer
         self._enforcement = enforcement
-        self._alerts = Alerts(self._inventory, leading=lambda: self._elector.is_leader, wake=self._wake)
+        self._alerts = Alerts(
+            self._inventory,
+            leading=lambda: self._elector.is_leader,
+            wake=self._wake,
+            limiter=RateLimiter(settings.receiver.wakes_per_second, 1, clock),
+        )
+        self._receiver = Receiver(
+            settings.receiver,
+            clock,
+            leading=lambda: self._elector.is_leader,
+            receive=lambda body: self._alerts.receive(parse_webhook(body)),
+            count=metrics.alerts_received,
+        )
         health = Health(
             self._watchdog,
             lambda: self._inventory.ready,
             serving=lambda: self._webhook is None or self._webhook.serving,
         )
-        self._http = HttpServer(metrics, health, lambda body: self._alerts.receive(parse_webhook(body)))
+        self._http = HttpServer(metrics, health)
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
@@ -219,7 +232,7 @@ class App:
                 ]
                 beside = [
                     group.create_task(part.run(), name=type(part).__name__.lower())
-                    for part in (self._reporter, self._investigator)
+                    for part in (self._reporter, self._investigator, self._alerts, self._receiver)
                 ]
                 served = self._webhook
                 if served is not None:
@@ -236,6 +249,7 @@ class App:
             if self._webhook is not None:
                 await self._webhook.close()
             self._queue.close()
+            await self._receiver.close()
             await self._http.stop()
             for source in self._sources.values():
                 source.close()

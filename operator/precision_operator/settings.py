@@ -113,6 +113,22 @@ class AdmissionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiverSettings:
+    """The server that Alertmanager posts alerts to."""
+
+    token_file: str = ""
+    """File with the bearer tokens that may post alerts, one a line, at most two; read every 2 s. Empty: no receiver."""
+    port: int = 9095
+    """Its port; 0 picks a free one."""
+    certificate_file: str = ""
+    """PEM file with its certificate, read again every 2 s; empty: plain HTTP."""
+    key_file: str = ""
+    """PEM file with that certificate's key."""
+    wakes_per_second: float = 10.0
+    """How many policies a second alerts may have evaluated out of turn, in the whole cluster. Others wait for their turn."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the operator process."""
 
@@ -131,6 +147,8 @@ class Settings:
     """What is kept of rollbacks."""
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     """How new pods get their mode."""
+    receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
+    """Where alerts come in."""
     notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
     """Who is notified of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
@@ -205,6 +223,7 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
             f"{incidents.short_seconds}, {incidents.long_seconds}"
         )
     admission = _admission(flat.pop("admission", None) or {})
+    receiver = _receiver(flat.pop("receiver", None) or {})
     notifications = {
         name: _channel(_expand(value, environment), where=f"notifications.{name}")
         for name, value in (flat.pop("notifications", None) or {}).items()
@@ -221,6 +240,7 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         "lease": lease,
         "incidents": incidents,
         "admission": admission,
+        "receiver": receiver,
         "notifications": notifications,
         "namespace": environment.get("POD_NAMESPACE", plain.namespace),
         "identity": environment.get("POD_NAME", plain.identity),
@@ -242,6 +262,17 @@ def _admission(raw: object) -> AdmissionSettings:
             f"{admission.refresh_seconds}, {admission.leaf_seconds}, {admission.authority_seconds}"
         )
     return admission
+
+
+def _receiver(raw: object) -> ReceiverSettings:
+    receiver = _build(ReceiverSettings, raw, where="receiver")
+    if bool(receiver.certificate_file) is not bool(receiver.key_file):
+        raise ConfigurationError("receiver: expected certificateFile and keyFile, or neither; found one of them")
+    if not receiver.wakes_per_second > 0:
+        raise ConfigurationError(
+            f"receiver.wakesPerSecond: expected a number above 0, found {receiver.wakes_per_second}"
+        )
+    return receiver
 
 
 _ROLES = ("on-call", "ml-lead", "executive")

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from precision_operator.settings import parse_settings
+from precision_operator.receiver.server import PATH
+from precision_operator.settings import ReceiverSettings, parse_settings
+from precision_operator.signals.alertmanager import MAX_ALERTS
 from precision_operator.webhook.keeper import server_names
+from tests.support.alerting import documented, webhook_of
 from tests.support.rendered import Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
@@ -141,6 +144,45 @@ def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
     )
     assert {name: getattr(given, name) for name in names} == {name: getattr(bare, name) for name in names}
     assert given.admission == replace(bare.admission, mode="Policy"), "the operator is told what was installed"
+
+
+def test_alertmanager_is_served_where_a_token_secret_is_named(render: Render) -> None:
+    objects = render("receiver.tokenSecret=alerts", "receiver.tlsSecret=tls", "receiver.port=9999")
+    (container,) = (spec := the(objects, "Deployment")["spec"]["template"]["spec"])["containers"]
+    assert {"name": "alerts", "containerPort": 9999, "protocol": "TCP"} in container["ports"]
+    receiver = parse_settings(config(objects), environment={}).receiver
+    assert receiver == ReceiverSettings(
+        token_file="/etc/precision-receiver/token",
+        port=9999,
+        certificate_file="/etc/precision-receiver/tls.crt",
+        key_file="/etc/precision-receiver/tls.key",
+    )
+    (mount,) = (mount for mount in container["volumeMounts"] if mount["name"] == "receiver")
+    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "receiver")
+    sources = [source["secret"] for source in volume["projected"]["sources"]]
+    assert all(source["optional"] for source in sources), "a missing Secret keeps no operator from starting"
+    files = {f"{mount['mountPath']}/{item['path']}" for source in sources for item in source["items"]}
+    assert files == {receiver.token_file, receiver.certificate_file, receiver.key_file}
+    assert mount["readOnly"] is True
+
+
+def test_the_documented_alertmanager_posts_to_the_charts_service(render: Render) -> None:
+    objects = render("receiver.tokenSecret=precision-alerts")
+    service = the(objects, "Service", "precision-operator-alerts")
+    (port,) = service["spec"]["ports"]
+    (container,) = (deployment := the(objects, "Deployment"))["spec"]["template"]["spec"]["containers"]
+    assert port["targetPort"] in {named["name"] for named in container["ports"]}
+    assert service["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+    webhook = webhook_of(documented())
+    assert webhook["url"] == f"http://{host}:{port['port']}{PATH}"
+    assert webhook["max_alerts"] == MAX_ALERTS
+
+
+def test_without_a_token_secret_nothing_of_the_receiver_is_made(render: Render) -> None:
+    objects = render()
+    assert [service["metadata"]["name"] for service in of_kind(objects, "Service")] == ["precision-operator-metrics"]
+    assert parse_settings(config(objects), environment={}).receiver.token_file == ""
 
 
 def test_a_changed_configuration_starts_new_pods(render: Render) -> None:

@@ -1,8 +1,11 @@
-"""A real Alertmanager wakes a real operator: a policy that looks every five minutes answers a breach within seconds."""
+"""A real Alertmanager, configured as the docs say, wakes a real operator: a policy that looks every five minutes answers a
+breach within seconds.
+"""
 
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 
 import yaml
@@ -10,6 +13,7 @@ import yaml
 from lab.alertmanager import Alertmanager
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
+from tests.support.alerting import posting_to
 from tests.support.cluster_fleet import Json
 from tests.support.cluster_scene import Scene, break_two, promoted, scraping
 
@@ -25,6 +29,9 @@ def impatient() -> Json:
 
 
 def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{secrets.token_hex(32)}\n")
+    scene.operators.settings["receiver"] = {"port": 0, "tokenFile": str(token)}
     promoted(scene)
     before = scene.status()["observedGeneration"]
     rarely = {"interval": "5m", "window": "5m", "maxSampleAge": "60s"}
@@ -48,7 +55,7 @@ def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> N
     )
     wait_for(lambda: len(scene.prometheus.query(overflow)) >= 2, what="the breach to be in Prometheus", seconds=50)
     assert scene.status()["phase"] == "Healthy"
-    with Alertmanager(tmp_path / "alertmanager", f"http://127.0.0.1:{scene.port()}/api/v1/alerts") as alertmanager:
+    with Alertmanager(tmp_path / "alertmanager", posting_to(scene.port("receiverPort"), token)) as alertmanager:
         config = scraping(scene.shadow.target)
         config["global"]["evaluation_interval"] = "500ms"
         target = alertmanager.url.removeprefix("http://")

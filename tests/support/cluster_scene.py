@@ -98,13 +98,13 @@ class Scene:
         )
         return self.status()
 
-    def port(self) -> int:
-        """Where the operator says that it serves."""
+    def port(self, field: str = "port") -> int:
+        """Where the operator says that it serves; ``receiverPort``: alerts."""
 
         def serving() -> int | None:
             lines = (self.operators.directory / "one.log").read_text().splitlines(keepends=True)
             said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
-            return next((int(line["port"]) for line in said if "port" in line), None)
+            return next((int(line[field]) for line in said if field in line), None)
 
         return wait_for(serving, what="the operator to serve", seconds=30)
 

@@ -62,3 +62,17 @@ def test_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
     path.write_text("{", encoding="utf-8")
     with pytest.raises(ConfigurationError, match="not YAML"):
         load_settings(path, environment={})
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        ({"certificateFile": "tls.crt"}, "found one of them"),
+        ({"keyFile": "tls.key"}, "found one of them"),
+        ({"wakesPerSecond": 0}, "found 0.0"),
+        ({"token": "x"}, "no such setting"),
+    ],
+)
+def test_a_receiver_that_could_not_work_is_refused(raw: dict[str, object], found: str) -> None:
+    with pytest.raises(ConfigurationError, match=found):
+        parse_settings({"receiver": raw}, environment={})

@@ -46,7 +46,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $name := include "precision-operator.webhookName" . }}
 {{- $webhook := dict "service" $name "secret" $name "certManager" .Values.admission.certManager.enabled "inject" .Values.admission.inject.enabled }}
 {{- $admission := merge (dict "mode" (include "precision-operator.admissionMode" .)) $webhook .Values.admission.webhook }}
-{{- merge (dict "watchNamespaces" .Values.namespaces "admission" $admission) .Values.config | toYaml }}
+{{- $settings := dict "watchNamespaces" .Values.namespaces "admission" $admission }}
+{{- with .Values.receiver }}{{- if .tokenSecret }}
+{{- $receiver := dict "tokenFile" "/etc/precision-receiver/token" "port" .port "wakesPerSecond" .wakesPerSecond }}
+{{- if .tlsSecret }}
+{{- $receiver = merge $receiver (dict "certificateFile" "/etc/precision-receiver/tls.crt" "keyFile" "/etc/precision-receiver/tls.key") }}
+{{- end }}
+{{- $settings = set $settings "receiver" $receiver }}
+{{- end }}{{- end }}
+{{- merge $settings .Values.config | toYaml }}
+{{- end }}
+
+{{/* Name of the Service that Alertmanager posts to. */}}
+{{- define "precision-operator.alertsName" -}}
+{{- printf "%s-alerts" (include "precision-operator.fullname" . | trunc 56 | trimSuffix "-") }}
 {{- end }}
 
 {{/* Rights on namespaced objects: what the operator uses, and no more (tests/chart holds the table). Of `patch precisionpolicies` the fence

@@ -1,29 +1,23 @@
 """Text that people and tenants write, before it is stored: bounded, without control characters or credentials."""
 
-import unicodedata
-
 from precision_operator.api.redaction import cut, redact
 
 _READ = 8
 """How many times as much is read as is kept: masked credentials are shorter than they were."""
-_BREAKS = "\n\t\r"
 MESSAGE_CHARACTERS = 1024
 """What the schemas take of a message: a rollback is never refused for its words."""
 
 
 def bounded(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
-    """The text without credentials and control characters, no longer than ``characters``; a cut shows as ``…``.
+    """The text in printable characters, without credentials, and no longer than ``characters``; a cut shows as ``…``.
 
-    Of a text that is much longer only the beginning is read: its length costs nothing.
+    What is blank becomes a space. Controls, changes of direction, what is invisible and lone surrogates are left out. Of a
+    text that is much longer only the beginning is read: its length costs nothing.
     """
     most = _READ * characters
     text = cut(text, most)
     if not text.isprintable():
-        kept = "".join(char for char in text if char in _BREAKS or _printable(char))
-        text = "".join(" " if char in _BREAKS else char for char in redact(kept, most))
+        kept = "".join(char for char in text if char.isprintable() or char.isspace())
+        text = "".join(char if char.isprintable() else " " for char in redact(kept, most))
     clean = redact(text, most)  # again, for by now what stood on two lines stands on one
     return clean if len(clean) <= characters else f"{clean[: characters - 1]}…"
-
-
-def _printable(char: str) -> bool:
-    return unicodedata.category(char)[0] != "C"

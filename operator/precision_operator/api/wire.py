@@ -10,13 +10,14 @@ from precision_operator.contract import MAX_GENERATION
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-_DURATION = re.compile(r"(\d+)(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h)")
+_DURATIONS = re.compile(rf"({_DURATION.pattern})+")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration_seconds(text: object, default: float) -> float:
     """``"1m30s"`` → 90.0; the default where ``text`` is no duration."""
-    if not isinstance(text, str) or not re.fullmatch(r"(\d+(ms|s|m|h))+", text):
+    if not isinstance(text, str) or not _DURATIONS.fullmatch(text):
         return default
     return sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(text))
 
@@ -77,15 +78,23 @@ def generation(value: object) -> int | None:
     return found if 0 <= found <= MAX_GENERATION else None
 
 
+def count_text(value: str | None) -> int | None:
+    """A count in digits; None where it is none, or too long to be one."""
+    digits = value is not None and len(value) < 20 and value.isascii() and value.isdigit()
+    return int(value) if value is not None and digits else None
+
+
 def generation_text(value: str | None) -> int | None:
-    """The same, in digits."""
-    digits = value is not None and value.isascii() and value.isdigit() and len(value) < 20
-    return generation(int(value)) if value is not None and digits else None
+    """A generation in digits."""
+    return generation(count_text(value))
 
 
 def number(value: object, default: float) -> float:
-    """The value where it is a number."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+    """The value where it is a number that a float can hold."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+    except OverflowError:
+        return default
 
 
 def boolean(value: object, default: bool) -> bool:

@@ -22,6 +22,8 @@ RETRY_AFTER_LIMIT_SECONDS = 60.0
 MESSAGE_LIMIT = 1000
 """Characters that are kept of an answer's message: some quote the whole object, and a denial ends with what to do."""
 
+REASON_LIMIT = 64
+
 BUDGET_CAUSE = "DisruptionBudget"
 """The cause by which an eviction's 429 says that a PodDisruptionBudget refuses it."""
 
@@ -81,8 +83,8 @@ def _budget(status: int, body: JsonObject) -> str | None:
 def error_of(what: str, status: int, answer: JsonObject | None, *, retry_after: str | None = None) -> KubeError:
     """The error of an answer that is not success. A success that holds no JSON object counts as Unavailable."""
     body = answer or {}
-    said = bounded(str(body.get("message", "")), MESSAGE_LIMIT)
-    message = f"{what}: {status} {body.get('reason', '')}: {said}".rstrip(" :")
+    said, reason = bounded(text(body.get("message")), MESSAGE_LIMIT), bounded(text(body.get("reason")), REASON_LIMIT)
+    message = bounded(f"{what}: {status} {reason}: {said}".rstrip(" :"))
     if status == 404:
         return NotFound(message, status=status)
     if status == 409:

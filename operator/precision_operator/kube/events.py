@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 
+from precision_operator.api.text import bounded
 from precision_operator.errors import KubeError, NotFound
 from precision_operator.kube.port import EVENTS, POLICIES, JsonObject, KubeApi
 
@@ -55,7 +56,7 @@ class EventRecorder:
 
     async def emit(self, ref: PolicyRef, reason: str, message: str, warning: bool = False) -> None:
         """Say it. A failure is logged: an Event is worth no reconcile."""
-        message = message.encode()[:MESSAGE_LIMIT].decode(errors="ignore")
+        message = bounded(message).encode()[:MESSAGE_LIMIT].decode(errors="ignore")
         key = (ref, reason, message)
         try:
             await self._emit(key, warning=warning)

@@ -1,7 +1,4 @@
-"""The HTTP server of /metrics, /livez, /readyz and the webhook that Alertmanager posts to."""
-
-import json
-from collections.abc import Callable
+"""The HTTP server of /metrics, /livez and /readyz. Alerts come to a port of their own (receiver/)."""
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -9,20 +6,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from precision_operator.observability.health import Health, Verdict
 from precision_operator.observability.metrics import Metrics
 
-MAX_BODY_BYTES = 1024 * 1024
-"""A webhook of a thousand alerts; more is cut by Alertmanager's own max_alerts."""
-
-Receiver = Callable[[object], int | None]
-
 
 class HttpServer:
-    """Serves until ``stop``. It holds no secrets, and what it takes in can only make it look: it asks nobody who he is."""
+    """Serves until ``stop``. It holds no secrets and takes nothing in: it asks nobody who he is."""
 
-    def __init__(self, metrics: Metrics, health: Health, alerts: Receiver | None = None) -> None:
-        """``alerts`` takes a webhook's body; the number of policies woken, or None where another replica must be asked."""
+    def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
         self._health = health
-        self._alerts = alerts
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int, host: str = "0.0.0.0") -> int:  # noqa: S104, RUF100  probes come from the node
@@ -31,12 +21,10 @@ class HttpServer:
         Raises:
             OSError: the port is taken.
         """
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application()
         app.router.add_get("/metrics", self._serve_metrics)
         app.router.add_get("/livez", self._serve_live)
         app.router.add_get("/readyz", self._serve_ready)
-        if self._alerts is not None:
-            app.router.add_post("/api/v1/alerts", self._take_alerts)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         site = web.TCPSite(runner, host, port)
@@ -63,17 +51,6 @@ class HttpServer:
 
     async def _serve_ready(self, _: web.Request) -> web.Response:
         return _answer(self._health.ready())
-
-    async def _take_alerts(self, request: web.Request) -> web.Response:
-        assert self._alerts is not None
-        try:
-            woken = self._alerts(json.loads(await request.text()))
-        except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
-        if woken is None:
-            # Alertmanager tries again, and the Service leads it to the leader at some time.
-            return web.Response(status=503, text="another replica leads\n", headers={"Retry-After": "1"})
-        return web.json_response({"woken": woken})
 
 
 def _answer(verdict: Verdict) -> web.Response:

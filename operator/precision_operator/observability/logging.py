@@ -37,7 +37,8 @@ class JsonFormatter(logging.Formatter):
                 line[key] = _masked(value)
         if record.exc_info:
             line["exception"] = redact(self.formatException(record.exc_info))
-        return json.dumps(line, default=lambda odd: redact(str(odd)), ensure_ascii=False)
+        # in ASCII: what a tenant wrote can neither break the stream nor steer a terminal
+        return json.dumps(line, default=lambda odd: redact(str(odd)))
 
 
 def _masked(value: object) -> object:

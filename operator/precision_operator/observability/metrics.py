@@ -112,8 +112,18 @@ class Metrics:
             ["result"],
             registry=registry,
         )
+        self._alerts = Counter(
+            "precision_operator_alert_requests_total",
+            "Requests to the alert receiver by result; ConnectionRefused counts connections beyond its limits.",
+            ["result"],
+            registry=registry,
+        )
         self._series: dict[tuple[str, str], set[tuple[Gauge | Counter, tuple[str, ...]]]] = {}
         self._now: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def alerts_received(self, result: str) -> None:
+        """The alert receiver answered a request, or refused a connection."""
+        self._alerts.labels(result).inc()
 
     def watch_queue(self, depth: Callable[[], float], oldest_seconds: Callable[[], float]) -> None:
         """Read the queue whenever the metrics are asked for."""

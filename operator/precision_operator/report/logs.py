@@ -55,5 +55,5 @@ def _routine(line: str) -> bool:
     _, _, said = line.partition(" ")  # behind the time that the kubelet put before it
     try:
         return mapping(json.loads(said)).get("event") in ROUTINE
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_operator.api.wire import count_text
 from precision_operator.core.gates import names
 from precision_operator.signals.port import Sample
 
@@ -29,8 +30,8 @@ class Check:
 
 
 def _batch(sample: Sample) -> float | None:
-    text = sample.labels.get("batch_size", "")
-    return float(text) if text.isdigit() and int(text) > 0 else None
+    size = count_text(sample.labels.get("batch_size"))
+    return float(size) if size else None
 
 
 def of_pods(metric: str) -> str:

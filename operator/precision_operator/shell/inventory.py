@@ -131,6 +131,11 @@ class Inventory:
         """The same, of one namespace."""
         return _keys(namespace, self._space(namespace).names)
 
+    def policy_named(self, namespace: str, name: str) -> Keys:
+        """The policy of this name, or the assignment whose policy is gone; none where neither is known."""
+        space = self._space(namespace)
+        return _keys(namespace, frozenset({name} if name in space.policies or name in space.assignments else ()))
+
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)

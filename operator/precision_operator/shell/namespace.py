@@ -78,6 +78,8 @@ class Namespace:
         """By the uid of a pod, or of a ReplicaSet, that something of no known kind controls."""
         self._unsupported: dict[Selector, tuple[str, ...]] = {}
         """What was asked for since the last change of strangers or selectors."""
+        self._selectors: dict[tuple[str, str] | None, list[tuple[str, Selector]]] | None = None
+        """The selectors by one label that each asks for, None where it asks for no value of one; None: to be made anew."""
 
     @property
     def empty(self) -> bool:
@@ -123,6 +125,7 @@ class Namespace:
 
     def _selectors_changed(self) -> None:
         self._unsupported.clear()
+        self._selectors = None
         for workload in self.workloads.values():
             workload.concerned = None
 
@@ -240,9 +243,15 @@ class Namespace:
         return workload.concerned
 
     def _selecting(self, labels: Mapping[str, str]) -> Names:
-        selectors = [(name, policy.selector) for name, policy in self.policies.items()]
-        selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
-        return frozenset(name for name, selector in selectors if selector.matches(labels))
+        """Only selectors are looked at that ask for a label which is there: one object concerns few of many policies."""
+        if self._selectors is None:
+            self._selectors = {}
+            selectors = [(name, policy.selector) for name, policy in self.policies.items()]
+            selectors += [(name, assignment.selector) for name, assignment in self.assignments.items()]
+            for name, selector in selectors:
+                self._selectors.setdefault(next(iter(selector.match_labels), None), []).append((name, selector))
+        asking = [self._selectors.get(None, ()), *(self._selectors.get(label, ()) for label in labels.items())]
+        return frozenset(name for found in asking for name, selector in found if selector.matches(labels))
 
     def rivals(self, uid: str) -> Names:
         """The policies that select a workload, and those that are gone whose assignment still holds it."""

@@ -6,8 +6,13 @@ An alert only wakes: what is so is read from Prometheus, never from the alert. S
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from precision_operator.api.text import bounded
+from precision_operator.api.wire import mapping, text
+
 VERSION = "4"
 MAX_ALERTS = 1000
+NAME_CHARACTERS = 253
+"""No object of Kubernetes has a longer name."""
 
 _WORKLOAD_LABELS = ("deployment", "statefulset", "job_name", "replicaset")
 """As kube-state-metrics names workloads; a Job's label is not Prometheus' own ``job``."""
@@ -32,21 +37,23 @@ def parse_webhook(body: object) -> tuple[Alert, ...]:
     if not isinstance(body, dict):
         raise ValueError(f"expected Alertmanager's webhook payload, a JSON object; found {type(body).__name__}")
     if body.get("version") != VERSION:
-        raise ValueError(f"expected a webhook payload of version {VERSION!r}, found {body.get('version')!r}")
+        found = bounded(text(body.get("version"), "none"), 20)
+        raise ValueError(f"expected a webhook payload of version {VERSION!r}, found {found!r}")
     alerts = body.get("alerts")
     if not isinstance(alerts, list) or len(alerts) > MAX_ALERTS:
         raise ValueError(
             f"expected `alerts`, a list of at most {MAX_ALERTS}; set max_alerts in Alertmanager's receiver"
         )
-    found = {_alert(item.get("labels")) for item in alerts if isinstance(item, dict)}
-    return tuple(sorted((a for a in found if a is not None), key=lambda a: (a.namespace, a.policy, a.workload, a.pod)))
+    named = {_alert(mapping(mapping(item).get("labels"))) for item in alerts}
+    return tuple(sorted((a for a in named if a.namespace), key=lambda a: (a.namespace, a.policy, a.workload, a.pod)))
 
 
-def _alert(labels: object) -> Alert | None:
-    if not isinstance(labels, dict):
-        return None
-    known: Mapping[str, str] = {key: value for key, value in labels.items() if isinstance(value, str)}
-    if not known.get("namespace"):
-        return None
-    workload = next((known[label] for label in _WORKLOAD_LABELS if known.get(label)), "")
-    return Alert(known["namespace"], known.get("precisionpolicy", ""), workload, known.get("pod", ""))
+def _alert(labels: Mapping[str, object]) -> Alert:
+    workload = next((name for label in _WORKLOAD_LABELS if (name := _name(labels, label))), "")
+    return Alert(_name(labels, "namespace"), _name(labels, "precisionpolicy"), workload, _name(labels, "pod"))
+
+
+def _name(labels: Mapping[str, object], label: str) -> str:
+    """The name in a label; empty where it is absent, or no name."""
+    name = text(labels.get(label))
+    return name if len(name) <= NAME_CHARACTERS else ""

@@ -7,6 +7,7 @@ from math import isfinite
 
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.wire import generation_text
 from precision_operator.core.model import PodSignals
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, SHORTAGE, STEPS
@@ -95,7 +96,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], a
             continue
         mode, generation = said.pop()
         pod.mode = parse_mode(mode)
-        pod.generation = int(generation) if generation and generation.isascii() and generation.isdigit() else None
+        pod.generation = generation_text(generation)
     return contradicting
 
 

@@ -3,7 +3,6 @@
 import base64
 import json
 import logging
-import socket
 import ssl
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import Patch, patch_for
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, text
+from precision_operator.runtime.listening import listening_socket
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class WebhookServer:
         app.router.add_post("/admit", self._admit)
         app.router.add_get("/known/{namespace}/{name}", self._tell)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        listening = _listening(host, port)
+        listening = listening_socket(host, port)
         await runner.setup()
         await web.SockSite(runner, listening, ssl_context=context).start()
         self._runner = runner
@@ -77,13 +77,6 @@ class WebhookServer:
         if generation is None:
             return web.json_response({"generation": None}, status=404)
         return web.json_response({"generation": generation})
-
-
-def _listening(host: str | None, port: int) -> socket.socket:
-    """One socket for IPv4 and IPv6: with one for each, port 0 would be two ports."""
-    if host is None and socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server((host or "", port))
 
 
 def _encoded(patch: Patch) -> dict[str, object]:

@@ -1,12 +1,10 @@
 """The probes and /metrics over a real socket."""
 
-import io
-
 import aiohttp
 import pytest
 
 from precision_operator.observability.health import Health
-from precision_operator.observability.http import MAX_BODY_BYTES, HttpServer
+from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.watchdog import Watchdog
 from tests.unit.runtime.manual_clock import ManualClock
@@ -38,6 +36,7 @@ async def test_probes_tell_what_is_wrong() -> None:
             assert status == 200
             assert "precision_operator_leader 0.0" in text
             assert (await ask("/anything"))[0] == 404
+            assert (await ask("/api/v1/alerts"))[0] == 404, "alerts come to a port of their own"
     finally:
         await server.stop()
         await server.stop()
@@ -51,29 +50,3 @@ async def test_a_taken_port_is_an_error() -> None:
             await two.start(port, "127.0.0.1")
     finally:
         await one.stop()
-
-
-async def test_alertmanager_is_told_whether_it_was_heard() -> None:
-    answers: list[int | None] = [2, None]
-
-    def receive(body: object) -> int | None:
-        if body != {"version": "4"}:
-            raise ValueError("expected a webhook")
-        return answers.pop(0)
-
-    server = HttpServer(Metrics(), Health(Watchdog()), receive)
-    port = await server.start(0, "127.0.0.1")
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
-
-            async def post(body: str) -> tuple[int, str]:
-                async with http.post("/api/v1/alerts", data=io.BytesIO(body.encode())) as answer:
-                    return answer.status, await answer.text()
-
-            assert await post('{"version": "4"}') == (200, '{"woken": 2}')
-            assert (await post('{"version": "4"}'))[0] == 503
-            assert await post("{}") == (400, "expected a webhook\n")
-            assert (await post("not json"))[0] == 400
-            assert (await post("x" * (MAX_BODY_BYTES + 1)))[0] == 413
-    finally:
-        await server.stop()

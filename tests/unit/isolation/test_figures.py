@@ -1,0 +1,19 @@
+"""What the parts of lab/isolation say of figures that miss their bound."""
+
+import pytest
+
+from lab.isolation import receiver, tenant_text
+
+
+@pytest.mark.parametrize(
+    ("added_mib", "stall", "sentences"), [(20.0, 0.2, 0), (20.1, 0.2, 1), (3.0, 0.21, 1), (float("nan"), 1.0, 2)]
+)
+def test_the_receivers_bounds(added_mib: float, stall: float, sentences: int) -> None:
+    found = {"slow_bodies": 300, "added_mib": added_mib, "loop_stall_seconds": stall}
+    assert len(receiver.missed(found)) == sentences
+
+
+@pytest.mark.parametrize(("stall", "refused", "lost", "sentences"), [(0.2, 0, 0, 0), (0.3, 1, 1, 3)])
+def test_the_bounds_of_tenant_text(stall: float, refused: int, lost: int, sentences: int) -> None:
+    found = {"cases": 9, "max_loop_stall_seconds": stall, "refused_writes": refused, "objects_lost": lost}
+    assert len(tenant_text.missed(found)) == sentences

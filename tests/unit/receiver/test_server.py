@@ -1,0 +1,284 @@
+"""The alert receiver over real sockets: who is let in, and what everybody else costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from precision_operator.receiver.connections import Bounds
+from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH, AlertServer, Result
+from precision_operator.signals.alertmanager import parse_webhook
+from tests.support.fake_kube import FakeKube
+from tests.support.tls import NAME, kept, trusting
+
+TOKEN = "t" * 32
+EMPTY = b'{"version": "4", "alerts": []}'
+
+
+class Served:
+    """A receiver, and raw connections to it."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.counted: Counter[str] = Counter()
+        self.received: list[object] = []
+        self.leading = True
+        self.receive: Callable[[object], Awaitable[int]] = self._receive
+        self.server = AlertServer(
+            allows=lambda headers: headers == [f"Bearer {TOKEN}"],
+            leading=lambda: self.leading,
+            receive=lambda body: self.receive(body),
+            count=self._count,
+            bounds=bounds,
+        )
+        self.port = 0
+
+    def _count(self, result: str) -> None:
+        self.counted[result] += 1
+
+    async def _receive(self, body: object) -> int:
+        self.received.append(body)
+        return len(parse_webhook(body))
+
+    async def connect(self, peer: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(peer, 0))
+
+    async def send(self, raw: bytes, *, peer: str = "127.0.0.1") -> bytes:
+        """What it answers until it closes the connection; nothing where it just closes it."""
+        reader, writer = await self.connect(peer)
+        try:
+            writer.write(raw)
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    async def status(self, raw: bytes) -> int:
+        """The status of the answer."""
+        return int((await self.send(raw)).split()[1])
+
+
+@asynccontextmanager
+async def serving(bounds: Bounds | None = None) -> AsyncIterator[Served]:
+    served = Served(bounds or Bounds())
+    served.port = await served.server.start(0, None, host="127.0.0.1")
+    try:
+        yield served
+    finally:
+        await served.server.stop()
+        await served.server.stop()
+
+
+def post(body: bytes, *, length: int | None = None, token: str = TOKEN, more: str = "", path: str = PATH) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{more}"
+    return f"{head}Content-Length: {len(body) if length is None else length}\r\n\r\n".encode() + body
+
+
+async def test_alertmanager_is_told_what_became_of_its_alerts() -> None:
+    async with serving() as served:
+        body = json.dumps({"version": "4", "alerts": [{"labels": {"namespace": "ns"}}]}).encode()
+        answer = await served.send(post(body))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b'{"woken": 1}')
+        assert await served.status(post(b"{}")) == 400
+        assert await served.status(post(b"not json")) == 400
+        assert await served.status(post(EMPTY, path="/metrics")) == 404
+        assert await served.status(post(EMPTY).replace(b"POST", b"PUT")) == 404
+        served.leading = False
+        standby = await served.send(post(EMPTY))
+        assert standby.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in standby
+        assert served.counted == {
+            Result.ACCEPTED: 1,
+            Result.MALFORMED: 2,
+            Result.UNKNOWN_PATH: 2,
+            Result.NOT_LEADING: 1,
+        }
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        post(EMPTY, token="u" * 32),
+        post(EMPTY).replace(b"Authorization", b"X-Authorization"),
+        post(EMPTY, more=f"Authorization: Bearer {TOKEN}\r\n"),
+        post(EMPTY, path=f"{PATH}?token={TOKEN}", token="none"),
+        post(EMPTY, path="/anything", token="none"),
+        post(b"", length=10**9, token="none"),
+    ],
+)
+async def test_who_brings_no_valid_token_is_sent_away_before_his_body_is_read(raw: bytes) -> None:
+    async with serving() as served:
+        assert await served.status(raw) == 401
+        assert served.received == []
+        assert served.counted == {Result.UNAUTHORIZED: 1}
+
+
+@pytest.mark.parametrize("length", [None, 2 * MAX_BODY_BYTES])
+async def test_a_body_beyond_the_limit_is_refused(length: int | None) -> None:
+    async with serving() as served:
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (MAX_BODY_BYTES + 1, b"x" * (MAX_BODY_BYTES + 1))
+        raw = post(b"", length=length)
+        if length is None:
+            raw = post(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked") + chunked
+        assert await served.status(raw) == 413
+        assert served.received == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 100_000, b"\xff\xfe" * 100, b'{"version": NaN}', b'"\\ud800"'],
+)
+async def test_a_body_that_is_no_webhook_is_refused_whatever_it_is(body: bytes) -> None:
+    async with serving() as served:
+        assert await served.status(post(body)) == 400
+        assert await served.status(post(EMPTY)) == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"garbage\r\n\r\n",
+        b"\x16\x03\x01\x02\x00" * 50,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"A" * 100_000,
+        post(b"ZZ\r\n").replace(b"Content-Length: 4", b"Transfer-Encoding: chunked"),
+    ],
+)
+async def test_what_is_no_http_is_not_logged(raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send it, again and again."""
+    async with serving() as served:
+        assert (await served.send(raw)).startswith(b"HTTP/1.1 400") or not served.received
+        assert caplog.records == []
+        assert await served.status(post(EMPTY)) == 200
+
+
+async def test_a_fault_of_our_own_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as served:
+
+        async def broken(_: object) -> int:
+            raise LookupError("a bug")
+
+        served.receive = broken
+        assert await served.status(post(EMPTY)) == 500
+        assert served.counted == {Result.FAILED: 1}
+        assert [record.message for record in caplog.records] == ["an alert could not be taken"]
+
+
+async def test_a_compressed_body_is_not_unpacked() -> None:
+    import gzip
+
+    async with serving() as served:
+        bomb = gzip.compress(b" " * 50_000_000)
+        assert await served.status(post(bomb, more="Content-Encoding: gzip\r\n")) == 400
+        assert served.received == []
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST ", b"POST / HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_header_that_does_not_end_ends_the_connection(begun: bytes) -> None:
+    async with serving(Bounds(header_seconds=0.05)) as served:
+        assert await served.send(begun) == b""
+        assert served.counted == {}
+
+
+async def test_a_body_that_does_not_come_ends_the_connection() -> None:
+    async with serving(Bounds(body_seconds=0.05)) as served:
+        assert await served.send(post(b"{", length=1000)) == b""
+        assert await served.status(post(EMPTY)) == 200
+
+
+async def test_slow_bodies_give_their_place_back() -> None:
+    """Each holds one of few places for reading; who waits for one and has gone holds none."""
+    async with serving(Bounds(body_seconds=0.05)) as served:
+        assert await asyncio.gather(*(served.send(post(b"{", length=1000)) for _ in range(2 * BODIES))) == [b""] * (
+            2 * BODIES
+        )
+        assert await served.status(post(EMPTY)) == 200
+
+
+async def test_one_peer_has_so_many_connections_and_another_has_its_own() -> None:
+    async with serving(Bounds(connections=3, connections_per_peer=2)) as served:
+        held = [await served.connect() for _ in range(2)]
+        assert await served.send(post(EMPTY)) == b""
+        assert served.counted == {Result.CONNECTION_REFUSED: 1}
+        assert (await served.send(post(EMPTY), peer="127.0.0.2")).startswith(b"HTTP/1.1 200")
+        for reader, writer in held:
+            writer.write(post(EMPTY))
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        assert await served.status(post(EMPTY)) == 200
+
+
+async def test_all_peers_together_have_so_many_connections() -> None:
+    async with serving(Bounds(connections=2, connections_per_peer=2)) as served:
+        held = [await served.connect(f"127.0.0.{number}") for number in (1, 2)]
+        assert await served.send(post(EMPTY), peer="127.0.0.3") == b""
+        for _, writer in held:
+            writer.close()
+
+
+async def test_one_peer_cannot_take_every_turn() -> None:
+    async with serving(Bounds(served=2, served_per_peer=1)) as served:
+        held = [await served.connect() for _ in range(3)]
+        assert (await served.send(post(EMPTY), peer="127.0.0.2")).startswith(b"HTTP/1.1 200")
+        for _, writer in held:
+            writer.close()
+
+
+async def test_who_waits_for_a_turn_gets_it_when_another_has_ended() -> None:
+    async with serving(Bounds(served=1)) as served:
+        _, writer = await served.connect()
+        waiting = [asyncio.create_task(served.send(post(EMPTY), peer=f"127.0.0.{number}")) for number in range(2, 12)]
+        await asyncio.sleep(0)
+        writer.close()
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in await asyncio.gather(*waiting))
+
+
+async def test_who_waits_for_a_turn_in_vain_is_closed() -> None:
+    async with serving(Bounds(served=1, header_seconds=0.05)) as served:
+        held = [await served.connect() for _ in range(3)]
+        assert [await reader.read() for reader, _ in held] == [b""] * 3
+        for _, writer in held:
+            writer.close()
+
+
+async def test_a_handshake_that_does_not_come_ends_the_connection() -> None:
+    keeper = await kept(FakeKube())
+    served = Served(Bounds(header_seconds=0.05))
+    served.port = await served.server.start(0, keeper.context, host="127.0.0.1")
+    try:
+        assert await served.send(b"") == b""
+        assert await served.send(post(EMPTY)) == b"", "no plain HTTP where a certificate was given"
+    finally:
+        await served.server.stop()
+
+
+async def test_it_speaks_tls_where_a_certificate_was_given() -> None:
+    keeper = await kept(FakeKube())
+    served = Served(Bounds())
+    served.port = await served.server.start(0, keeper.context, host="127.0.0.1")
+    try:
+        tls = trusting(keeper)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=tls, server_hostname=NAME)
+        writer.write(post(EMPTY))
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await served.server.stop()
+
+
+async def test_what_waits_is_ended_with_the_server() -> None:
+    async with serving() as served:
+        _, writer = await served.connect()
+        writer.write(post(b"{", length=1000))
+        await writer.drain()
+        await served.server.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await served.connect()
+        writer.close()
