@@ -264,10 +264,11 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
 
 def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:
     """Without those that have gone back to a healthy checkpoint: what is started later must not lose its steps again."""
-    if not state.poisoned or facts.evaluation is None or state.phase is Phase.ROLLING_BACK:
-        return state.poisoned
-    mended = {w.key for w in facts.workloads if w.key in facts.poisoned and rewound(w, facts.evaluation)}
-    return tuple(key for key in state.poisoned if key not in mended)
+    poisoned = replace(facts, state=state).poisoned
+    if not poisoned or facts.evaluation is None or state.phase is Phase.ROLLING_BACK:
+        return tuple(sorted(poisoned))
+    mended = {w.key for w in facts.workloads if w.key in poisoned and rewound(w, facts.evaluation)}
+    return tuple(sorted(poisoned - mended))
 
 
 def _is_news(facts: Facts, state: State) -> bool:
@@ -278,13 +279,13 @@ def _is_news(facts: Facts, state: State) -> bool:
     return facts.failing != known
 
 
-def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:
-    """What the transition id counts the changes of.
+def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...], Mapping[str, int]]:
+    """What the transition id counts the changes of: edges, and commands that were carried out, each good for one alone.
 
     A step that waits for a person is the same step while its evidence wavers: the answer that was just given stays good.
     """
     phase = Phase.PROGRESSING if state.phase is Phase.PAUSED else state.phase
-    return phase, state.step_index, state.held
+    return phase, state.step_index, state.held, state.commands
 
 
 def _promotes(before: State, after: State) -> bool:

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from precision_operator.api.commands import Command
 from precision_operator.api.incident import Scope
 from precision_operator.api.state import HeldWorkload, Phase, State
-from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.alerting import alerts
+from precision_operator.core.commands import carried_out, takes
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
 from precision_operator.core.gates import Closed
@@ -15,7 +16,6 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.mitigation import ended, mitigate
 from precision_operator.core.phases.rollback import begin_rollback, new_incident
 from precision_operator.core.phases.rollout import assigned, target_changed
-from precision_operator.core.progress import live_pods
 from precision_operator.core.triggers import Trigger, find_trigger
 from precision_operator.core.windows import promotion_waits
 
@@ -35,16 +35,19 @@ def guard(facts: Facts) -> Outcome:
     facts = replace(facts, state=state)
     window = promotion_waits(facts)
     if window is None and not alerts(facts) and facts.admission_waits is None and facts.too_large is None:
-        state = replace(state, members=facts.in_cohort(len(facts.stages) - 1, state.members, joining=_joining(facts)))
+        state = replace(state, members=facts.in_cohort(len(facts.stages) - 1, state.members))
     outcome = _follow_held(replace(facts, state=state))
     return replace(outcome, waiting=outcome.waiting or retry or window, notices=(*notices, *outcome.notices))
 
 
 def _retried(facts: Facts) -> tuple[State, Closed | None]:
-    """Held workloads join again when a person retries, as a fleet does: acknowledged, and after the back-off."""
-    state, asked = facts.state, facts.asked(RETRY)
-    if not (state.held or state.mitigations):
-        return state, None
+    """Held workloads join again when a person retries, as a fleet does: acknowledged, and after the back-off.
+
+    A retry of nothing is over at once: it must not wait for what is mitigated or rolled back later.
+    """
+    state, asked = facts.state, facts.asked(Command.RETRY)
+    if not takes(Command.RETRY, state):
+        return (carried_out(state, Command.RETRY) if asked is not None else state), None
     closed = reenabled(facts) if state.held else None
     if asked is None or closed is not None or not facts.window_clear:
         return state, closed
@@ -57,20 +60,8 @@ def _retried(facts: Facts) -> tuple[State, Closed | None]:
         phase=Phase.HEALTHY,
         reason="Retried",
         message=f"{asked.by or 'a person'} asked for another attempt: held workloads join again",
-        commands={**state.commands, RETRY: state.transition_id},
     )
-    return again, None
-
-
-def _joining(facts: Facts) -> frozenset[str]:
-    """New workloads that have samples of their own: what could not be watched is not moved."""
-    seen = facts.evaluation.pods if facts.evaluation is not None else {}
-    held = facts.state.held_keys
-    return frozenset(
-        w.key
-        for w, _ in facts.movable
-        if w.key not in held and live_pods(w) and all(pod.name in seen for pod in live_pods(w))
-    )
+    return carried_out(again, Command.RETRY), None
 
 
 def _follow_held(facts: Facts) -> Outcome:

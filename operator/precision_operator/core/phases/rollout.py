@@ -92,13 +92,14 @@ def _waiting(facts: Facts) -> Closed | None:
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
     if window is not None:
         return window
+    if len(facts.state.members) < facts.cohort_size(facts.state.step_index) and facts.unwatched is not None:
+        return facts.unwatched
     given = GateInput(
         policy=facts.policy,
         state=facts.state,
         stage=facts.stages[facts.state.step_index],
         evaluation=facts.evaluation,
         progress=tuple((w, _progress(facts, w, d)) for w, d in facts.members),
-        fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
         verdicts=facts.verdicts,
         promotion=facts.promotion,
         evidence_since=facts.state.evidence_since,
@@ -133,7 +134,8 @@ def _evidence_since(facts: Facts) -> float | None:
     )
     if not good:
         return None
-    return facts.state.evidence_since or round(evaluation.at, 3)
+    since, at = facts.state.evidence_since, round(evaluation.at, 3)
+    return since if since is not None and since <= at else at  # a clock that was set back begins it anew
 
 
 def _promote(facts: Facts) -> Outcome:
