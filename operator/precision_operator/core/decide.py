@@ -195,7 +195,7 @@ def _as_assigned(desired: Desired, state: State) -> Desired:
 def _is_urgent(facts: Facts, state: State) -> bool:
     """An emergency, or a gradual rollback that would miss its deadline: nothing waits for its turn."""
     incident = state.incident
-    if incident is None or state.phase not in (Phase.ROLLING_BACK, Phase.DEGRADED):
+    if incident is None or not (state.phase is Phase.ROLLING_BACK or state.alone):
         return False
     if incident.strategy is Strategy.EMERGENCY:
         return True
@@ -252,6 +252,9 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         transition_id=before.transition_id + (1 if edge else 0),
         phase_since=facts.now if moved_on else before.phase_since,
         no_data_since=(before.no_data_since or facts.now) if no_data else None,
+        silent={key: since for key, since in facts.silent.items() if key not in state.held_keys}
+        if state.phase not in (Phase.ROLLING_BACK, Phase.HELD)
+        else {},
         incident=looked_after(facts, state),
         poisoned=_still_poisoned(facts, state),
     )

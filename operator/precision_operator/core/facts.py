@@ -1,5 +1,6 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, Delivery, PolicySpec
+from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpec
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import MAX_POD_GENERATION
@@ -30,6 +31,11 @@ from precision_operator.core.progress import (
 )
 
 REDUCED = (Mode.FP16, Mode.BF16)
+
+SILENCES_LIMIT = 50
+"""So many different times of silences are kept; beyond, they lie on a grid of as many within ``noDataLimit``."""
+
+_WATCHED = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,21 @@ class Facts:
     @cached_property
     def _in_bf16(self) -> frozenset[str]:
         return in_bf16(self.state.mitigations)
+
+    @cached_property
+    def silent(self) -> Mapping[str, float]:
+        """Members without believable metrics, and since when; of interest where the policy rolls back for that."""
+        rules, evaluation = self.spec.evaluation, self.evaluation
+        if rules.on_no_data is not Fallback.ROLLBACK or self.state.phase not in _WATCHED:
+            return {}
+        if evaluation is None:
+            return self.state.silent
+        known, now, grid_seconds = self.state.silent, evaluation.at, rules.no_data_limit_seconds / SILENCES_LIMIT
+        if len(set(known.values())) > SILENCES_LIMIT:
+            now = math.ceil(now / grid_seconds) * grid_seconds  # few times, and none before the silence began
+        now, inside = round(now, 3), frozenset(self.state.members) - self.state.held_keys
+        unknown = (v.workload.key for v in self.verdicts if v.unknown and v.workload.key in inside)
+        return {key: min(known.get(key, now), now) for key in unknown}
 
     @cached_property
     def windows(self) -> Mapping[tuple[str, Signal], Mitigation]:

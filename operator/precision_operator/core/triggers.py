@@ -6,14 +6,16 @@ from precision_operator.api.commands import Answer, Command
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Fallback, Severity, Strategy
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.api.text import bounded
+from precision_operator.api.workload import name_of
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place
 from precision_operator.core.commands import takes
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
+from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES
 from precision_operator.core.shares import at_least
 from precision_operator.core.windows import spared
@@ -127,7 +129,7 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     where = f", {place}" if place is not None else ""
     if len(breached) >= share and place is None:
         scope = Scope.FLEET
-    elif facts.state.phase in (Phase.PROGRESSING, Phase.PAUSED):
+    elif facts.state.phase in (Phase.PROGRESSING, Phase.PAUSED) and place is None:
         scope = Scope.COHORT
     else:
         scope = Scope.WORKLOAD
@@ -162,11 +164,19 @@ def _tried(facts: Facts, failing: Failing) -> str:
 
 
 def _no_data(facts: Facts) -> Trigger | None:
-    rules, since = facts.spec.evaluation, facts.state.no_data_since
-    if rules.on_no_data is not Fallback.ROLLBACK or since is None or not facts.state.members:
+    """Each workload for its own silence, as far as we have watched it; the fleet where nobody else is left in it."""
+    evaluation, limit_seconds = facts.evaluation, facts.spec.evaluation.no_data_limit_seconds
+    if evaluation is None:
         return None
-    if facts.now - since < rules.no_data_limit_seconds:
+    watched = evaluation.continuous_since
+    since = {
+        key: max(at, watched) for key, at in facts.silent.items() if evaluation.at - max(at, watched) >= limit_seconds
+    }
+    if not since:
         return None
-    everyone = facts.state.members
-    message = f"no believable metrics for {rules.no_data_limit_seconds:g} s, and onNoData is Rollback"
-    return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since, Strategy.EMERGENCY)
+    rest = any(w.key not in since and live_pods(w) for w, _ in facts.members)
+    keys = tuple(sorted(since)) if rest else facts.state.members
+    who = f" of {names([name_of(key) for key in keys])}" if rest else ""
+    message = bounded(f"no believable metrics{who} for {limit_seconds:g} s, and onNoData is Rollback")
+    scope = Scope.WORKLOAD if rest else Scope.FLEET
+    return Trigger(Severity.P1, scope, "NoData", message, keys, min(since.values()), Strategy.EMERGENCY)
