@@ -7,6 +7,7 @@ import pytest
 
 from lab.model.world import World
 from precision_operator.api.commands import Command
+from precision_operator.api.mitigation import Result
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
@@ -136,3 +137,14 @@ def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:
     answer(world, "rollback")
     world.step(1.0)
     assert world.state.phase is Phase.ROLLING_BACK
+
+
+def test_a_retry_after_a_rollback_forgets_what_was_tried_before_it() -> None:
+    world = breached()
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert [m.result for m in world.state.mitigations] == [Result.FAILED]
+    world.bad = {}
+    answer(world, "retry")
+    world.run(1)
+    assert (world.state.phase, world.state.mitigations) == (Phase.PENDING, ())
