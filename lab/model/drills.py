@@ -282,6 +282,7 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     rolling = now.state.phase is Phase.ROLLING_BACK and not now.state.by_canary
     if rolling:
         now.heal_all()
+    suspended = bool(now.state.suspensions)
     now.metrics_away = not rolling
     now.delete_policy()
     key = fingerprint(now)
@@ -290,7 +291,7 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     known.add(key)
     for _ in range(CONVERGE_PASSES if rolling else int(DELETED_SECONDS / TICK_SECONDS)):
         now = _pass(now, checker)
-    if now.state.suspensions:  # of before, or because nobody could be seen to answer until the deadline
+    if suspended or now.state.suspensions:  # of before, or because nobody could be seen to answer until the deadline
         now.unreachable.clear()
         now.budgeted.clear()
         now.catch_up()

@@ -239,6 +239,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         state = replace(state, failing=facts.failing)
     no_data = facts.evaluation is not None and bool(facts.unknown or facts.evaluation.errors)
     edge = edge_key(state) != edge_key(before)
+    alive = {w.key for w in facts.workloads}
     moved_on = state.phase is not before.phase or before.phase_since is None
     state = replace(
         state,
@@ -255,6 +256,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         silent={key: since for key, since in facts.silent.items() if key not in state.held_keys}
         if state.phase not in (Phase.ROLLING_BACK, Phase.HELD)
         else {},
+        mitigations=tuple(m for m in state.mitigations if m.key in alive),
         incident=looked_after(facts, state),
         poisoned=_still_poisoned(facts, state),
     )

@@ -9,7 +9,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.facts import SILENCES_LIMIT
-from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, member_names, promoted, until
+from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, member_names, phase_of, promoted, until
 
 RULES = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
 HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "10m"}}, {"setWeight": 100}]}}
@@ -32,7 +32,7 @@ def test_a_fleet_of_which_nobody_is_seen_is_rolled_back() -> None:
     world = promoted(evaluation=RULES)
     world.metrics_away = True
     world.run(5)
-    assert world.state.phase is Phase.ROLLING_BACK
+    assert phase_of(world) is Phase.ROLLING_BACK
     assert world.state.incident is not None
     assert world.state.incident.scope is Scope.FLEET
 
@@ -43,7 +43,7 @@ def test_a_workload_without_pods_does_not_stand_for_the_fleet() -> None:
     world.run(2)
     world.metrics_away = True
     world.run(5)
-    assert world.state.phase is Phase.ROLLING_BACK
+    assert phase_of(world) is Phase.ROLLING_BACK
 
 
 def test_gaps_of_different_workloads_in_turn_are_nobodys_silence() -> None:
@@ -64,7 +64,7 @@ def test_an_outage_of_the_operator_is_no_silence_of_the_trainers(away: bool) -> 
     world.run(4)
     assert world.state.phase is Phase.HEALTHY
     world.step()
-    assert world.state.phase is Phase.ROLLING_BACK
+    assert phase_of(world) is Phase.ROLLING_BACK
 
 
 def test_a_clock_that_is_set_back_begins_a_silence_anew_and_does_not_lengthen_it() -> None:
@@ -114,7 +114,7 @@ def test_a_severe_breach_takes_a_rollout_back_that_holds_a_workload_already() ->
     until(world, lambda w: w.state.held, seconds=15.0)
     world.bad = {second: NAN}
     world.step()
-    assert world.state.phase is Phase.ROLLING_BACK
+    assert phase_of(world) is Phase.ROLLING_BACK
 
 
 def test_silence_is_remembered_only_where_the_policy_acts_on_it() -> None:
