@@ -44,15 +44,18 @@ def rollout(facts: Facts) -> Outcome:
     state = replace(state, incident=followed.incident) if followed is not None else state
     facts = replace(facts, state=state)
     closed = _waiting(facts)
+    if followed is not None:
+        notices = (*notices, *followed.notices)
     if closed is None:
-        return _promote(facts)
+        promoted = _promote(facts)
+        return replace(promoted, notices=(*notices, *promoted.notices))
     phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
     if phase is Phase.PAUSED and facts.state.phase is not Phase.PAUSED:
         notices = (*notices, Notify(closed.reason, closed.message))
     if followed is None:
         return Outcome(replace(state, phase=phase), assigned(facts), waiting=closed, notices=notices)
     desired = assigned(facts, escalate=followed.escalate, force=followed.force)
-    return Outcome(replace(state, phase=phase), desired, waiting=closed, notices=(*notices, *followed.notices))
+    return Outcome(replace(state, phase=phase), desired, waiting=closed, notices=notices)
 
 
 def target_changed(facts: Facts) -> Outcome:
