@@ -64,7 +64,6 @@ class _Encoder:
             tuple(sorted(hash(tuple(told)) for key, told in self._entries.items() if key not in alive)),
             number == "0",
             tuple(policy.annotations.get(command) == number for command in (PROMOTE, RETRY, ABORT)),
-            tuple(state.commands.get(command) == state.transition_id for command in (PROMOTE, RETRY, ABORT)),
             (policy.deleted, state.policy_uid == policy.uid, state.policy_uid == "", hash(state.settings)),
             (state.selector.empty, state.selector == policy.spec.selector, bool(fleet.summary.assignment)),
             fleet.edits,
@@ -141,6 +140,8 @@ class _Encoder:
             self._entries[key].append(("changed", self._ranks[generation]))
         for key, restart in state.restarts.items():
             self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
+        for key, since in state.silent.items():
+            self._entries[key].append(("silent", self._ago(since)))
         jobs = {job.key: job.object_generation for job in self._fleet.workloads.values()}
         for key, suspension in state.suspensions.items():
             behind = jobs.get(key, 0) - suspension.generation
@@ -148,7 +149,7 @@ class _Encoder:
         for name in ("held", "failing", "mitigations"):
             for entry in getattr(state, name):
                 self._entries[entry.key].append((name, self.encode(entry)))
-        apart = {*_ROLES, "modes", "changed", "restarts", "suspensions", "held", "failing", "mitigations"}
+        apart = {*_ROLES, "silent", "modes", "changed", "restarts", "suspensions", "held", "failing", "mitigations"}
         for name in _names_of(State):
             if name not in apart:
                 told.append(self._field(name, getattr(state, name)))

@@ -68,7 +68,7 @@ class Writes:
         """S5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
         before, after = fleet.state, decision.state
         urgent = after.incident is not None and after.incident.strategy is Strategy.EMERGENCY
-        if after.phase is Phase.ROLLING_BACK or (urgent and after.phase is Phase.DEGRADED):
+        if after.phase is Phase.ROLLING_BACK or (urgent and after.alone):
             return
         active = sum(fleet.now - restart.since < RESTARTING_SECONDS for restart in after.restarts.values())
         if active > max(observation.restart_slots, len(before.restarts)):

@@ -282,19 +282,20 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     rolling = now.state.phase is Phase.ROLLING_BACK and not now.state.by_canary
     if rolling:
         now.heal_all()
-    patience = int(DELETED_SECONDS / TICK_SECONDS)
-    if now.state.suspensions:
-        now.unreachable.clear()
-        now.budgeted.clear()
-        now.catch_up()
-        patience += 2 * RESTART_PASSES
+    suspended = bool(now.state.suspensions)
     now.metrics_away = not rolling
     now.delete_policy()
     key = fingerprint(now)
     if key in known:
         return
     known.add(key)
-    for _ in range(CONVERGE_PASSES if rolling else patience):
+    for _ in range(CONVERGE_PASSES if rolling else int(DELETED_SECONDS / TICK_SECONDS)):
         now = _pass(now, checker)
+    if suspended or now.state.suspensions:  # of before, or because nobody could be seen to answer until the deadline
+        now.unreachable.clear()
+        now.budgeted.clear()
+        now.catch_up()
+        for _ in range(2 * RESTART_PASSES):
+            now = _pass(now, checker)
     if not now.gone and not now.state.deletable and not _stuck(now):
         checker.report("S10", f"a deletion is not done in time: {now.state.reason}", fleet.state)

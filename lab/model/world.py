@@ -254,7 +254,7 @@ class World(Cluster):
         Without its policy there is no echo to ask for; what comes back wrong is taken away once more.
         """
         state = self.state
-        emergency = state.phase is Phase.ROLLING_BACK or (state.phase is Phase.DEGRADED and bool(state.restarts))
+        emergency = state.phase is Phase.ROLLING_BACK or (state.alone and bool(state.restarts))
         waited = emergency and self.now - self.committed_at >= ECHO_SECONDS
         return self.echoed or waited or self.policy.deleted
 

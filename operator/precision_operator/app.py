@@ -151,6 +151,7 @@ class App:
             metrics=metrics,
             clock=clock,
             leading=lambda: self._elector.is_leader,
+            namespaces=settings.watch_namespaces,
         )
         self._worker = Worker(
             Reconciler(

@@ -56,6 +56,21 @@ def test_a_breach_on_one_node_rolls_back_its_workloads_and_says_where_and_leaves
     assert "all on node sick, while 3 elsewhere are fine" in incident.message
 
 
+def test_a_breach_on_one_node_in_a_rollout_is_that_nodes_too() -> None:
+    steps = {"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]}
+    world = World(policy(**{**FAST, "strategy": steps}))
+    for name, node in TWO_NODES.items():
+        world.add(name)
+        place(world, name, node=node)
+    world.run(4)
+    assert (world.state.phase, len(world.state.members)) == (Phase.PROGRESSING, 6)
+    breach(world, "w0", "w1", "w2")
+    world.run(3)
+    assert world.state.phase is Phase.PROGRESSING
+    assert {h.name for h in world.state.held} == {"w0", "w1", "w2"}
+    assert world.really_in(Mode.FP16) == {"w3", "w4", "w5"}
+
+
 def test_a_breach_in_one_pool_is_that_pools_wherever_its_nodes_are() -> None:
     nodes = spread(6, lambda index: f"n{index}")
     pools = spread(6, lambda index: "gpu=t4" if index < 3 else "gpu=a100")

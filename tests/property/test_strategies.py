@@ -104,10 +104,11 @@ def test_mild_evaluations_do_not_count_towards_a_severe_breach() -> None:
     assert phase_of(world) is Phase.DEGRADED
 
 
-def test_a_severe_breach_stays_severe_until_it_falls_below_its_leave_level() -> None:
-    world = promoted(evaluation={"interval": "15s", "failureLimit": 5, "minSamples": 1})
+def test_a_severe_breach_that_is_confirmed_stays_severe_until_it_falls_below_its_leave_level() -> None:
+    rules = {"interval": "15s", "failureLimit": 1, "minSamples": 1}
+    world = promoted(evaluation=rules, rollback={"strategies": {"P1": "Hold"}})
     world.bad["hot-0"] = OVERFLOWS
-    world.step()
+    world.run(2)
     world.bad["hot-0"] = {Signal.OVERFLOW: 0.25}
     world.step()
     assert [f.severity for f in world.state.failing] == [Severity.P1]

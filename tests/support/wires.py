@@ -121,6 +121,7 @@ _fleets = st.builds(
     changed=st.dictionaries(workload_keys, st.integers(1, 10**12), max_size=5),
     members=key_lists,
     held=held_lists,
+    silent=st.dictionaries(workload_keys, moments, max_size=4),
     canary=key_lists,
     breached=key_lists,
     poisoned=key_lists,

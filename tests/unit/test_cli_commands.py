@@ -78,7 +78,6 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
         (HELD, True, ["retry"], "first `kubectl precision resume fleet -n default`"),
         (stands(Phase.HEALTHY), False, ["retry"], "nothing was rolled back that could be tried again"),
         (BY_CANARY, False, ["retry"], "still compares its canary"),
-        (stands(Phase.PENDING), False, ["rollback"], "to keep it so: `kubectl precision pause fleet -n default`"),
         (
             stands(Phase.ROLLING_BACK),
             False,
@@ -95,6 +94,13 @@ def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
     cli.policy(before, suspend=suspended)
     assert said in cli(*words, code=1)
     assert cli.fake.writes == []
+
+
+def test_a_rollback_of_what_has_not_begun_is_asked_for_too(cli: Cli) -> None:
+    """After an edit of the target the fleet is Pending, and trains in reduced precision all the same."""
+    cli.policy(stands(Phase.PENDING))
+    cli("rollback", "--emergency")
+    assert cli.stored()[0] == {"abort": "4", "abort-by": "ada"}
 
 
 @pytest.mark.parametrize("phase", [Phase.HELD, Phase.ROLLING_BACK])

@@ -17,7 +17,7 @@ from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
 from precision_operator.errors import Forbidden, NotFound
-from precision_operator.kube.port import INCIDENTS
+from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES
 from precision_operator.report.codec import camel
 from precision_operator.report.document import from_body, name_of, to_body
 from precision_operator.report.incident import (
@@ -49,7 +49,7 @@ async def test_a_fleet_that_is_well_has_no_incident() -> None:
     stage = await promoted()
     await stage.passes(3)
     assert stage.reports() == []
-    assert stage.kube.writes == stage.kube.reads == []
+    assert (stage.kube.writes, [verb for verb, *_ in stage.kube.reads]) == ([], ["list"])
 
 
 async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence() -> None:
@@ -336,6 +336,32 @@ async def test_a_policy_deleted_after_its_rollback_ends_the_verification() -> No
     stage.world.delete_policy()
     await stage.passes(3)
     assert stage.world.state.reason == "PolicyDeleted"
+    assert stage.report.phase is IncidentPhase.CLOSED
+
+
+@pytest.mark.parametrize("left", ["an assignment", "a policy", "nothing"])
+async def test_what_nobody_follows_any_more_ends_when_an_operator_is_back(left: str) -> None:
+    """While no operator ran the policy was deleted, and what it held was released."""
+    stage = await rolled_back()
+    stage.reporter = stage.hired()
+    kind = {"an assignment": ASSIGNMENTS, "a policy": POLICIES}.get(left)
+    if kind is not None:
+        stage.kube.put(kind, {"metadata": {"name": KEY.name, "namespace": KEY.namespace}})
+    await stage.reporter.turn()
+    closed = left == "nothing"
+    assert stage.report.phase is (IncidentPhase.CLOSED if closed else IncidentPhase.VERIFYING)
+    assert (stage.report.timeline[-1].what == "PolicyDeleted") is closed
+    writes = stage.incident_writes
+    stage.world.now += 7200.0
+    await stage.reporter.turn()
+    assert stage.incident_writes == writes
+
+
+async def test_an_incident_of_a_policy_that_was_deleted_while_no_operator_ran_ends_with_its_first_pass() -> None:
+    stage = await rolled_back()
+    stage.world.delete_policy()
+    stage.reporter = stage.hired()
+    await stage.passes(3)
     assert stage.report.phase is IncidentPhase.CLOSED
 
 

@@ -45,6 +45,8 @@ _FIELDS = {
     "evidenceSince": "evidence_since",
     "noDataSince": "no_data_since",
 }
+_SILENT = "s"
+"""Of a workload that is silent, with the place of its time in ``silences``; short, for all may be."""
 _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "poisoned": "poisoned"}
 
 
@@ -67,7 +69,7 @@ def _quoted_bytes(word: str) -> int:
 
 _MODE_BYTES = len(':"fp16",')
 _MOVED_BYTES = len(':"1234567890 member breached",')
-"""The line of a workload that has a mode of its own, beside its name."""
+"""The line of a workload that has a mode of its own, beside its name. What is in breach is held, and no silent one is."""
 _STAMP = "2026-11-22T12:00:00.000Z"
 _UID = "00000000-0000-4000-8000-000000000000"
 _ROLLED_BACK_BYTES = len(f':"1234567890 member breached poisoned held=99 restart=2@{_STAMP},{_STAMP}",')
@@ -109,6 +111,7 @@ def _state_to_wire(state: State) -> dict[str, object]:
         "conditions": [c.to_wire() for c in state.conditions],
         "writer": {"holder": state.writer, "epoch": state.epoch},
         "holds": _holds(state),
+        "silences": [format_time(since) for since in _silences(state)],
         "workloads": _workloads_to_wire(state),
         "failing": [_failing_to_wire(f) for f in state.failing],
         "mitigations": mitigations_to_wire(state.mitigations),
@@ -144,6 +147,11 @@ def _holds(state: State) -> list[str]:
     return sorted({_hold(held) for held in state.held})
 
 
+def _silences(state: State) -> list[float]:
+    """Since when workloads are silent: one entry for all that fell silent at the same time."""
+    return sorted(set(state.silent.values()))
+
+
 def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     lines: dict[str, list[str]] = {key: [str(generation)] for key, generation in state.changed.items()}
     for role, word in _WORDS.items():
@@ -152,6 +160,9 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     holds = {hold: index for index, hold in enumerate(_holds(state))}
     for held in state.held:
         lines.setdefault(held.key, ["0"]).append(f"held={holds[_hold(held)]}")
+    silences = {since: index for index, since in enumerate(_silences(state))}
+    for key, since in state.silent.items():
+        lines.setdefault(key, ["0"]).append(f"{_SILENT}={silences[since]}")
     for key, restart in state.restarts.items():
         stamp = f"{format_time(restart.since)},{format_time(restart.newest)}"
         lines.setdefault(key, ["0"]).append(f"restart={restart.rounds}@{stamp}")
@@ -203,7 +214,8 @@ def parse_assignment(body: Mapping[str, object]) -> State:
         mitigations=parse_mitigations(raw.get("mitigations")),
         restart_seconds=tuple(number(value, 0.0) for value in sequence(raw.get("restartSeconds"))),
     )
-    return _with_workloads(state, mapping(raw.get("workloads")), texts(raw.get("holds")))
+    silences = tuple(parse_time(text(since)) for since in sequence(raw.get("silences")))
+    return _with_workloads(state, mapping(raw.get("workloads")), texts(raw.get("holds")), silences)
 
 
 def state_version(body: Mapping[str, object]) -> int:
@@ -233,10 +245,13 @@ def _failing(raw: object) -> tuple[Failing, ...]:
     )
 
 
-def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, ...]) -> State:
+def _with_workloads(
+    state: State, raw: Mapping[str, object], holds: tuple[str, ...], silences: tuple[float | None, ...]
+) -> State:
     roles: dict[str, list[str]] = {word: [] for word in _WORDS.values()}
     changed: dict[str, int] = {}
     held: list[HeldWorkload] = []
+    silent: dict[str, float] = {}
     restarts: dict[str, Restart] = {}
     suspensions: dict[str, Suspension] = {}
     lines = {f"{kind}/{name}": line for kind, group in raw.items() for name, line in mapping(group).items()}
@@ -249,6 +264,10 @@ def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, .
                 roles[head].append(key)
             elif head == "held":
                 held.append(_held(key, rest, holds))
+            elif head == _SILENT:
+                index = _number(rest)
+                since = silences[index] if index is not None and index < len(silences) else None
+                silent.update({key: since} if since is not None else {})
             elif head == "restart":
                 restarts[key] = _restart(rest)
             elif head in ("suspended", "resuming"):
@@ -257,6 +276,7 @@ def _with_workloads(state: State, raw: Mapping[str, object], holds: tuple[str, .
         state,
         changed={key: generation for key, generation in changed.items() if generation},
         held=tuple(held),
+        silent=silent,
         restarts=restarts,
         suspensions=suspensions,
         members=tuple(roles["member"]),

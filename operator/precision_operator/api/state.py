@@ -134,6 +134,7 @@ class State:
     step_since: float | None = None
     evidence_since: float | None = None
     no_data_since: float | None = None
+    """Since when somebody's metrics have been missing, for people."""
     attempts: int = 0
     """Rollbacks of the fleet since it last proved itself."""
     incident: Incident | None = None
@@ -149,6 +150,8 @@ class State:
     """Workload → the generation of its last change of mode: a pod that carries an older one is not right."""
     members: tuple[str, ...] = ()
     held: tuple[HeldWorkload, ...] = ()
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Workload → since when its own metrics have been missing, where the policy rolls back for that."""
     canary: tuple[str, ...] = ()
     """Who goes first in a rollback by canary."""
     breached: tuple[str, ...] = ()
@@ -168,6 +171,11 @@ class State:
         """A rollback that has come no further than its canary: being compared, or held by what that has shown."""
         strategy = self.incident.strategy if self.incident is not None else None
         return self.phase is Phase.ROLLING_BACK and strategy is Strategy.CANARY
+
+    @property
+    def alone(self) -> bool:
+        """Workloads are held by themselves while the rest of the fleet trains in the target, or is on its way there."""
+        return bool(self.held) and self.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
 
     @property
     def held_keys(self) -> frozenset[str]:

@@ -6,11 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from precision_operator.api.commands import acknowledged
-from precision_operator.api.spec import Severity
+from precision_operator.api.commands import Command, acknowledged
 from precision_operator.api.state import Phase
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
-from precision_operator.contract import ABORT, PROMOTE, RETRY, ROLLBACK
+from precision_operator.core.commands import takes
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -79,14 +78,14 @@ async def _promote(session: "Session", target: "Target", arguments: argparse.Nam
     _needs_running(session, target)
     status = target.status
     if target.state.by_canary:
-        write = Write({PROMOTE: answering(target, arguments)})
+        write = Write({Command.PROMOTE: answering(target, arguments)})
         return await carry_out(session, target, write, arguments=arguments, done="the rest follows the canary")
     if status.phase is not Phase.PAUSED:
         waits = f"{status.phase}, {status.reason}: {status.message}"
         raise _refused(
             target, f"waits for no approval ({waits}); see `{session.plugin('explain', target.policy.name)}`"
         )
-    write = Write({PROMOTE: answering(target, arguments)})
+    write = Write({Command.PROMOTE: answering(target, arguments)})
     return await carry_out(session, target, write, arguments=arguments, done=f"step {status.step} approved")
 
 
@@ -117,16 +116,12 @@ async def _resume(session: "Session", target: "Target", arguments: argparse.Name
 async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_a_policy(session, target)
     status, emergency = target.status, bool(arguments.emergency)
-    expedites = emergency and status.incident is not None and status.incident.severity is not Severity.P0
-    expedites = expedites or target.state.by_canary
-    if status.phase is Phase.HELD or (status.phase is Phase.ROLLING_BACK and not expedites):
+    command = Command.ABORT if emergency else Command.ROLLBACK
+    if not takes(command, target.state):
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
-    if status.phase is Phase.PENDING:
-        line = session.plugin("pause", target.policy.name)
-        raise _refused(target, f"has moved nothing yet, so there is nothing to roll back; to keep it so: `{line}`")
     # A pause must not stand in the way of safety: both in one write, so that nothing is promoted in between.
     resumed = False if target.policy.spec.suspend else None
-    write = Write({ABORT if emergency else ROLLBACK: answering(target, arguments)}, suspend=resumed)
+    write = Write({command: answering(target, arguments)}, suspend=resumed)
     how = "emergency rollback" if emergency else "gradual rollback"
     done = f"{how} of {status.total} workloads to {target.policy.spec.fallback} asked for"
     done += ", and its pause ended" if resumed is not None else ""
@@ -141,16 +136,16 @@ def waits_for_retry(target: "Target") -> bool:
 async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
     _needs_running(session, target)
     status, state = target.status, target.state
-    if state.by_canary and not (state.comparison is not None and state.comparison.ended_at is not None):
+    if state.by_canary and not takes(Command.RETRY, state):
         raise _refused(target, "still compares its canary; what ends that is a verdict, `promote` or `rollback`")
-    if not waits_for_retry(target):
+    if not takes(Command.RETRY, state):
         raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
     missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
-    if missing:
+    if missing and waits_for_retry(target):
         line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
         sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
-    write = Write({RETRY: answering(target, arguments)})
+    write = Write({Command.RETRY: answering(target, arguments)})
     return await carry_out(session, target, write, arguments=arguments, done="retry asked for")
 
 

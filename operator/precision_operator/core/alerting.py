@@ -18,11 +18,11 @@ MILD = {Signal.DIVERGENCE: "LossDiverging"}
 
 def alerts(facts: Facts) -> tuple[Failing, ...]:
     """P3 breaches that have stood for long enough, the longest first."""
-    at = facts.evaluation.at if facts.evaluation is not None else facts.now
     found = [
         f
         for f in facts.failing
-        if f.severity is Severity.P3 and at - f.since >= facts.spec.criterion(f.signal).alert_after_seconds
+        if f.severity is Severity.P3
+        and facts.stood_seconds(f.since) >= facts.spec.criterion(f.signal).alert_after_seconds
     ]
     return tuple(sorted(found, key=lambda f: (f.since, f.signal, f.name)))
 

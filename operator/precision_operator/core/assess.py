@@ -1,7 +1,7 @@
 """What the metrics say of each workload, and which breaches stand."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import failing_bytes
@@ -11,7 +11,7 @@ from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strateg
 from precision_operator.api.state import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge
+from precision_operator.core.readings import LOSSES, Breach, Ok, Reading, Unknown, judge
 
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
@@ -99,9 +99,25 @@ def _worst(criterion: Criterion, readings: Sequence[Reading]) -> Reading:
 
 
 def assess(
-    workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation, *, mode: Mode, failing: frozenset[Signal]
+    workload: WorkloadView,
+    spec: PolicySpec,
+    evaluation: Evaluation,
+    *,
+    mode: Mode,
+    failing: frozenset[Signal],
+    confirmed: frozenset[Signal] = frozenset(),
 ) -> Verdict:
-    """Judge every enabled signal of one workload that trains in ``mode``."""
+    """Judge every enabled signal of one workload that trains in ``mode``.
+
+    Args:
+        workload: the workload.
+        spec: with the criteria.
+        evaluation: what is judged.
+        mode: what it trains in.
+        failing: signals of which a breach stands: silence of any pod is Unknown there.
+        confirmed: those of them with a breach of the criterion's own severity that was seen often enough to act on. Only
+            these have to come back to ``leave``: one outlier must not make a breach of a value that is none.
+    """
     live = live_pods(workload)
     # A pod that finds no node would hold a rollout for as long as it waits. But where none runs, or where a breach stands
     # (its pod may be the one that is being replaced), silence is Unknown.
@@ -114,9 +130,16 @@ def assess(
         stands = signal in failing
         judged = live if stands else training
         readings[signal] = _worst(
-            criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=stands) for pod in judged]
+            criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=signal in confirmed) for pod in judged]
         )
     return Verdict(workload, readings)
+
+
+def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bool:
+    """A pod's loss is in breach of more than an alert, in whatever precision: the weights that give it are poisoned."""
+    criteria = [criterion for criterion in spec.criteria if criterion.enabled and criterion.signal in LOSSES]
+    readings = (_pod_reading(c, pod, spec, evaluation, failing=False) for pod in live_pods(workload) for c in criteria)
+    return any(isinstance(found, Breach) and found.severity is not Severity.P3 for found in readings)
 
 
 def update_failing(
@@ -151,6 +174,8 @@ def _counted(found: Failing | None, now: Failing, spec: PolicySpec) -> Failing:
     """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes."""
     if found is None:
         return now
+    if found.since > now.since:
+        found = replace(found, since=now.since)  # the clock was set back
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.evaluation.interval_seconds
     if again or found.count > spec.evaluation.failure_limit:
@@ -179,11 +204,13 @@ def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
     return tuple(sorted((*kept, *rest.values()), key=lambda f: (f.key, f.signal, f.severity)))
 
 
-def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float, limit: int) -> tuple[Failing, ...]:
+def confirmed(
+    failing: Iterable[Failing], spec: PolicySpec, *, limit: int, stood_seconds: Callable[[float], float]
+) -> tuple[Failing, ...]:
     """The breaches that more than ``limit`` evaluations in a row found, and that call for a rollback.
 
     Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing. What is answered
-    gradually, or by canary, must have stood for its time besides.
+    gradually, or by canary, must have stood for its time besides (``stood_seconds``: since then).
     """
     rules, unhurried = spec.rollback, (Strategy.GRADUAL, Strategy.CANARY)
     return tuple(
@@ -192,7 +219,7 @@ def confirmed(failing: Iterable[Failing], spec: PolicySpec, *, at: float, limit:
         if f.count > limit
         and f.severity is not Severity.P3
         and rules.strategies[f.severity] is not Strategy.HOLD
-        and (rules.strategies[f.severity] not in unhurried or at - f.since >= rules.gradual.sustain_seconds)
+        and (rules.strategies[f.severity] not in unhurried or stood_seconds(f.since) >= rules.gradual.sustain_seconds)
     )
 
 

@@ -1,6 +1,5 @@
 """The batches of a gradual rollback."""
 
-import math
 from collections.abc import Iterable
 
 from precision_operator.api.incident import Incident
@@ -9,6 +8,7 @@ from precision_operator.core import leaving
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.progress import live_pods
+from precision_operator.core.shares import at_most
 
 
 def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -> tuple[Desired, ...]:
@@ -27,7 +27,7 @@ def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -
             begun.append(desired)  # it is named, not restarted, and takes nobody's place
         else:
             waiting.append(desired)
-    size = max(1, math.floor(facts.spec.rollback.gradual.batch_share * facts.moved_count))
+    size = max(1, at_most(facts.spec.rollback.gradual.batch_share, facts.moved_count))
     waiting = [desired for desired in waiting if _in_turn(desired, facts, incident)]
     breached = frozenset(facts.state.breached)
     waiting.sort(key=lambda desired: (desired.workload.key not in breached, desired.workload.key))

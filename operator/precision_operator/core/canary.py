@@ -4,7 +4,6 @@ Like is compared with like: both sides are breached workloads. A canary of healt
 healthy ones would hide the cure.
 """
 
-import math
 from collections.abc import Container
 from statistics import fmean
 
@@ -20,6 +19,7 @@ from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Breach, Reading, Unknown
+from precision_operator.core.shares import at_most
 from precision_operator.core.triggers import Trigger
 
 KNOWN_SHARE = 0.5
@@ -36,7 +36,7 @@ def choose(facts: Facts, trigger: Trigger) -> tuple[str, ...]:
     ]
     chosen = _labelled(facts, pool)
     if not 0 < len(chosen) < len(pool):
-        size = max(1, math.floor(rules.share * facts.moved_count))
+        size = max(1, at_most(rules.share, facts.moved_count))
         chosen = canary_order(facts.policy.uid, pool)[: min(size, len(pool) // 2)]
     return tuple(sorted(w.key for w in chosen))
 

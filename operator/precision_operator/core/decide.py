@@ -195,7 +195,7 @@ def _as_assigned(desired: Desired, state: State) -> Desired:
 def _is_urgent(facts: Facts, state: State) -> bool:
     """An emergency, or a gradual rollback that would miss its deadline: nothing waits for its turn."""
     incident = state.incident
-    if incident is None or state.phase not in (Phase.ROLLING_BACK, Phase.DEGRADED):
+    if incident is None or not (state.phase is Phase.ROLLING_BACK or state.alone):
         return False
     if incident.strategy is Strategy.EMERGENCY:
         return True
@@ -239,6 +239,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         state = replace(state, failing=facts.failing)
     no_data = facts.evaluation is not None and bool(facts.unknown or facts.evaluation.errors)
     edge = edge_key(state) != edge_key(before)
+    alive = {w.key for w in facts.workloads}
     moved_on = state.phase is not before.phase or before.phase_since is None
     state = replace(
         state,
@@ -252,6 +253,10 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         transition_id=before.transition_id + (1 if edge else 0),
         phase_since=facts.now if moved_on else before.phase_since,
         no_data_since=(before.no_data_since or facts.now) if no_data else None,
+        silent={key: since for key, since in facts.silent.items() if key not in state.held_keys}
+        if state.phase not in (Phase.ROLLING_BACK, Phase.HELD)
+        else {},
+        mitigations=tuple(m for m in state.mitigations if m.key in alive),
         incident=looked_after(facts, state),
         poisoned=_still_poisoned(facts, state),
     )
@@ -264,10 +269,11 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
 
 def _still_poisoned(facts: Facts, state: State) -> tuple[str, ...]:
     """Without those that have gone back to a healthy checkpoint: what is started later must not lose its steps again."""
-    if not state.poisoned or facts.evaluation is None or state.phase is Phase.ROLLING_BACK:
-        return state.poisoned
-    mended = {w.key for w in facts.workloads if w.key in facts.poisoned and rewound(w, facts.evaluation)}
-    return tuple(key for key in state.poisoned if key not in mended)
+    poisoned = replace(facts, state=state).poisoned
+    if not poisoned or facts.evaluation is None or state.phase is Phase.ROLLING_BACK:
+        return tuple(sorted(poisoned))
+    mended = {w.key for w in facts.workloads if w.key in poisoned and rewound(w, facts.evaluation)}
+    return tuple(sorted(poisoned - mended))
 
 
 def _is_news(facts: Facts, state: State) -> bool:
@@ -278,13 +284,13 @@ def _is_news(facts: Facts, state: State) -> bool:
     return facts.failing != known
 
 
-def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...]]:
-    """What the transition id counts the changes of.
+def edge_key(state: State) -> tuple[Phase, int, tuple[HeldWorkload, ...], Mapping[str, int]]:
+    """What the transition id counts the changes of: edges, and commands that were carried out, each good for one alone.
 
     A step that waits for a person is the same step while its evidence wavers: the answer that was just given stays good.
     """
     phase = Phase.PROGRESSING if state.phase is Phase.PAUSED else state.phase
-    return phase, state.step_index, state.held
+    return phase, state.step_index, state.held, state.commands
 
 
 def _promotes(before: State, after: State) -> bool:

@@ -1,28 +1,41 @@
 """Everything about one pass, worked out once: who is selected, how each can be moved, what each reads."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
-from precision_operator.api.commands import Answer, answered
+from precision_operator.api.commands import Answer, Command, answered
 from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, Delivery, PolicySpec
+from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpec
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
+from precision_operator.core.assess import Verdict, assess, lost, trains_in, update_failing
 from precision_operator.core.cohorts import cohort_size, extend_cohort
-from precision_operator.core.gates import Closed
+from precision_operator.core.gates import Closed, names
 from precision_operator.core.leaving import blocked
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
-from precision_operator.core.progress import Progress, accepted_modes, live_pods, progress_of, resolve_delivery
+from precision_operator.core.progress import (
+    Progress,
+    accepted_modes,
+    asked_to_rewind,
+    live_pods,
+    progress_of,
+    resolve_delivery,
+)
 
 REDUCED = (Mode.FP16, Mode.BF16)
+
+SILENCES_LIMIT = 50
+"""So many different times of silences are kept; beyond, they lie on a grid of as many within ``noDataLimit``."""
+
+_WATCHED = (Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED)
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,23 @@ class Facts:
 
     @cached_property
     def poisoned(self) -> frozenset[str]:
-        """Keys of the workloads whose weights are poisoned."""
-        return frozenset(self.state.poisoned)
+        """Keys of the workloads that are rolled back and whose weights are poisoned.
+
+        That is seen in their losses while the metrics' window reaches back into their time in reduced precision, whatever
+        the rollback was for: one look is enough, and it may come after they were asked for the fallback.
+        """
+        state, evaluation = self.state, self.evaluation
+        known = frozenset(state.poisoned)
+        whole = state.phase in (Phase.ROLLING_BACK, Phase.HELD)
+        incident = state.incident
+        if evaluation is None or incident is None or not (whole or state.held):
+            return known
+        over, window_seconds = incident.last_ack_at, self.spec.evaluation.window_seconds
+        if over is not None and evaluation.at - over >= window_seconds:
+            return known
+        keys = state.held_keys.union(state.members if whole else ()) - known
+        rolled_back = (w for w in self.workloads if w.key in keys)
+        return known | {w.key for w in rolled_back if not asked_to_rewind(w) and lost(w, self.spec, evaluation)}
 
     @cached_property
     def hot_members(self) -> frozenset[str]:
@@ -85,11 +113,14 @@ class Facts:
             if w.key not in known and w.key in self.state.modes and d is not Delivery.NEW_ONLY and live_pods(w)
         )
 
-    def asked(self, command: str) -> Answer | None:
-        """A person's command that answers this very transition, and was not carried out yet."""
-        number = self.state.transition_id
-        given = answered(self.policy.annotations, command, number)
-        return given if self.state.commands.get(command, -1) != number else None
+    def asked(self, command: Command) -> Answer | None:
+        """A person's command that answers this very transition."""
+        return answered(self.policy.annotations, command, self.state.transition_id)
+
+    def stood_seconds(self, since: float) -> float:
+        """How long something has stood, at the last reading: what a step of the clock adds does not count."""
+        evaluation = self.evaluation
+        return evaluation.at - max(since, evaluation.clock_since) if evaluation is not None else self.now - since
 
     def progress(self, workload: WorkloadView, accepted: frozenset[Mode], delivery: Delivery) -> Progress:
         """Where a workload stands on its way to one of the ``accepted`` modes."""
@@ -164,6 +195,21 @@ class Facts:
         return in_bf16(self.state.mitigations)
 
     @cached_property
+    def silent(self) -> Mapping[str, float]:
+        """Members without believable metrics, and since when; of interest where the policy rolls back for that."""
+        rules, evaluation = self.spec.evaluation, self.evaluation
+        if rules.on_no_data is not Fallback.ROLLBACK or self.state.phase not in _WATCHED:
+            return {}
+        if evaluation is None:
+            return self.state.silent
+        known, now, grid_seconds = self.state.silent, evaluation.at, rules.no_data_limit_seconds / SILENCES_LIMIT
+        if len(set(known.values())) > SILENCES_LIMIT:
+            now = math.ceil(now / grid_seconds) * grid_seconds  # few times, and none before the silence began
+        now, inside = round(now, 3), frozenset(self.state.members) - self.state.held_keys
+        unknown = (v.workload.key for v in self.verdicts if v.unknown and v.workload.key in inside)
+        return {key: min(known.get(key, now), now) for key in unknown}
+
+    @cached_property
     def windows(self) -> Mapping[tuple[str, Signal], Mitigation]:
         """The windows of mitigation, open or not, by the workload's key and the signal."""
         return {(m.key, m.signal): m for m in self.state.mitigations}
@@ -206,17 +252,39 @@ class Facts:
         """Above everything that this policy, or one before it, has ever written."""
         return max(self.state.generation, highest_generation(self.workloads)) + 1
 
-    def in_cohort(
-        self, step_index: int, members: Sequence[str], *, joining: Container[str] | None = None
-    ) -> tuple[str, ...]:
+    @cached_property
+    def watched(self) -> frozenset[str]:
+        """Keys of the workloads of which something runs, and every running pod has samples of its own."""
+        running = ((w.key, [pod for pod in live_pods(w) if not pod.pending]) for w, _ in self.movable)
+        return frozenset(key for key, pods in running if pods and all(map(self._is_watched, pods)))
+
+    def _is_watched(self, pod: PodView) -> bool:
+        """A pod that was made anew under its name, as a StatefulSet's is, has those of the one before it at first."""
+        evaluation = self.evaluation
+        signals = evaluation.pods.get(pod.name) if evaluation is not None else None
+        if evaluation is None or signals is None or signals.sampled_at is None:
+            return False
+        fresh = evaluation.at - signals.sampled_at <= self.spec.evaluation.max_sample_age_seconds
+        # Made in our future, by the API server's clock: the clocks cannot be compared.
+        return fresh and (signals.sampled_at >= pod.created_at or pod.created_at > evaluation.at)
+
+    @property
+    def unwatched(self) -> Closed | None:
+        """Which workloads run, and could not join a cohort for want of samples."""
+        known = self.watched | self.state.held_keys | {*self.state.members}
+        late = [w.name for w, _ in self.movable if w.key not in known and not all(p.pending for p in live_pods(w))]
+        if not late:
+            return None
+        text = f"Prometheus has no samples of {names(late)}: nothing is moved that could not be watched"
+        return Closed("NoSamples", text)
+
+    def in_cohort(self, step_index: int, members: Sequence[str]) -> tuple[str, ...]:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
 
-        ``joining``: who may join; None: everybody that no rollback holds.
+        What could not be watched does not join, nor what a rollback holds.
         """
-        kept, held = set(members), self.state.held_keys
-        candidates = [
-            w for w, _ in self.movable if w.key in kept or (w.key not in held if joining is None else w.key in joining)
-        ]
+        kept, joining = set(members), self.watched - self.state.held_keys
+        candidates = [w for w, _ in self.movable if w.key in kept or w.key in joining]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
         candidates += [w for w in self.workloads if w.key in self.stuck_keys and w.key in kept]
         # What trains in the target already is a canary already.
@@ -353,10 +421,19 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     if evaluation is None:
         return ()
     failing: dict[str, set[Signal]] = {}
+    confirmed: dict[str, set[Signal]] = {}
     standing = {entry.key for entry in facts.state.failing}
     for entry in facts.state.failing:
         if entry.severity is facts.spec.criterion(entry.signal).severity:
             failing.setdefault(entry.key, set()).add(entry.signal)
+            if entry.count > facts.failure_limit:
+                confirmed.setdefault(entry.key, set()).add(entry.signal)
+
+    def judged(workload: WorkloadView, mode: Mode) -> Verdict:
+        stands = frozenset(failing.get(workload.key, ()))
+        acted_on = frozenset(confirmed.get(workload.key, ()))
+        return assess(workload, facts.spec, evaluation, mode=mode, failing=stands, confirmed=acted_on)
+
     guarding = facts.state.phase in (Phase.HEALTHY, Phase.DEGRADED)
     verdicts = []
     inside = frozenset(facts.state.members) - facts.state.held_keys
@@ -371,13 +448,9 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
             unseen = any(pod.name not in evaluation.pods for pod in pods)
             watched = asked and (guarding or unseen or workload.key in standing)
             if watched or crashing or trains_in(workload, evaluation.pods, mode):
-                known = frozenset(failing.get(workload.key, ()))
-                verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
+                verdicts.append(judged(workload, mode))
                 break
-    for workload, _ in facts.residual:
-        mode = facts.state.modes[workload.key]
-        known = frozenset(failing.get(workload.key, ()))
-        verdicts.append(assess(workload, facts.spec, evaluation, mode=mode, failing=known))
+    verdicts += [judged(workload, facts.state.modes[workload.key]) for workload, _ in facts.residual]
     return tuple(verdicts)
 
 

@@ -68,12 +68,16 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
 
 
 def _asked_since(facts: Facts, incident: Incident) -> float:
-    """From when on an answer is due: from when all had been asked; where that is not known, from when we began to watch."""
+    """From when on an answer is due: from when all had been asked; where that is not known, from when we began to watch.
+
+    What a step of the clock adds is no patience: it would restart the whole fleet at once.
+    """
     watched = facts.evaluation.continuous_since if facts.evaluation is not None else 0.0
     if _begun(incident) > facts.now:
         return watched  # a clock was set back: what it said then is no measure now
     asked = incident.last_patch_at if incident.last_patch_at is not None else watched
-    return max(hurry_from(facts, incident), asked)
+    stepped = facts.evaluation.clock_since if facts.evaluation is not None else 0.0
+    return max(hurry_from(facts, incident), asked, stepped)
 
 
 def hurry_from(facts: Facts, incident: Incident) -> float:

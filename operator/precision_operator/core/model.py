@@ -174,6 +174,8 @@ class Evaluation:
     """By pod name, within the policy's namespace."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """Query name → why it gave no answer. ``ack`` and ``steps`` are queries too."""
+    clock_since: float = 0.0
+    """When the wall clock was last seen to be set, forward or back: what lies before was measured by another; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)

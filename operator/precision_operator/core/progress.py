@@ -120,6 +120,11 @@ def progress_of(
     return Progress(requested=requested, acknowledged=requested and left and said and enough)
 
 
+def asked_to_rewind(workload: WorkloadView) -> bool:
+    """Whether every live pod was asked to go back to a healthy checkpoint."""
+    return all(pod.asked_to_rewind for pod in live_pods(workload))
+
+
 def rewound(workload: WorkloadView, evaluation: Evaluation) -> bool:
     """Whether every running pod was asked to go back to a healthy checkpoint, and says that it has carried that out."""
     running = running_pods(workload, evaluation.pods)

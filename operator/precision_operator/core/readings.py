@@ -43,8 +43,8 @@ LOSSES = frozenset({Signal.DIVERGENCE, Signal.NON_FINITE})
 def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     """One finite or non-finite sample against its thresholds.
 
-    ``failing`` is whether the last reading was a breach of the criterion's own severity: then the value must come back to
-    ``leave`` before it is less (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio
+    ``failing`` is whether a breach of the criterion's own severity is confirmed: then the value must come back to ``leave``
+    before it is less (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio
     that is none and not beyond its threshold (0/0, a division by zero) says nothing.
     """
     threshold = criterion.leave if failing else criterion.enter

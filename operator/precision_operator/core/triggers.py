@@ -1,21 +1,23 @@
 """What calls for a rollback, how urgently, and how far it reaches."""
 
-import math
 from dataclasses import dataclass, replace
 
-from precision_operator.api.commands import Answer
+from precision_operator.api.commands import Answer, Command
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Fallback, Severity, Strategy
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.api.text import bounded
-from precision_operator.contract import ABORT, ROLLBACK
+from precision_operator.api.workload import name_of
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place
+from precision_operator.core.commands import takes
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
+from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES
+from precision_operator.core.shares import at_least
 from precision_operator.core.windows import spared
 
 REASONS = {
@@ -42,15 +44,17 @@ class Trigger:
     strategy: Strategy
     poisoned: tuple[str, ...] = ()
     """Keys of those whose weights are to be taken back to a healthy checkpoint."""
+    command: Command | None = None
+    """What a person gave for it; None: nobody did."""
 
 
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
     gradual = None
-    if abort := facts.asked(ABORT):
-        return _whole_fleet(facts, abort, Severity.P0)
-    if asked := facts.asked(ROLLBACK):
-        gradual = _whole_fleet(facts, asked, Severity.P2)
+    if takes(Command.ABORT, facts.state) and (abort := facts.asked(Command.ABORT)):
+        return _whole_fleet(facts, abort, Command.ABORT)
+    if takes(Command.ROLLBACK, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
+        gradual = _whole_fleet(facts, asked, Command.ROLLBACK)
     if facts.evaluation is None:
         return gradual
     breaches = [f for f in standing(facts) if not spared(facts, f)]
@@ -60,7 +64,7 @@ def find_trigger(facts: Facts) -> Trigger | None:
             return found
         # What a person asked for reaches the whole fleet, also where the breach alone would not, and without a canary.
         strategy = Strategy.GRADUAL if found.strategy is Strategy.CANARY else found.strategy
-        return replace(found, scope=Scope.FLEET, strategy=strategy)
+        return replace(found, scope=Scope.FLEET, strategy=strategy, command=gradual.command)
     return _no_data(facts) or gradual
 
 
@@ -73,24 +77,24 @@ def standing(facts: Facts) -> list[Failing]:
 
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
     """What is confirmed, and seen now: a breach that stands through silence calls for nothing before it is seen again."""
-    at = facts.evaluation.at if facts.evaluation is not None else facts.now
     seen = {(verdict.workload.key, signal) for verdict in facts.verdicts for signal in verdict.breaches}
-    found = confirmed(facts.failing, facts.spec, at=at, limit=facts.failure_limit)
+    found = confirmed(facts.failing, facts.spec, limit=facts.failure_limit, stood_seconds=facts.stood_seconds)
     return tuple(f for f in found if (f.key, f.signal) in seen)
 
 
-def _whole_fleet(facts: Facts, asked: Answer, severity: Severity) -> Trigger:
-    emergency = severity is Severity.P0
+def _whole_fleet(facts: Facts, asked: Answer, command: Command) -> Trigger:
+    emergency = command is Command.ABORT
     everyone = facts.state.members
     message = f"{asked.by or 'a person'} asked for the {'emergency ' if emergency else ''}rollback"
     return Trigger(
-        severity,
+        Severity.P0 if emergency else Severity.P2,
         Scope.FLEET,
         "Aborted" if emergency else "RollbackRequested",
         bounded(f"{message}: {asked.message}" if asked.message else message),
         everyone,
         facts.now,
         Strategy.EMERGENCY if emergency else Strategy.GRADUAL,
+        command=command,
     )
 
 
@@ -107,7 +111,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     others = [w for w, _ in facts.movable if w.key not in inside and trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
     rollback = facts.spec.rollback
-    if breached >= rollback.fleet_minimum and breached / judged >= rollback.fleet_share:
+    if breached >= max(rollback.fleet_minimum, at_least(rollback.fleet_share, judged)):
         return f"{signal} is in breach on {breached} of {judged} FP32 workloads too"
     return None
 
@@ -120,12 +124,12 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     rollback = facts.spec.rollback
     moved = facts.moved_count
     # A fleet of one is a fleet: its rollback is no smaller matter than any other's.
-    share = max(min(rollback.fleet_minimum, max(1, moved)), math.ceil(rollback.fleet_share * moved))
+    share = max(min(rollback.fleet_minimum, max(1, moved)), at_least(rollback.fleet_share, moved))
     place = only_place(facts, breached, worst.signal)
     where = f", {place}" if place is not None else ""
     if len(breached) >= share and place is None:
         scope = Scope.FLEET
-    elif facts.state.phase in (Phase.PROGRESSING, Phase.PAUSED):
+    elif facts.state.phase in (Phase.PROGRESSING, Phase.PAUSED) and place is None:
         scope = Scope.COHORT
     else:
         scope = Scope.WORKLOAD
@@ -160,11 +164,19 @@ def _tried(facts: Facts, failing: Failing) -> str:
 
 
 def _no_data(facts: Facts) -> Trigger | None:
-    rules, since = facts.spec.evaluation, facts.state.no_data_since
-    if rules.on_no_data is not Fallback.ROLLBACK or since is None or not facts.state.members:
+    """Each workload for its own silence, as far as we have watched it; the fleet where nobody else is left in it."""
+    evaluation, limit_seconds = facts.evaluation, facts.spec.evaluation.no_data_limit_seconds
+    if evaluation is None:
         return None
-    if facts.now - since < rules.no_data_limit_seconds:
+    watched = evaluation.continuous_since
+    since = {
+        key: max(at, watched) for key, at in facts.silent.items() if evaluation.at - max(at, watched) >= limit_seconds
+    }
+    if not since:
         return None
-    everyone = facts.state.members
-    message = f"no believable metrics for {rules.no_data_limit_seconds:g} s, and onNoData is Rollback"
-    return Trigger(Severity.P1, Scope.FLEET, "NoData", message, everyone, since, Strategy.EMERGENCY)
+    rest = any(w.key not in since and live_pods(w) for w, _ in facts.members)
+    keys = tuple(sorted(since)) if rest else facts.state.members
+    who = f" of {names([name_of(key) for key in keys])}" if rest else ""
+    message = bounded(f"no believable metrics{who} for {limit_seconds:g} s, and onNoData is Rollback")
+    scope = Scope.WORKLOAD if rest else Scope.FLEET
+    return Trigger(Severity.P1, scope, "NoData", message, keys, min(since.values()), Strategy.EMERGENCY)

@@ -227,5 +227,5 @@ class Actor:
 
 
 def _is_emergency(state: State) -> bool:
-    rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD, Phase.DEGRADED)
+    rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD) or state.alone
     return rolled_back and state.incident is not None and state.incident.strategy is Strategy.EMERGENCY

@@ -237,7 +237,7 @@ def _deletes(decision: Decision) -> bool:
 
 
 def _emergency(state: State) -> bool:
-    return state.phase is Phase.ROLLING_BACK or (state.phase is Phase.DEGRADED and bool(state.restarts))
+    return state.phase is Phase.ROLLING_BACK or (state.alone and bool(state.restarts))
 
 
 def _late(state: State) -> bool:

@@ -7,7 +7,7 @@ knows only what passes show it: it reads no policy, and goes on when the policy 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from precision_operator.api.verification import Checks
@@ -15,7 +15,7 @@ from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.checklist import counted
-from precision_operator.report.incident import IncidentPhase, Pass, Windows, carry_on, close
+from precision_operator.report.incident import IncidentPhase, Pass, Windows, carry_on
 from precision_operator.report.messages import Wording
 from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.report.questions import answer
@@ -25,6 +25,7 @@ from precision_operator.settings import IncidentSettings
 from precision_operator.shell.collector import EvidenceCollector
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.notifier import Notifier
+from precision_operator.shell.orphans import Orphans, ended
 from precision_operator.shell.retention import Retention
 from precision_operator.shell.store import IncidentStore
 from precision_operator.shell.track import Case, Track
@@ -56,7 +57,10 @@ class Reporter:
         metrics: Metrics,
         clock: Clock,
         leading: Callable[[], bool],
+        namespaces: Sequence[str] = (),
     ) -> None:
+        """``namespaces``: those that are watched; none: all."""
+        self._orphans = Orphans(api, namespaces=namespaces)
         self._store = IncidentStore(api, settings=settings, clock=clock)
         self._collector = EvidenceCollector(sources, catalogue, failed=metrics.report_error)
         self._settings = settings
@@ -119,6 +123,11 @@ class Reporter:
             except OperatorError as error:
                 self._metrics.report_error(error.reason)
                 _LOG.warning("old incidents stay until tomorrow: %s", error, extra={"reason": error.reason})
+            try:
+                await self._orphans.close(self._tracks.keys(), now=self._clock.time())
+            except OperatorError as error:
+                self._metrics.report_error(error.reason)
+                _LOG.warning("incidents without a policy stay for an hour: %s", error, extra={"reason": error.reason})
 
     def _pause_seconds(self) -> float:
         now = self._clock.time()
@@ -167,12 +176,7 @@ class Reporter:
         case = track.case
         if case is not None and track.last is not None:
             if track.gone:
-                case.report = close(
-                    case.report,
-                    "PolicyDeleted",
-                    "its policy was deleted: the rest is not verified",
-                    now=self._clock.time(),
-                )
+                case.report = ended(case.report, now=self._clock.time())
             await self._advance(key, case, track.last)
             track.verified = (case.report.id, counted(case.report.checklist))
             owed = self._notifier.due_at(case.report, key.namespace) is not None

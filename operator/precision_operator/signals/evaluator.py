@@ -7,7 +7,7 @@ for each query: whoever asks again meanwhile waits for the same answer.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
@@ -22,6 +22,8 @@ _LOG = logging.getLogger(__name__)
 
 _GAP_INTERVALS = 3.0
 """A pause longer than this many intervals ends continuity."""
+_STEP_SECONDS = 1.0
+"""What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
 _NAMED = 3
@@ -45,6 +47,20 @@ class EvaluationPlan:
     """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
     raw: tuple[tuple[str, str], ...] = ()
     """(signal name, PromQL of the policy's own, in the place of the above)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """How a plan has been evaluated."""
+
+    since: float
+    """Without a gap; by the wall clock."""
+    ended: float
+    """The last evaluation; by the monotonic clock."""
+    ahead_seconds: float
+    """Of the wall clock before the monotonic one at that time: what a step changes."""
+    clock_since: float = 0.0
+    """When the wall clock was last seen to be set; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +102,7 @@ class Evaluator:
         self._observe = observe
         self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str], _Request] = {}
-        self._watched: dict[EvaluationPlan, tuple[float, float]] = {}
+        self._watched: dict[EvaluationPlan, _Watched] = {}
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
         self._refused: dict[str, str] = {}
         for name, template in queries.items():
@@ -172,7 +188,14 @@ class Evaluator:
         errors.update(grouped.errors)
         for name in answers:
             self._complain(plan, name, grouped.twice.get(name, frozenset()))
-        return Evaluation(at=at, continuous_since=self._continuity(plan, at, began), pods=grouped.pods, errors=errors)
+        watched = self._continuity(plan, at, began)
+        return Evaluation(
+            at=at,
+            continuous_since=watched.since,
+            pods=grouped.pods,
+            errors=errors,
+            clock_since=watched.clock_since,
+        )
 
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
@@ -230,17 +253,24 @@ class Evaluator:
         else:
             self._twice.pop((plan, name), None)
 
-    def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> float:
-        """Since when the plan is evaluated without a gap, measured from one evaluation's end to the next one's start."""
+    def _continuity(self, plan: EvaluationPlan, at: float, began: float) -> _Watched:
+        """Since when the plan is evaluated without a gap, measured from one evaluation's end to the next one's start.
+
+        A wall clock that was set, forward or back, between two evaluations is a gap of unknown length.
+        """
         now = self._clock.monotonic()
-        since, ended = self._watched.get(plan, (at, began))
-        if began - ended > _GAP_INTERVALS * plan.interval_seconds or at < since:  # the latter: a wall clock set back
-            since = at
-        for old in [p for p, (_, last) in self._watched.items() if now - last > _PLAN_LIFE_SECONDS]:
+        ahead_seconds = self._clock.time() - now
+        before = self._watched.get(plan, _Watched(at, began, ahead_seconds))
+        gap = began - before.ended > _GAP_INTERVALS * plan.interval_seconds
+        stepped = abs(ahead_seconds - before.ahead_seconds) > _STEP_SECONDS
+        clock_since = now + ahead_seconds if stepped else before.clock_since
+        since = max(at, clock_since) if gap else clock_since if stepped else before.since
+        for old in [p for p, watched in self._watched.items() if now - watched.ended > _PLAN_LIFE_SECONDS]:
             del self._watched[old]
             self._twice = {key: twice for key, twice in self._twice.items() if key[0] != old}
-        self._watched[plan] = (since, now)
-        return since
+        self._watched[plan] = _Watched(since, now, ahead_seconds, clock_since)
+        # An answer that was shared may bear a time of before a step back: nothing was watched until that.
+        return replace(self._watched[plan], since=max(since, at)) if at > now + ahead_seconds else self._watched[plan]
 
 
 def _grouped(requests: Mapping[str, _Request], answers: Mapping[str, Sequence[Sample]], at: float) -> Grouped:

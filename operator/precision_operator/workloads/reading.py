@@ -226,16 +226,13 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,
         own_grace_seconds=max(0.0, number(spec.get("terminationGracePeriodSeconds"), 30.0)),
-        ready=any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in map(mapping, sequence(status.get("conditions")))
-        ),
+        ready=_has_condition(status, "Ready"),
         pending=status.get("phase") in (None, "Pending"),
         terminating=metadata.get("deletionTimestamp") is not None,
         gone_by=parse_time(metadata.get("deletionTimestamp")) or 0.0,
         grace_seconds=max(0.0, number(metadata.get("deletionGracePeriodSeconds"), 0.0)),
         finalizer=_finalizer(metadata),
-        crashing=any(_crashed(container) for container in _statuses(status)),
+        crashing=not _disrupted(status) and any(_crashed(container) for container in _statuses(status)),
     )
     owner = controller_of(body)
     return PodRecord(
@@ -258,6 +255,23 @@ def _index(raw: str) -> int:
     return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else -1
 
 
+def _has_condition(status: Mapping[str, object], kind: str) -> bool:
+    conditions = map(mapping, sequence(status.get("conditions")))
+    return any(found.get("type") == kind and found.get("status") == "True" for found in conditions)
+
+
+_DISRUPTED = frozenset({"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
+"""``status.reason`` of a pod that the kubelet or the node's controller has ended, also those of older Kubernetes."""
+
+_LOST = frozenset({"ContainerStatusUnknown", "Unknown"})
+"""Reasons of containers that the kubelet finds gone, as after its node has restarted: it makes up their exit codes."""
+
+
+def _disrupted(status: Mapping[str, object]) -> bool:
+    """It was preempted, evicted or lost with its node: how its containers end says nothing of the training."""
+    return text(status.get("reason")) in _DISRUPTED or _has_condition(status, "DisruptionTarget")
+
+
 def _statuses(status: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     for field in ("containerStatuses", "initContainerStatuses"):
         yield from map(mapping, sequence(status.get(field)))
@@ -270,12 +284,16 @@ _ENDED_WELL = (0, 143)
 def _crashed(container: Mapping[str, object]) -> bool:
     """Waiting in CrashLoopBackOff, ended badly just now, or ended badly before and not back yet.
 
-    A container that a signal has stopped was told to end: that is no crash.
+    A container that a signal has stopped was told to end, and one that went with its node had no say: neither is a crash.
     """
     now = mapping(container.get("state"))
     before = mapping(mapping(container.get("lastState")).get("terminated"))
     return (
         mapping(now.get("waiting")).get("reason") == "CrashLoopBackOff"
-        or integer(mapping(now.get("terminated")).get("exitCode"), 0) not in _ENDED_WELL
-        or (integer(before.get("exitCode"), 0) not in _ENDED_WELL and not container.get("ready"))
+        or _ended_badly(mapping(now.get("terminated")))
+        or (_ended_badly(before) and not container.get("ready"))
     )
+
+
+def _ended_badly(terminated: Mapping[str, object]) -> bool:
+    return integer(terminated.get("exitCode"), 0) not in _ENDED_WELL and text(terminated.get("reason")) not in _LOST

@@ -9,10 +9,12 @@ from lab.model.policies import policy
 from lab.model.world import GOOD
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import PolicySpec
+from precision_operator.api.spec import PolicySpec, Severity, Strategy
+from precision_operator.api.state import Phase
 from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
+from tests.support.fleets import held_names, incident_of, promoted
 
 SPEC = policy(evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
 AT = 1000.0
@@ -158,12 +160,26 @@ def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> N
     assert Signal.DIVERGENCE in found
 
 
-def test_a_breach_that_was_failing_ends_below_its_lower_threshold_only() -> None:
+def test_a_breach_that_is_confirmed_ends_below_its_lower_threshold_only() -> None:
+    overflow, divergence = frozenset({Signal.OVERFLOW}), frozenset({Signal.DIVERGENCE})
     between = evaluation(p=valued(0.25))
-    failing = assess(VIEW, SPEC, between, mode=Mode.FP16, failing=frozenset({Signal.OVERFLOW}))
-    assert isinstance(failing.readings[Signal.OVERFLOW], Breach)
-    other = assess(VIEW, SPEC, evaluation(p=valued(0.07)), mode=Mode.FP16, failing=frozenset({Signal.DIVERGENCE}))
+    failing = assess(VIEW, SPEC, between, mode=Mode.FP16, failing=overflow, confirmed=overflow)
+    assert failing.readings[Signal.OVERFLOW] == Breach(0.25, Severity.P1)
+    low = evaluation(p=valued(0.07))
+    other = assess(VIEW, SPEC, low, mode=Mode.FP16, failing=divergence, confirmed=divergence)
     assert isinstance(other.readings[Signal.OVERFLOW], Ok)
+
+
+def test_a_breach_that_was_seen_once_is_confirmed_by_a_value_beyond_its_upper_threshold_only() -> None:
+    world = promoted(evaluation={"interval": "15s", "failureLimit": 1, "minSamples": 1})
+    for value in (0.31, 0.21, 0.21, 0.21):
+        world.bad = {"hot-1": {Signal.OVERFLOW: value}}
+        world.step()
+    assert (world.state.phase, [f.severity for f in world.state.failing]) == (Phase.HEALTHY, [Severity.P2])
+    for value in (0.31, 0.31, 0.21):
+        world.bad = {"hot-1": {Signal.OVERFLOW: value}}
+        world.step()
+    assert (held_names(world), incident_of(world)) == ({"hot-1"}, (Severity.P1, Strategy.EMERGENCY))
 
 
 def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Verdict:

@@ -13,6 +13,7 @@ from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES,
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Fallback
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import summary_to_wire
 from precision_operator.api.text import MESSAGE_CHARACTERS
@@ -276,3 +277,14 @@ def test_a_small_fleet_is_never_too_large() -> None:
     world = fleet()
     world.step()
     assert (condition(world, "Accepted").status, held_names(world)) == ("True", set())
+
+
+def test_thousands_that_fall_silent_one_after_the_other_fit(large: World) -> None:
+    world = clone(large)
+    evaluation = replace(world.policy.spec.evaluation, on_no_data=Fallback.ROLLBACK, no_data_limit_seconds=86_400.0)
+    respec(world, evaluation=evaluation)
+    for part in range(60):
+        world.unobservable |= set(list(world.workloads)[part * 84 : (part + 1) * 84])
+        world.step()
+    assert len(world.state.silent) == 5000
+    assert size(world.state) < OBJECT_LIMIT_BYTES

@@ -19,18 +19,11 @@ def test_a_list_of_names_is_sorted_and_bounded_and_says_how_many_are_left_out() 
 
 
 @pytest.mark.parametrize(
-    ("replicas", "fleet_runs", "reason"),
-    [
-        ((1,), True, "AwaitingEvaluation"),
-        ((0, 1), True, "AwaitingEvaluation"),
-        ((0, 0), True, "CohortNotRunning"),
-        ((0,), False, None),
-    ],
-    ids=["it runs", "one of it runs", "it does not run", "nothing of the fleet runs"],
+    ("replicas", "reason"),
+    [((1,), "AwaitingEvaluation"), ((0, 1), "AwaitingEvaluation"), ((0, 0), "CohortNotRunning")],
+    ids=["it runs", "one of it runs", "it does not run"],
 )
-def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_the_fleet_runs(
-    replicas: tuple[int, ...], fleet_runs: bool, reason: str | None
-) -> None:
+def test_a_cohort_of_which_nobody_is_judged_promotes_nothing(replicas: tuple[int, ...], reason: str) -> None:
     given = policy()
     views = [workload(f"w{number}", replicas=count, pods=()) for number, count in enumerate(replicas)]
     accepted = accepted_modes(given.spec.target, rollback=False)
@@ -41,7 +34,6 @@ def test_a_cohort_of_which_nobody_is_judged_promotes_only_where_no_workload_of_t
             stage=given.spec.stages[0],
             evaluation=Evaluation(1000.0, 0.0),
             progress=tuple((view, progress_of(view, accepted, None, Delivery.NEW_ONLY)) for view in views),
-            fleet_runs=fleet_runs,
             verdicts=(),
             promotion={},
             evidence_since=None,

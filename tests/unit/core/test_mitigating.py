@@ -285,3 +285,13 @@ def test_every_time_in_the_state_is_in_whole_milliseconds(rule: dict[str, object
     world.run(60)
     world.run(30, 120.0)
     assert world.state.phase is not Phase.HEALTHY
+
+
+def test_nothing_is_remembered_of_what_was_tried_on_a_workload_that_is_gone() -> None:
+    world = breached()
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert [m.name for m in world.state.mitigations] == ["hot-0"]
+    world.drop("hot-0")
+    world.run(1)
+    assert world.state.mitigations == ()

@@ -49,14 +49,15 @@ def test_a_rollout_waits_until_the_metrics_show_nothing_of_the_last_rollback() -
     assert world.step().state.phase is Phase.PROGRESSING
 
 
-def test_a_rollout_that_waits_for_samples_of_its_canary_begins_with_them() -> None:
+def test_a_rollout_that_waits_for_samples_begins_with_a_canary_that_has_them() -> None:
     world = fleet()
-    world.unobservable = {canary()}
+    world.unobservable = set(world.workloads)
     world.run(3)
     assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "NoSamples")
     assert canary() in world.summary.message
-    world.unobservable = {name for name in world.workloads if name != canary()}
+    world.unobservable = {canary()}
     assert world.step().state.phase is Phase.PROGRESSING
+    assert not member_names(world) & {canary()}
 
 
 @pytest.mark.parametrize("enforced", [None, False])

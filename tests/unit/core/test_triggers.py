@@ -52,7 +52,7 @@ def silent_for(seconds: float) -> World:
     rules = {"interval": "15s", "failureLimit": 0, "minSamples": 1, "noDataLimit": "60s", "onNoData": "Rollback"}
     world = promoted(evaluation=rules)
     world.metrics_away = True
-    world.state = replace(world.state, no_data_since=world.now - seconds)
+    world.state = replace(world.state, silent=dict.fromkeys(world.state.members, world.now - seconds))
     return world
 
 

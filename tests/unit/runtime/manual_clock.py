@@ -12,10 +12,12 @@ class ManualClock:
 
     def __init__(self, start: float = 1_000.0) -> None:
         self.now = start
+        self.wall_ahead = 1_800_000_000.0
+        """Of the wall clock before the monotonic one: a test that changes it sets the wall clock."""
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
 
     def time(self) -> float:
-        return 1_700_000_000.0 + self.now
+        return self.wall_ahead + self.now
 
     def monotonic(self) -> float:
         return self.now

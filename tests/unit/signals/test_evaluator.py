@@ -202,6 +202,41 @@ async def test_continuity_ends_with_a_gap_of_more_than_three_intervals() -> None
     assert again.continuous_since == again.at
 
 
+@pytest.mark.parametrize("seconds", [600.0, -600.0, 2.0, -2.0])
+async def test_a_wall_clock_that_was_set_ends_continuity(seconds: float) -> None:
+    clock = ManualClock()
+    evaluator = make(Source(), clock)
+    await evaluator.evaluate(PLAN)
+    await clock.advance(2)
+    clock.wall_ahead += seconds
+    stepped = await evaluator.evaluate(PLAN)
+    assert stepped.continuous_since == stepped.clock_since == clock.time()
+    await clock.advance(2)
+    later = await evaluator.evaluate(PLAN)
+    assert (later.continuous_since, later.clock_since) == (stepped.continuous_since, stepped.clock_since)
+
+
+async def test_a_wall_clock_that_is_slewed_or_was_right_all_along_is_not_taken_for_one_that_was_set() -> None:
+    clock = ManualClock()
+    evaluator = make(Source(), clock)
+    began = (await evaluator.evaluate(PLAN)).at
+    for _ in range(5):
+        await clock.advance(2)
+        clock.wall_ahead += 0.9
+        seen = await evaluator.evaluate(PLAN)
+        assert (seen.continuous_since, seen.clock_since) == (began, 0.0)
+
+
+async def test_an_answer_that_is_shared_across_a_step_back_has_watched_nothing() -> None:
+    clock = ManualClock()
+    evaluator = make(Source(), clock)
+    await evaluator.evaluate(PLAN)
+    clock.wall_ahead -= 3600.0
+    for _ in range(2):
+        shared = await evaluator.evaluate(PLAN)
+        assert shared.at - shared.continuous_since == 0.0
+
+
 GOOD = 'max by (pod) (mine{namespace="$namespace"})'
 
 

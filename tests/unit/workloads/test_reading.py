@@ -273,6 +273,38 @@ def test_a_crash_is_told_from_a_start(found: dict[str, Any], crashing: bool) -> 
     assert read_pod(b.pod(**found)).view.crashing is crashing
 
 
+KILLED = {"terminated": {"exitCode": 137, "reason": "Error"}}
+DISRUPTION = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+
+
+@pytest.mark.parametrize(
+    ("found", "crashing"),
+    [
+        (status(state=KILLED), True),
+        ({**status(state=KILLED), "conditions": [DISRUPTION]}, False),
+        ({**status(state=KILLED), "conditions": [{**DISRUPTION, "status": "False"}]}, True),
+        *(
+            ({**status(state=KILLED), "reason": reason}, False)
+            for reason in ("Evicted", "Preempting", "NodeLost", "NodeShutdown", "Terminated")
+        ),
+        ({**status(state=KILLED), "reason": "DeadlineExceeded"}, True),
+        (status(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), True),
+        (status(state={"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}), False),
+        (
+            status(
+                state={"running": {}}, lastState={"terminated": {"exitCode": 255, "reason": "Unknown"}}, ready=False
+            ),
+            False,
+        ),
+        (status(state={"running": {}}, lastState=KILLED, ready=False), True),
+    ],
+)
+def test_a_pod_that_was_preempted_evicted_or_lost_with_its_node_has_not_crashed(
+    found: dict[str, Any], crashing: bool
+) -> None:
+    assert read_pod(b.pod(**found)).view.crashing is crashing
+
+
 def test_a_pod_is_read_with_what_controls_it() -> None:
     body = b.pod(annotations={REQUEST: REQUEST_17}, conditions=[{"type": "Ready", "status": "True"}])
     record = read_pod(body)

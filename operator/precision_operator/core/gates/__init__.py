@@ -29,8 +29,6 @@ class GateInput:
     evaluation: Evaluation | None
     progress: tuple[tuple[WorkloadView, Progress], ...]
     """Every member of the cohort and where it stands."""
-    fleet_runs: bool
-    """Whether any workload of the fleet, in the cohort or not, should have pods."""
     verdicts: tuple[Verdict, ...]
     """Every member that trains in the target precision, judged."""
     promotion: Mapping[Signal, Criterion]

@@ -16,7 +16,7 @@ def monitored(given: GateInput) -> Closed | None:
         return Closed(
             unknown[first].split(": ")[1], f"no believable data for {names(list(unknown))} ({unknown[first]})"
         )
-    if given.fleet_runs and not given.verdicts:
+    if not given.verdicts:
         if any(w.replicas > 0 for w, _ in given.progress):
             return Closed("AwaitingEvaluation", "no member of the cohort has been judged yet")
         return Closed("CohortNotRunning", "no member of the cohort has a pod: scale one up, or abort")

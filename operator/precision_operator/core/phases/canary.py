@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
-from precision_operator.api.commands import answered
+from precision_operator.api.commands import Command
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import State
-from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import difference
+from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
@@ -38,8 +38,9 @@ def canary_first(facts: Facts, everything: Iterable[Desired]) -> tuple[Desired, 
 def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
     """One pass of a rollback by canary that nothing more urgent has taken over."""
     comparison = facts.state.comparison or Comparison()
-    asked = answered(facts.policy.annotations, PROMOTE, facts.state.transition_id)
+    asked = facts.asked(Command.PROMOTE)
     if asked is not None:
+        facts = replace(facts, state=carried_out(facts.state, Command.PROMOTE))
         return _promote(facts, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
     if comparison.verdict is not Verdict.OPEN:
         return _held(facts, everything, comparison)
@@ -83,7 +84,10 @@ def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
     """Look once a window of the metrics: readings of windows that overlap are no two observations."""
     rules, evaluation = facts.spec.rollback.canary, facts.evaluation
     before = comparison.looked_at if comparison.looked_at is not None else comparison.since
-    if evaluation is None or before is None or evaluation.at - before < facts.spec.evaluation.window_seconds:
+    if evaluation is not None and before is not None and before > round(evaluation.at, 3):
+        before = round(evaluation.at, 3)  # the clock was set back
+        comparison = replace(comparison, looked_at=before)
+    if before is None or facts.stood_seconds(before) < facts.spec.evaluation.window_seconds or evaluation is None:
         return comparison, Closed("ComparingCanary", _figures(facts, comparison))
     found = difference(facts)
     if isinstance(found, Closed):

@@ -94,7 +94,7 @@ def _followed(
     window = _applied(replace(window, until=min(window.until, limit)), workload, evaluation)
     reading, at = reading_of(facts, window.key, window.signal), round(evaluation.at, 3)
     if isinstance(reading, Ok):
-        since = at if window.good_since is None else window.good_since
+        since = at if window.good_since is None else min(window.good_since, at)
         window = replace(window, good_since=since)
         good = at - max(since, evaluation.continuous_since)
         return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
@@ -140,9 +140,9 @@ def _tried(facts: Facts, window: Mitigation, workload: WorkloadView, evaluation:
         return False
     if window.acknowledged_at is not None:
         chance = max(facts.spec.rollback.mitigation.dwell_seconds, facts.spec.evaluation.window_seconds)
-        return evaluation.at - window.acknowledged_at >= chance
+        return facts.stood_seconds(window.acknowledged_at) >= chance
     seen = all(pod.name in evaluation.pods for pod in live_pods(workload))
-    return seen and facts.now - window.rung_since > facts.spec.rollback.ack_timeout_seconds
+    return seen and facts.stood_seconds(window.rung_since) > facts.spec.rollback.ack_timeout_seconds
 
 
 def _climbed(facts: Facts, window: Mitigation, found: str) -> Mitigation:

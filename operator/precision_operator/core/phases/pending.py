@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from precision_operator.api.commands import Command
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.assess import assess, trains_in
+from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
@@ -15,7 +16,6 @@ from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
-from precision_operator.core.progress import live_pods
 from precision_operator.core.triggers import find_trigger
 from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
 
@@ -31,10 +31,8 @@ def pending(facts: Facts) -> Outcome:
         return Outcome(state, _swept(facts), waiting=closed)
     if state.held:
         closed = reenabled(facts)
-        if closed is None and facts.asked(RETRY) is not None:
-            state = replace(
-                state, held=(), breached=(), poisoned=(), commands={**state.commands, RETRY: state.transition_id}
-            )
+        if closed is None and facts.asked(Command.RETRY) is not None:
+            state = carried_out(replace(state, held=(), breached=(), poisoned=()), Command.RETRY)
             facts = replace(facts, state=state)
     modes = found_modes(facts)
     if isinstance(modes, Closed):
@@ -45,12 +43,7 @@ def pending(facts: Facts) -> Outcome:
     facts = replace(facts, state=replace(state, modes=kept))
     members = facts.in_cohort(0, tuple(sorted(adopted)))
     if not members:
-        text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
-        return Outcome(state, _swept(facts), waiting=closed or Closed("AwaitingRetry", text))
-    unseen = _unseen(facts, set(members))
-    if unseen:
-        text = f"Prometheus has no samples of {names(unseen)}: nothing is moved that could not be watched"
-        return Outcome(state, _swept(facts), waiting=Closed("NoSamples", text))
+        return Outcome(state, _swept(facts), waiting=_nobody_joins(facts, closed))
     first = f"step 1 of {len(facts.stages)}: {names([w.name for w, _ in facts.movable if w.key in members])}"
     started = replace(
         facts.state,
@@ -108,14 +101,13 @@ def _swept(facts: Facts) -> tuple[Desired, ...]:
     return assigned(facts) if facts.state.fallback is not None else held_alone(facts, facts.state.held_keys)
 
 
-def _unseen(facts: Facts, members: set[str]) -> list[str]:
-    """Members of which a pod has no metrics."""
-    seen = facts.evaluation.pods if facts.evaluation else {}
-    return [
-        w.name
-        for w, _ in facts.movable
-        if w.key in members and any(p.name not in seen for p in live_pods(w) if not p.pending)
-    ]
+def _nobody_joins(facts: Facts, closed: Closed | None) -> Closed:
+    """Why there is no canary. ``closed``: why a retry of what is held would not be followed."""
+    state = facts.state
+    if all(w.key in state.held_keys for w, _ in facts.movable):
+        text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
+        return closed or Closed("AwaitingRetry", text)
+    return facts.unwatched or Closed("CohortNotRunning", "no workload has a running pod: scale one up")
 
 
 def _missing(facts: Facts) -> Closed | None:

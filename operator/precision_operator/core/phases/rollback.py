@@ -3,17 +3,17 @@
 from collections.abc import Container
 from dataclasses import replace
 
-from precision_operator.api.canary import Comparison, Verdict
-from precision_operator.api.commands import Answer
+from precision_operator.api.canary import Comparison
+from precision_operator.api.commands import Answer, Command
 from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Severity, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.workload import name_of
-from precision_operator.contract import RETRY
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import choose
+from precision_operator.core.commands import carried_out, takes
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_in_fallback
@@ -168,6 +168,7 @@ def rolling_back(facts: Facts) -> Outcome:
     if trigger is not None and raised:
         breached = tuple(sorted({*state.breached, *trigger.workloads}))
         state = replace(state, breached=breached, poisoned=tuple(sorted({*state.poisoned, *trigger.poisoned})))
+        state = carried_out(state, trigger.command) if trigger.command is not None else state
     if incident.strategy is Strategy.CANARY:
         if not_in_fallback(facts, _concerned(facts)):
             return _by_canary(replace(facts, state=replace(state, incident=incident)), incident, raised)
@@ -196,8 +197,8 @@ def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> 
     """The canary is compared; a verdict that holds it can be ended by a person's retry, as a finished rollback can."""
     state = facts.state
     outcome = compare(facts, incident, everything(facts))
-    asked = facts.asked(RETRY)
-    if asked is not None and state.comparison is not None and state.comparison.verdict is not Verdict.OPEN:
+    asked = facts.asked(Command.RETRY)
+    if asked is not None and takes(Command.RETRY, state):
         closed = reenabled(facts)
         if closed is None:
             return _start_again(state, asked)
@@ -210,7 +211,7 @@ def held(facts: Facts) -> Outcome:
     if not facts.state.enforce:
         return begin_rollback(facts, _record_lost(facts))
     state = replace(facts.state, precision=facts.spec.fallback)
-    asked = facts.asked(RETRY)
+    asked = facts.asked(Command.RETRY)
     closed = reenabled(facts)
     if asked is not None and closed is None:
         return _start_again(state, asked)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from precision_operator.api.incident import Scope
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
@@ -11,6 +12,7 @@ from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.gates.chain import first_closed
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
+from precision_operator.core.phases.alone import follow_held, hold, retried
 from precision_operator.core.phases.mitigation import mitigate
 from precision_operator.core.phases.rollback import begin_rollback, into_fallback
 from precision_operator.core.progress import Progress, accepted_modes
@@ -23,24 +25,37 @@ def rollout(facts: Facts) -> Outcome:
     """Roll back, promote, or wait for the first gate that is closed."""
     facts, notices = mitigate(facts)
     trigger = find_trigger(facts)
+    if trigger is not None and trigger.scope is Scope.WORKLOAD:
+        state = hold(facts, trigger)
+        notice = Notify(trigger.reason, trigger.message, warning=True)
+        return Outcome(state, assigned(replace(facts, state=state)), notices=(notice,))
     if trigger is not None:
         return begin_rollback(facts, trigger)
     if facts.state.precision is not facts.spec.target:
         return target_changed(facts)
+    facts = replace(facts, state=retried(facts)[0])
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
     index = min(facts.state.step_index, len(facts.stages) - 1)
     # A member that was deleted is replaced: a cohort without its canary has proved nothing.
     members = facts.in_cohort(index, facts.state.members)
     facts = replace(facts, state=replace(facts.state, step_index=index, members=members))
     state = replace(facts.state, evidence_since=_evidence_since(facts))
+    followed = follow_held(facts)
+    state = replace(state, incident=followed.incident) if followed is not None else state
     facts = replace(facts, state=state)
     closed = _waiting(facts)
+    if followed is not None:
+        notices = (*notices, *followed.notices)
     if closed is None:
-        return _promote(facts)
+        promoted = _promote(facts)
+        return replace(promoted, notices=(*notices, *promoted.notices))
     phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
     if phase is Phase.PAUSED and facts.state.phase is not Phase.PAUSED:
         notices = (*notices, Notify(closed.reason, closed.message))
-    return Outcome(replace(state, phase=phase), assigned(facts), waiting=closed, notices=notices)
+    if followed is None:
+        return Outcome(replace(state, phase=phase), assigned(facts), waiting=closed, notices=notices)
+    desired = assigned(facts, escalate=followed.escalate, force=followed.force)
+    return Outcome(replace(state, phase=phase), desired, waiting=closed, notices=notices)
 
 
 def target_changed(facts: Facts) -> Outcome:
@@ -92,13 +107,14 @@ def _waiting(facts: Facts) -> Closed | None:
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
     if window is not None:
         return window
+    if len(facts.state.members) < facts.cohort_size(facts.state.step_index) and facts.unwatched is not None:
+        return facts.unwatched
     given = GateInput(
         policy=facts.policy,
         state=facts.state,
         stage=facts.stages[facts.state.step_index],
         evaluation=facts.evaluation,
         progress=tuple((w, _progress(facts, w, d)) for w, d in facts.members),
-        fleet_runs=any(w.replicas > 0 for w, _ in facts.movable),
         verdicts=facts.verdicts,
         promotion=facts.promotion,
         evidence_since=facts.state.evidence_since,
@@ -133,7 +149,8 @@ def _evidence_since(facts: Facts) -> float | None:
     )
     if not good:
         return None
-    return facts.state.evidence_since or round(evaluation.at, 3)
+    since, at = facts.state.evidence_since, round(evaluation.at, 3)
+    return since if since is not None and since <= at else at  # a clock that was set back begins it anew
 
 
 def _promote(facts: Facts) -> Outcome:

@@ -1,0 +1,129 @@
+"""``python -m lab.bench.decide``: what one decision costs, for each signal, while a fleet is in mid-rollout.
+
+Half of a fleet is in the target precision and all of that half breaches one signal. The passes from the first sight of the
+breach on are timed, through the rollback that it calls for, and the costliest of them counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from typing import TypedDict
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
+from precision_operator.core.decide import decide
+
+BREACH = {
+    Signal.OVERFLOW: 0.6,
+    Signal.DIVERGENCE: 0.5,
+    Signal.FAILURES: 0.9,
+    Signal.NON_FINITE: 3.0,
+    Signal.SPEED: 0.5,
+    Signal.MEMORY: 0.9,
+}
+"""A value beyond the default threshold of each signal."""
+
+BUDGET_SECONDS = {1000: 0.15, 5000: 1.0}
+"""Of CPU time, by the number of workloads."""
+
+INTERVAL_SECONDS = 15.0
+PASSES = 6
+"""Timed from the first sight of the breach on: confirmed, rolled back, acknowledged."""
+NODES = 50
+REPEATS = 3
+"""The least of them counts: what a pass costs is the same each time, and the rest is the machine's."""
+
+
+class Row(TypedDict):
+    """One measurement."""
+
+    signal: str
+    workloads: int
+    cpu_seconds: float
+
+
+def measure(sizes: Sequence[int] = tuple(BUDGET_SECONDS)) -> list[Row]:
+    """The CPU time of the costliest decision for each signal and number of workloads."""
+    return [
+        Row(signal=signal.value, workloads=size, cpu_seconds=round(cpu_seconds(signal, size), 4))
+        for size in sizes
+        for signal in Signal
+    ]
+
+
+def cpu_seconds(signal: Signal, workloads: int) -> float:
+    """CPU time of the costliest decision, from the first sight of a breach of ``signal`` on."""
+    world = mid_rollout(workloads)
+    for key in world.state.members:
+        world.bad[key.rpartition("/")[2]] = {signal: BREACH[signal]}
+    costliest = 0.0
+    for _ in range(PASSES):
+        costliest = max(costliest, _pass(world))
+    return costliest
+
+
+def mid_rollout(workloads: int) -> World:
+    """A fleet of which half has been promoted and acknowledged."""
+    steps = [{"setWeight": 50}, {"pause": {"duration": "24h"}}, {"setWeight": 100}]
+    evaluation = {**FAST["evaluation"], "failureLimit": 1}
+    rollback = {"gradual": {"sustain": "0s"}, "mitigation": {"speed": {"window": "0s"}}}
+    world = World(policy(**{**FAST, "strategy": {"steps": steps}, "evaluation": evaluation, "rollback": rollback}))
+    for number in range(workloads):
+        world.add(f"trainer-{number:05}")
+        world.runs_on(f"trainer-{number:05}", f"node-{number % NODES}")
+    world.run(4)
+    if world.state.phase is not Phase.PROGRESSING or len(world.state.members) != workloads // 2:
+        raise RuntimeError(f"expected a fleet in mid-rollout, found {world.state.phase}: {world.summary.message}")
+    return world
+
+
+def _pass(world: World) -> float:
+    """One whole pass; only its decision is timed."""
+    seen, times = world.observe(), []
+    for _ in range(REPEATS):
+        gc.collect()
+        began = time.process_time()
+        decision = decide(world.policy, world.state, seen, world.now)
+        times.append(time.process_time() - began)
+    world.carry_out(decision)
+    world.train()
+    world.turn()
+    world.now = round(world.now + INTERVAL_SECONDS, 3)
+    return min(times)
+
+
+def slope(rows: Sequence[Row], signal: Signal) -> float:
+    """The power of the number of workloads with which the cost grows between the smallest and the largest: 1 is linear."""
+    found = sorted((row["workloads"], row["cpu_seconds"]) for row in rows if row["signal"] == signal.value)
+    (few, short), (many, long) = found[0], found[-1]
+    return math.log(long / short) / math.log(many / few)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table, and exit with 1 where a decision is over its budget."""
+    parser = argparse.ArgumentParser(prog="python -m lab.bench.decide", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
+    options = parser.parse_args(arguments)
+    rows = measure()
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        print(f"{'signal':12}{'workloads':>10}{'CPU s':>9}{'budget s':>10}")
+        for row in rows:
+            budget = BUDGET_SECONDS[row["workloads"]]
+            print(f"{row['signal']:12}{row['workloads']:>10}{row['cpu_seconds']:>9.3f}{budget:>10g}")
+        for signal in Signal:
+            print(f"{signal:12} grows with the number of workloads to the power of {slope(rows, signal):.2f}")
+    return int(any(row["cpu_seconds"] > BUDGET_SECONDS[row["workloads"]] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What people ask for by annotation: what is carried out, and that no answer is good for two things."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lab.model.world import World
+from precision_operator.api.commands import Command
+from precision_operator.api.mitigation import Result
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.state import Phase
+from precision_operator.core.commands import takes
+from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, promoted, respec, until
+from tests.support.mitigations import breached
+from tests.support.rollbacks import by_canary, compared
+
+MILD = {Signal.OVERFLOW: 0.25}
+SLOWLY = {"gradual": {"sustain": "0s", "batchShare": 0.1}, "mitigation": {"overflow": {"window": "0s"}}}
+
+
+def waiting_for_approval() -> World:
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    return world
+
+
+def guarding() -> World:
+    return promoted()
+
+
+def one_held() -> World:
+    world = promoted()
+    world.bad = {"hot-2": NAN}
+    world.run(2)
+    world.bad = {}
+    world.run(30)
+    assert held_names(world) == {"hot-2"}
+    return world
+
+
+def rolled_back() -> World:
+    world = promoted()
+    answer(world, "abort")
+    world.run(30)
+    assert world.state.phase is Phase.HELD
+    return world
+
+
+def rolling_back_gradually() -> World:
+    world = promoted(rollback=SLOWLY)
+    world.unresponsive = set(world.workloads)
+    answer(world, "rollback")
+    world.run(2)
+    assert (world.state.phase, incident_of(world)) == (Phase.ROLLING_BACK, (Severity.P2, Strategy.GRADUAL))
+    return world
+
+
+def comparing() -> World:
+    return compared(by_canary())
+
+
+@pytest.mark.parametrize(
+    ("stands", "command"),
+    [
+        (waiting_for_approval, "promote"),
+        (guarding, "rollback"),
+        (guarding, "abort"),
+        (guarding, "retry"),
+        (breached, "retry"),
+        (one_held, "retry"),
+        (rolled_back, "retry"),
+        (rolling_back_gradually, "abort"),
+        (comparing, "promote"),
+        (comparing, "rollback"),
+        (comparing, "abort"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_command_that_is_taken_is_one_transition_and_is_good_for_nothing_after_it(
+    stands: Callable[[], World], command: str
+) -> None:
+    world = stands()
+    before = world.state.transition_id
+    answer(world, command)
+    world.step(1.0)
+    assert world.state.transition_id == before + 1
+    named = {Command(key): int(value) for key, value in world.policy.annotations.items()}
+    assert all(number != world.state.transition_id for number in named.values())
+
+
+def test_a_retry_of_nothing_does_not_wait_for_what_is_mitigated_later() -> None:
+    world = promoted(rollback={"gradual": {"sustain": "0s"}})
+    answer(world, "retry")
+    world.run(3)
+    world.bad = {"hot-0": MILD}
+    until(world, lambda w: w.state.mitigations, passes=10)
+    began = world.state.mitigations[0].since
+    world.run(3)
+    assert [m.since for m in world.state.mitigations] == [began]
+
+
+def test_an_abort_hurries_a_gradual_rollback_once() -> None:
+    world = rolling_back_gradually()
+    answer(world, "abort")
+    world.step(1.0)
+    assert incident_of(world) == (Severity.P0, Strategy.EMERGENCY)
+    transition = world.state.transition_id
+    world.run(2, 1.0)
+    assert world.state.transition_id == transition
+
+
+@pytest.mark.parametrize(
+    ("command", "phases"),
+    [
+        (Command.ABORT, {Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED}),
+        (Command.ROLLBACK, {Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED}),
+        (Command.RETRY, {Phase.HELD}),
+        (Command.PROMOTE, {Phase.PROGRESSING, Phase.PAUSED}),
+    ],
+)
+def test_a_command_is_taken_where_it_changes_something(command: Command, phases: set[Phase]) -> None:
+    state = guarding().state
+    assert {phase for phase in Phase if takes(command, replace(state, phase=phase))} == phases
+
+
+def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:
+    world = promoted()
+    respec(world, target=Mode.BF16)
+    world.metrics_away = True
+    world.run(2)
+    assert (world.state.phase, takes(Command.ROLLBACK, world.state)) == (Phase.PENDING, True)
+    assert world.really_in(Mode.FP16)
+    world.metrics_away = False
+    answer(world, "rollback")
+    world.step(1.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+
+
+def test_a_retry_after_a_rollback_forgets_what_was_tried_before_it() -> None:
+    world = breached()
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert [m.result for m in world.state.mitigations] == [Result.FAILED]
+    world.bad = {}
+    answer(world, "retry")
+    world.run(1)
+    assert (world.state.phase, world.state.mitigations) == (Phase.PENDING, ())

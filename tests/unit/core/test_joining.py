@@ -1,0 +1,98 @@
+"""Who may join a cohort: only what can be watched, by samples of its own."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase
+from precision_operator.core.model import Observation
+from tests.support.fleets import change, fleet, member_names, promoted, until
+
+HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "60s"}}, {"setWeight": 100}]}}
+
+
+def scaled_to_zero(world: World, *names: str) -> None:
+    for name in names:
+        change(world, name, replicas=0, pods=())
+
+
+def test_a_fleet_without_a_pod_begins_nothing_and_is_never_healthy() -> None:
+    world = fleet()
+    scaled_to_zero(world, *world.workloads)
+    world.run(40)
+    assert (world.state.phase, world.summary.reason) == (Phase.PENDING, "CohortNotRunning")
+
+
+def test_a_fleet_that_is_scaled_to_zero_in_mid_rollout_is_not_promoted() -> None:
+    world = fleet(**HALF)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    scaled_to_zero(world, *world.workloads)
+    world.run(40)
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, "CohortNotRunning")
+
+
+def test_a_workload_that_is_scaled_to_zero_holds_no_rollout_back_and_joins_once_it_runs() -> None:
+    world = fleet()
+    scaled_to_zero(world, "hot-3")
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    assert member_names(world) == set(world.workloads) - {"hot-3"}
+    world.scale("hot-3", 1)
+    world.run(4)
+    assert "hot-3" in world.really_in(Mode.FP16)
+
+
+@pytest.mark.parametrize("unseen", ["no samples of it", "Prometheus is away"])
+def test_a_workload_that_is_new_in_mid_rollout_joins_once_it_has_samples_of_its_own(unseen: str) -> None:
+    world = fleet(**HALF)
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    before = member_names(world)
+    late = [f"late-{number}" for number in range(6)]
+    for name in late:
+        world.add(name)
+    world.unobservable, world.metrics_away = set(late), unseen == "Prometheus is away"
+    world.run(20)
+    assert not member_names(world) & set(late)
+    assert before <= member_names(world)
+    world.unobservable, world.metrics_away = set(), False
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    assert set(late) <= member_names(world)
+
+
+def test_a_step_waits_for_samples_of_those_that_would_fill_it() -> None:
+    world = fleet(**HALF)
+    world.unobservable = {"hot-1", "hot-3"}
+    world.run(40)
+    assert (world.state.phase, world.state.step_index, world.summary.reason) == (Phase.PROGRESSING, 1, "NoSamples")
+    assert "hot-1, hot-3" in world.summary.message
+
+
+def test_a_pod_made_anew_under_its_name_does_not_join_on_the_samples_of_the_one_before_it() -> None:
+    world = promoted()
+    world.add("late")
+    pods = world.workloads["late"].pods
+    change(world, "late", pods=tuple(replace(pod, created_at=world.now) for pod in pods))
+    observe = world.observe
+
+    def scraped_before() -> Observation:
+        """The newest scrape is 20 s old."""
+        found = observe()
+        assert found.evaluation is not None
+        seen = {name: replace(signals, sampled_at=world.now - 20.0) for name, signals in found.evaluation.pods.items()}
+        return replace(found, evaluation=replace(found.evaluation, pods=seen))
+
+    world.observe = scraped_before  # type: ignore[method-assign]
+    world.run(2)
+    assert "late" not in member_names(world)
+    world.run(2)
+    assert "late" in member_names(world)
+
+
+def test_a_workload_joins_though_the_api_servers_clock_is_far_ahead_of_ours() -> None:
+    world = promoted()
+    world.add("late")
+    pods = world.workloads["late"].pods
+    change(world, "late", pods=tuple(replace(pod, created_at=world.now + 86_400.0) for pod in pods))
+    world.run(2)
+    assert "late" in member_names(world)

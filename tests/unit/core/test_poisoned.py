@@ -1,0 +1,88 @@
+"""Weights that a loss shows to be poisoned: recognised by one look, whenever that comes, and rewound once."""
+
+import pytest
+
+from lab.model.world import World
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
+from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until
+from tests.support.views import key
+
+TWICE = {"evaluation": {"interval": "15s", "failureLimit": 1, "minSamples": 1, "window": "60s"}}
+
+
+def rewinds(world: World) -> dict[str, int]:
+    names = [name for name, what in world.log if what.endswith("rewind")]
+    return {name: names.count(name) for name in names}
+
+
+@pytest.mark.parametrize("values", [NAN, {Signal.DIVERGENCE: 0.5}, {Signal.DIVERGENCE: float("nan")}])
+@pytest.mark.parametrize("command", ["abort", "rollback"])
+def test_a_loss_that_is_seen_for_the_first_time_as_a_person_rolls_back_is_taken_back(
+    values: dict[Signal, float], command: str
+) -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": values}
+    answer(world, command)
+    world.step(5.0)
+    assert (world.state.phase, world.state.poisoned) == (Phase.ROLLING_BACK, (key("hot-1"),))
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    assert rewinds(world) == {"hot-1": 1}
+
+
+def test_a_loss_that_shows_after_the_workload_was_asked_for_its_fallback_is_taken_back_in_the_same_rollback() -> None:
+    world = promoted(**TWICE)
+    answer(world, "abort")
+    world.step(5.0)
+    assert "hot-1" in {name for name, what in world.log if what.startswith("request fp32")}
+    world.poisoned = {"hot-1"}
+    world.step(5.0)
+    assert rewinds(world) == {"hot-1": 1}
+
+
+def test_a_loss_that_shows_once_all_are_back_in_their_fallback_is_taken_back_too() -> None:
+    world = promoted(**TWICE)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    world.poisoned = {"hot-1"}
+    world.run(20, 5.0)
+    assert (world.state.phase, rewinds(world)) == (Phase.HELD, {"hot-1": 1})
+
+
+def test_a_workload_that_is_rolled_back_by_itself_for_something_else_is_taken_back_too() -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": OVERFLOWS}
+    world.step()
+    world.bad = {"hot-1": {**OVERFLOWS, **NAN}}
+    until(world, lambda w: w.state.held)
+    assert (held_names(world), world.state.poisoned) == ({"hot-1"}, (key("hot-1"),))
+    world.run(20, 5.0)
+    assert rewinds(world) == {"hot-1": 1}
+
+
+def test_a_loss_that_goes_wrong_in_fp32_long_after_the_rollback_is_nobodys_to_take_back() -> None:
+    world = promoted(**TWICE)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=5.0)
+    world.run(15, 5.0)
+    world.poisoned = {"hot-1"}
+    world.run(10, 5.0)
+    assert (rewinds(world), world.state.poisoned) == ({}, ())
+
+
+def test_a_loss_that_only_calls_for_an_alert_is_not_taken_back() -> None:
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": {Signal.DIVERGENCE: 0.1}}
+    answer(world, "abort")
+    world.run(10, 5.0)
+    assert rewinds(world) == {}
+
+
+def test_a_workload_that_was_never_moved_is_not_taken_back_for_its_loss() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {"duration": "1h"}}, {"setWeight": 100}]})
+    until(world, lambda w: len(w.state.members) == 3)
+    outside = sorted(set(world.workloads) - {member.rpartition("/")[2] for member in world.state.members})
+    world.poisoned = {outside[0]}
+    answer(world, "abort")
+    world.run(10, 5.0)
+    assert rewinds(world) == {}
