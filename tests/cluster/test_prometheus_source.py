@@ -182,7 +182,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
 
 @pytest.fixture(scope="module")
 def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes them twice a second."""
+    """A Prometheus that scrapes them twice a second, one of them by two jobs."""
     targets = [
         {
             "targets": [f"127.0.0.1:{trainer.port}"],
@@ -192,7 +192,10 @@ def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFa
     ]
     config = {
         "global": {"scrape_interval": "500ms"},
-        "scrape_configs": [{"job_name": "trainers", "static_configs": targets}],
+        "scrape_configs": [
+            {"job_name": "trainers", "static_configs": targets},
+            {"job_name": "again", "static_configs": targets[:1]},
+        ],
     }
     with Prometheus(tmp_path_factory.mktemp("prometheus"), config) as running:
         yield running
@@ -245,8 +248,9 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     assert calm.fp32_shortage_bytes is None
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
-    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0}, (
-        "on a CPU; no FP16 step, no baseline, no run ended"
+    no_run_ended = pytest.approx(math.nan, nan_ok=True)
+    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}, (
+        "on a CPU; no FP16 step, no baseline"
     )
     assert Signal.MEMORY not in evaluation.pods["placid"].values, "FP32's own memory is no ratio"
 
@@ -280,7 +284,7 @@ async def test_a_policys_own_query_sees_no_other_namespace_on_a_real_prometheus(
         f"rate({steps}[10s])",
         f"max_over_time({steps}[10s:1s])",
         f"sum by (namespace, pod) ({steps})",
-        f'{steps}{{pod=~".*"}} * on (pod) group_left () {steps}',
+        f'{steps}{{pod=~".*"}} * on (pod) group_left () {steps}{{job="trainers"}}',
         f'{steps}{{pod!="\\\\\\" # é\\n"}}',
         f'-({steps} unless on (pod) {steps}{{pod="bad"}})',
     ):

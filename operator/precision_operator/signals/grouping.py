@@ -7,6 +7,7 @@ from math import isfinite
 
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.wire import generation_text
 from precision_operator.core.model import PodSignals
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, SHORTAGE, STEPS
@@ -55,10 +56,6 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
         found = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
         if found:
             twice[name] = frozenset(found)
-    for name in twice.get(Signal.FAILURES, ()):
-        # Beside steps, no share of failures would read as none failed; without steps nothing is read into its absence.
-        if name in pods:
-            pods[name].steps = None
     frozen = {
         name: PodSignals(
             mode=pod.mode,
@@ -95,7 +92,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], a
             continue
         mode, generation = said.pop()
         pod.mode = parse_mode(mode)
-        pod.generation = int(generation) if generation and generation.isascii() and generation.isdigit() else None
+        pod.generation = generation_text(generation)
     return contradicting
 
 
