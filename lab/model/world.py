@@ -36,7 +36,7 @@ GOOD = {
     Signal.DIVERGENCE: -0.1,
     Signal.FAILURES: 0.0,
     Signal.NON_FINITE: 0.0,
-    Signal.SPEED: 1.0,
+    Signal.SPEED: 1.25,
     Signal.MEMORY: 0.6,
 }
 
@@ -116,7 +116,7 @@ class World(Cluster):
         return self._selected(seen)
 
     def _values(self, name: str, mode: Mode) -> Mapping[Signal, float]:
-        values = {**GOOD, **self.everywhere}
+        values = {**GOOD, **({Signal.SPEED: 1.0} if mode is Mode.FP32 else {}), **self.everywhere}
         if mode is Mode.FP32:
             values.pop(Signal.OVERFLOW)
         else:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import REGRESSED, Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
@@ -18,7 +18,7 @@ from precision_operator.core.progress import live_pods
 from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, unsupported
 
 _STUCK = frozenset(
-    {"ProgressDeadlineExceeded", "DeadlineExceeded"}
+    {"ProgressDeadlineExceeded", "DeadlineExceeded", REGRESSED}
     | {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
 )
 """What is waited for without getting nearer by itself."""

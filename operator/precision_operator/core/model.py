@@ -213,7 +213,9 @@ class Observation:
     refused: tuple[RefusedWrite, ...] = ()
     """Writes of the last pass that did not go through, and will not by themselves."""
     canary_nodes: tuple[str, ...] = ()
-    """Nodes that a person labelled to go first; empty also where they cannot be read."""
+    """Nodes that a person labelled to go first in a rollback; empty also where they cannot be read."""
+    staging_nodes: tuple[str, ...] = ()
+    """The same, of a rollout."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     suspended: tuple[WorkloadView, ...] = ()

@@ -65,4 +65,6 @@ def promotes(criterion: Criterion, reading: Reading) -> bool:
     """Whether the reading is evidence for a promotion. Unknown never is."""
     if not isinstance(reading, Ok):
         return False
+    if criterion.promote_above is not None and not reading.value > criterion.promote_above:
+        return False
     return criterion.promote_below is None or reading.value < criterion.promote_below

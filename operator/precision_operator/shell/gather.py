@@ -74,9 +74,10 @@ class Gatherer:
         problem = self._evaluator.problem(plan)
         reads = problem is None and not policy.spec.suspend
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
-        evaluation, canary_nodes, admission = await asyncio.gather(
+        evaluation, canary_nodes, staging_nodes, admission = await asyncio.gather(
             self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK) if reads else _nothing(),
             self._canary_nodes(policy.spec),
+            self._staging_nodes(policy.spec),
             self._admission(key, policy, state),
         )
         # The caches are read after the metrics: they are the fresher of the two.
@@ -92,6 +93,7 @@ class Gatherer:
             admission=admission,
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
+            staging_nodes=staging_nodes,
             contested=contested,
             suspended=suspended,
             nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),
@@ -144,6 +146,9 @@ class Gatherer:
         rules = spec.rollback.canary
         asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
         return await self._nodes.names(rules.node_label) if asked else ()
+
+    async def _staging_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
+        return await self._nodes.names(spec.staging.node_label) if spec.staging.by is Choice.NODE_LABEL else ()
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
         known = self._readings.get(key)

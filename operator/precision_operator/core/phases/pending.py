@@ -64,6 +64,7 @@ def pending(facts: Facts) -> Outcome:
         step_index=0,
         step_since=facts.now,
         evidence_since=None,
+        comparison=None,
         failing=(),
         mitigations=(),
     )
@@ -135,6 +136,10 @@ def _missing(facts: Facts) -> Closed | None:
             f"{undeliverable(facts)}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
+    if facts.staged is not None and not facts.staged:
+        label = facts.spec.staging.node_label
+        text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
+        return Closed("NoStagingNodes", f"{text}, or set strategy.canary.by: Share")
     if facts.admission_waits is not None:
         return facts.admission_waits
     if facts.evaluation is None:
