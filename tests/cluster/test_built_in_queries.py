@@ -54,6 +54,10 @@ WHOLE: dict[str, tuple[dict[str, str], float]] = {
         {'cuda_memory_allocated_bytes{mode="fp16"}': flat(85.0), "fp32_baseline_peak_bytes": flat(100.0)},
         0.85,
     ),
+    "fp32Memory": (
+        {'cuda_memory_allocated_bytes{mode="fp32"}': flat(95.0), "fp32_baseline_peak_bytes": flat(100.0)},
+        0.95,
+    ),
     "fp32Shortage": (
         {
             'cuda_memory_allocated_bytes{mode="fp16"}': flat(60.0),

@@ -23,12 +23,13 @@ from prometheus_client.registry import Collector
 from lab.prometheus import Prometheus
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.core.model import Evaluation
+from precision_operator.core.model import Evaluation, RunsOn
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.promql import confine
+from precision_operator.signals.queries import ALWAYS_ASKED
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_fp32_baseline_peak_bytes": 4e9,
                 "genesis_memory_headroom_bytes": 5e8,
             },
-            run={"device": "cuda", "model": "world"},
+            run={"device": "cuda", "model": "world", "torch": "2.6.0", "capability": "9.0"},
             allocated_bytes=3.4e9,
         ),
         "calm": Trainer(
@@ -244,7 +245,10 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     }
     assert bad.fp32_shortage_bytes == pytest.approx(1e8), "4 GB are needed: 3.4 are allocated, 0.5 are left"
 
+    assert bad.runs_on == RunsOn("2.6.0", "cuda", "9.0")
+
     calm = evaluation.pods["calm"]
+    assert (calm.runs_on, calm.fp32_memory) == (RunsOn("", "cpu", ""), 0.0)
     assert calm.fp32_shortage_bytes is None
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
@@ -391,7 +395,7 @@ async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_com
     finally:
         prometheus.start()
     assert evaluation.pods == {}
-    assert set(evaluation.errors) == {"ack", "steps", "fp32Shortage", *(signal.value for signal in Signal)}
+    assert set(evaluation.errors) == {*ALWAYS_ASKED, *(signal.value for signal in Signal)}
     assert all(text.startswith("MetricsUnavailable: ") for text in evaluation.errors.values())
     await until("recovery", lambda: evaluator.evaluate(PLAN), lambda e: not e.errors and "bad" in e.pods)
     source.close()

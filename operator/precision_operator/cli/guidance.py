@@ -74,6 +74,10 @@ REASONS: Mapping[str, Guidance] = {
             "or go on all the same: `!promote {name}`",
         ),
     ),
+    "PreflightFailed": Guidance(
+        "a workload could not train in the target, or could not come back: torch, the device or a dry run say so",
+        ("mend what the message names, or take the workload out of the selector",),
+    ),
     "NoStagingNodes": Guidance(
         "strategy.canary.by is NodeLabel, and no workload runs on labelled nodes alone",
         (

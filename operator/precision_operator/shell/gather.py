@@ -19,6 +19,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.shell.nodes import Nodes
+from precision_operator.shell.preflight import WayBack
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 
@@ -48,6 +49,7 @@ class Gatherer:
         *,
         inventory: Inventory,
         nodes: Nodes,
+        way_back: WayBack,
         evaluator: Evaluator,
         elector: LeaseElector,
         actor: Actor,
@@ -58,6 +60,7 @@ class Gatherer:
     ) -> None:
         self._inventory = inventory
         self._nodes = nodes
+        self._way_back = way_back
         self._evaluator = evaluator
         self._elector = elector
         self._actor = actor
@@ -84,6 +87,7 @@ class Gatherer:
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         suspended = self._suspended(key.namespace, state)
+        begins = state.phase is Phase.PENDING and reads and not policy.deleted
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -94,6 +98,7 @@ class Gatherer:
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             staging_nodes=staging_nodes,
+            way_back=await self._way_back.try_out(policy, workloads) if begins else {},
             contested=contested,
             suspended=suspended,
             nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),

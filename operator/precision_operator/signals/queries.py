@@ -30,6 +30,10 @@ from precision_operator.errors import QueryInvalid
 ACK = "ack"
 STEPS = "steps"
 SHORTAGE = "fp32Shortage"
+FP32_MEMORY = "fp32Memory"
+RUN = "run"
+ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
+"""Asked in every evaluation, beside the signals."""
 
 _REDUCED, _FP32, _ON_CPU = ',mode!="fp32"', ',mode="fp32"', ',device="cpu"'
 
@@ -75,6 +79,13 @@ BUILT_IN: Mapping[str, str] = {
         f" - max by (pod) ({_metric('cuda_memory_allocated_bytes', _REDUCED)})"
         f" - min by (pod) ({_metric('memory_headroom_bytes')}) > 0"
     ),
+    # Device memory allocated in FP32, relative to the baseline's peak; 0 on a CPU.
+    FP32_MEMORY: (
+        f"max by (pod) ({_metric('cuda_memory_allocated_bytes', _FP32)}) / max by (pod) {_baseline('peak_bytes')}"
+        f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
+    ),
+    # What the process says that it runs on.
+    RUN: f"max by (pod, torch, device, capability) ({_metric('run_info')})",
     # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.
     "overflow": (
         f"max by (pod) ({_increase('fp16_overflow_steps_total')}"
@@ -105,7 +116,7 @@ BUILT_IN: Mapping[str, str] = {
         f" / on (model) group_left () (abs({_FP32_COHORT}) > 0))"
     ),
 }
-"""PromQL by signal name; ``ack``, ``steps`` and ``fp32Shortage`` are asked in every evaluation."""
+"""PromQL by signal name; those of ``ALWAYS_ASKED`` are asked in every evaluation."""
 
 _VARIABLE = re.compile(r"\$(namespace|window|minSteps)\b")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.model.policies import policy
+from lab.model.policies import policy, written
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -84,7 +84,7 @@ def moved(attempts: int, *, speed: float, criteria: dict[str, object] | None = N
         "criteria": criteria or {},
         "reenable": {"dwell": "0s", "speed": asked},
     }
-    world = World(policy(**given))
+    world = World(written(given, uid="policy-uid"))
     for index in range(2):
         world.add(f"w-{index}")
     world.state = replace(world.state, attempts=attempts)

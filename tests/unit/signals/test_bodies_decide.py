@@ -64,6 +64,8 @@ FINE: dict[str, bytes] = {
     "ack": acknowledged("-1"),
     "steps": each("100"),
     "fp32Shortage": success("vector", []),
+    "fp32Memory": success("vector", []),
+    "run": each("1", torch="2.6.0", device="cuda", capability="9.0"),
     "overflow": each("0.01"),
     "divergence": each("-0.1"),
     "failures": each("0"),

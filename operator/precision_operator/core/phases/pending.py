@@ -11,6 +11,7 @@ from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates.preflight import preflight
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
@@ -26,7 +27,7 @@ def pending(facts: Facts) -> Outcome:
     trigger = find_trigger(facts)
     if trigger is not None:
         return begin_rollback(facts, trigger)
-    closed = _missing(facts)
+    closed = _missing(facts) or preflight(facts)
     if closed is not None:
         return Outcome(state, _swept(facts), waiting=closed)
     if state.held:
