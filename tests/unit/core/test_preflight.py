@@ -125,8 +125,8 @@ def events(world: World, passes: int) -> list[str]:
     return found
 
 
-def gaining(speed: float, on: RunsOn = GOOD, **spec: object) -> World:
-    world = fleet({"w-0": on, "w-1": on}, **spec)
+def gaining(speed: float, on: RunsOn = GOOD, criteria: Mapping[str, object] | None = None) -> World:
+    world = fleet({"w-0": on, "w-1": on}, criteria=criteria or {})
     world.bad = {name: {Signal.SPEED: speed} for name in world.workloads}
     world.run(20)
     assert world.state.phase is Phase.HEALTHY

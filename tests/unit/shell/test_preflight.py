@@ -1,5 +1,6 @@
 """The way back, tried as dry runs on an API server in memory."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from lab.model.policies import policy
 from precision_operator.api.spec import Delivery
 from precision_operator.core.model import PodView, RestartBy, WorkloadView
 from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable
-from precision_operator.kube.port import JOBS, PODS
+from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, JsonValue, Resource
 from precision_operator.shell.preflight import AGAIN_SECONDS, FRESH_SECONDS, TRIED, WayBack
 from tests.support.fake_kube import FakeKube
 from tests.unit.runtime.manual_clock import ManualClock
@@ -27,23 +28,25 @@ class Api(FakeKube):
 
     refusal: KubeError | None = None
 
-    async def dry_run(self, *arguments: object, **options: object) -> dict[str, object]:  # type: ignore[override]
-        self.tried.append(("patch", str(arguments[0]), str(arguments[2])))
-        return await self._answer()
+    async def dry_run(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
+    ) -> JsonObject:
+        self.tried.append(("patch", str(resource), name))
+        return self._answer()
 
-    async def delete(self, *arguments: object, **options: object) -> None:  # type: ignore[override]
-        deletion = arguments[3]
-        assert deletion.dry_run  # type: ignore[attr-defined]
-        assert deletion.grace_seconds >= 1  # type: ignore[attr-defined]
-        assert deletion.uid  # type: ignore[attr-defined]
-        self.tried.append(("delete", str(arguments[0]), str(arguments[2])))
-        await self._answer()
+    async def delete(self, resource: Resource, namespace: str, name: str, deletion: Deletion = Deletion()) -> None:  # noqa: B008
+        assert deletion.dry_run
+        assert deletion.grace_seconds is not None
+        assert deletion.grace_seconds >= 1
+        assert deletion.uid
+        self.tried.append(("delete", str(resource), name))
+        self._answer()
 
     def __init__(self) -> None:
         super().__init__()
         self.tried: list[tuple[str, str, str]] = []
 
-    async def _answer(self) -> dict[str, object]:
+    def _answer(self) -> JsonObject:
         if self.refusal is not None:
             raise self.refusal
         return {}
