@@ -1,4 +1,4 @@
-"""How often a rollback's canary is misjudged, and how soon it is judged: the shipped test on the noise of real metrics.
+"""How often a canary is misjudged, and how soon it is judged: the shipped test on the noise of real metrics.
 
     python -m lab.canary
 
@@ -21,10 +21,12 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_operator.api.canary import CanarySpec, Comparison, Verdict
+from precision_operator.api.canary import CanarySpec, Comparison, ComparisonSpec, Verdict
+from precision_operator.api.reenable import ReenableSpec
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
 from precision_operator.core.canary import depth
+from precision_operator.core.regression import shortfall
 from precision_operator.core.sequential import look, verdict
 
 LOSS_SIGMA, LOSS_LAG = 0.0033, 0.09
@@ -88,6 +90,11 @@ def counted(trials: int) -> Draw:
     return draw
 
 
+ROLLOUT = ComparisonSpec()
+DWELL = round(ReenableSpec().dwell_seconds / WINDOW_SECONDS)
+"""Looks within the dwell of a retry, the longest step there is by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One row: what the rest and the canary read."""
@@ -124,6 +131,51 @@ SOME = (
     Case("60 % of 4 runs a window fail, canary 5 %", Signal.FAILURES, counted(4), 0.60, 0.05),
     Case("30 % of 4 runs a window fail, canary 5 %", Signal.FAILURES, counted(4), 0.30, 0.05),
 )
+
+SAME = (
+    Case("loss as FP32's", Signal.DIVERGENCE, loss, 0.0, 0.0),
+    Case("loss 2 % above FP32's, on both sides", Signal.DIVERGENCE, loss, 0.02, 0.02),
+    Case("loss 1 % above the rest's: as far apart as the margin", Signal.DIVERGENCE, loss, 0.02, 0.03),
+    Case("2 % of 20 runs a window fail", Signal.FAILURES, counted(20), 0.02, 0.02),
+    Case("speed as FP32's, on a quiet machine", Signal.SPEED, speed(*SPEED_QUIET), 1.0, 1.0),
+    Case("the same, on one whose neighbours work", Signal.SPEED, speed(*SPEED_BUSY), 1.0, 1.0),
+)
+WORSE = (
+    Case("loss 2 % above FP32's, the rest as FP32", Signal.DIVERGENCE, loss, 0.0, 0.02),
+    Case("loss 4 %", Signal.DIVERGENCE, loss, 0.0, 0.04),
+    Case("4 % of 20 runs a window fail, of the rest none", Signal.FAILURES, counted(20), 0.0, 0.04),
+    Case("speed 0.93 of FP32's, quiet", Signal.SPEED, speed(*SPEED_QUIET), 1.0, 0.93),
+)
+
+
+def fallings(case: Case, dice: np.random.Generator, looks: int) -> list[float]:
+    """Rest minus rollout canary in shortfall, look by look."""
+    criterion = next(c for c in DEFAULT_CRITERIA if c.signal is case.signal)
+    first = max(1, case.workloads // 4)
+    sides = (case.draw(dice, looks, case.canary, first), case.draw(dice, looks, case.rest, case.workloads - first))
+    canary, rest = ([fmean(shortfall(criterion, v) for v in row) for row in side.tolist()] for side in sides)
+    return [r - c for r, c in zip(rest, canary, strict=True)]
+
+
+def regressed_after(series: Sequence[float]) -> int | None:
+    """The look at which the shipped test of a rollout calls a regression; None: it never does."""
+    state = Comparison()
+    for difference in series:
+        state = look(state, difference, margin=ROLLOUT.margin)
+        if verdict(state, alpha=2.0 * ROLLOUT.false_alarm_rate) is Verdict.WORSE:
+            return state.looks
+    return None
+
+
+def regression(case: Case, replications: int, dice: np.random.Generator) -> str:
+    """A row of the third and fourth table."""
+    series = [fallings(case, dice, DWELL) for _ in range(replications)]
+    calls = [regressed_after(found) for found in series]
+    found = sorted(call for call in calls if call is not None)
+    shares = [sum(call <= looks for call in found) / replications for looks in (SHORT, DWELL)]
+    mean = fmean(value for one in series for value in one)
+    delay = f"{median(found):.0f} looks ({median(found) * WINDOW_SECONDS / 60:.0f} min)" if found else "-"
+    return f"| {case.text} | {mean:+.2f} | {shares[0]:.1%} | {shares[1]:.1%} | {delay} |".replace("%", " %")
 
 
 def differences(case: Case, dice: np.random.Generator, looks: int) -> list[float]:
@@ -208,6 +260,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         "|---|---|---|---|---|---|",
         *(power(case, given.replications, dice) for case in SOME),
         "",
+        *(
+            line
+            for title, cases in (("the canary is as good", SAME), ("the canary is worse", WORSE))
+            for line in (
+                f"| rollout: {title} | mean difference | called in {SHORT} looks | in {DWELL} | median delay |",
+                "|---|---|---|---|---|",
+                *(regression(case, max(1, given.replications // 10), dice) for case in cases),
+                "",
+            )
+        ),
         f"{given.replications} comparisons a row, seed {given.seed}, {time.process_time() - begun:.0f} s of one processor",
     ]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -36,7 +36,7 @@ GOOD = {
     Signal.DIVERGENCE: -0.1,
     Signal.FAILURES: 0.0,
     Signal.NON_FINITE: 0.0,
-    Signal.SPEED: 1.0,
+    Signal.SPEED: 1.25,
     Signal.MEMORY: 0.6,
 }
 
@@ -97,7 +97,13 @@ class World(Cluster):
                     mode, generation = self.modes[pod.name]
                     lacks = 2.0**30 if name in self.crowded and mode is not Mode.FP32 else None
                     pods[pod.name] = PodSignals(
-                        mode, generation, self.now, 1000.0, fp32_shortage_bytes=lacks, values=self._values(name, mode)
+                        mode,
+                        generation,
+                        self.now,
+                        1000.0,
+                        fp32_shortage_bytes=lacks,
+                        fp32_memory=1.0 if mode is Mode.FP32 else None,
+                        values=self._values(name, mode),
                     )
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)
         seen = Observation(
@@ -116,7 +122,7 @@ class World(Cluster):
         return self._selected(seen)
 
     def _values(self, name: str, mode: Mode) -> Mapping[Signal, float]:
-        values = {**GOOD, **self.everywhere}
+        values = {**GOOD, **({Signal.SPEED: 1.0} if mode is Mode.FP32 else {}), **self.everywhere}
         if mode is Mode.FP32:
             values.pop(Signal.OVERFLOW)
         else:

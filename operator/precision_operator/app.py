@@ -33,6 +33,7 @@ from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.notifier import Notifier
+from precision_operator.shell.preflight import WayBack
 from precision_operator.shell.reconcile import Reconciler
 from precision_operator.shell.registry import build_registry, run_kopf
 from precision_operator.shell.reporter import Reporter
@@ -121,6 +122,7 @@ class App:
         gatherer = Gatherer(
             inventory=self._inventory,
             nodes=Nodes(client, clock),
+            way_back=WayBack(client, clock),
             evaluator=Evaluator(
                 self._sources,
                 settings.queries,

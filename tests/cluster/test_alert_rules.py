@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from lab.prometheus import prometheus_program
 from tests.support.cluster_fleet import Json
+from tests.support.promtool import promtool
 
 RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "alerts.yaml"
 POD = 'namespace="team",pod="a"'
+BASELINE, PEAK = (f"genesis_fp32_baseline_{name}{{{POD}}}" for name in ("loss", "peak_bytes"))
 
 
 def steps(overflows_a_minute: int, *, a_minute: int = 60) -> dict[str, str]:
@@ -62,6 +62,9 @@ CASES: dict[str, tuple[str, dict[str, str], str, bool]] = {
     "85 % of the memory": ("MemoryRatioHigh", memory(85), "16m", True),
     "85 % of the memory, not yet for 15 minutes": ("MemoryRatioHigh", memory(85), "14m", False),
     "75 % of the memory": ("MemoryRatioHigh", memory(75), "1h", False),
+    "a baseline of 0": ("LossDiverged", {**losses("2.2"), BASELINE: "0x120"}, "31m", False),
+    "a baseline of NaN": ("LossDiverged", {**losses("2.2"), BASELINE: "NaN " * 121}, "31m", False),
+    "a peak of Inf": ("MemoryRatioHigh", {**memory(85), PEAK: "Inf " * 121}, "16m", False),
     "all of the memory, in FP32": ("MemoryRatioHigh", memory(100, mode="fp32"), "1h", False),
 }
 
@@ -92,8 +95,3 @@ def test_an_alert_fires_when_it_should(name: str, tmp_path: Path) -> None:
 def test_the_rules_are_what_prometheus_takes() -> None:
     done = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [prometheus_program("promtool"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -58,7 +58,9 @@ DEFAULTS: Json = {
             {"setWeight": 50},
             {"pause": {"duration": "10m"}},
             {"setWeight": 100},
-        ]
+        ],
+        "canary": {"by": "Share", "nodeLabel": "fp16=enabled"},
+        "comparison": {"onRegression": "Hold", "falseAlarmRate": 0.05, "margin": 0.2},
     },
     "evaluation": {
         "interval": "15s",
@@ -93,7 +95,7 @@ DEFAULTS: Json = {
         },
         "failures": {"enabled": True, "severity": "P0", "enter": 0.5, "leave": 0.25, "promoteBelow": 0.05},
         "nonFinite": {"enabled": True, "severity": "P0"},
-        "speed": {"enabled": True, "severity": "P2", "enter": 0.8, "leave": 0.9},
+        "speed": {"enabled": True, "severity": "P2", "enter": 0.8, "leave": 0.9, "expected": 1.5},
         "memory": {"enabled": True, "severity": "P3", "enter": 0.8, "leave": 0.75, "alertAfter": "15m"},
     },
     "rollback": {
@@ -133,6 +135,7 @@ DEFAULTS: Json = {
         "stable": "168h",
         "dwell": "72h",
         "success": 0.98,
+        "speed": 1.0,
     },
 }
 

@@ -23,12 +23,13 @@ from prometheus_client.registry import Collector
 from lab.prometheus import Prometheus
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.core.model import Evaluation
+from precision_operator.core.model import Evaluation, RunsOn
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.promql import confine
+from precision_operator.signals.queries import ALWAYS_ASKED
 
 T = TypeVar("T")
 
@@ -129,7 +130,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_fp32_baseline_peak_bytes": 4e9,
                 "genesis_memory_headroom_bytes": 5e8,
             },
-            run={"device": "cuda", "model": "world"},
+            run={"device": "cuda", "model": "world", "torch": "2.6.0", "capability": "9.0"},
             allocated_bytes=3.4e9,
         ),
         "calm": Trainer(
@@ -182,7 +183,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
 
 @pytest.fixture(scope="module")
 def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes them twice a second."""
+    """A Prometheus that scrapes them twice a second, one of them by two jobs."""
     targets = [
         {
             "targets": [f"127.0.0.1:{trainer.port}"],
@@ -192,7 +193,10 @@ def prometheus(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFa
     ]
     config = {
         "global": {"scrape_interval": "500ms"},
-        "scrape_configs": [{"job_name": "trainers", "static_configs": targets}],
+        "scrape_configs": [
+            {"job_name": "trainers", "static_configs": targets},
+            {"job_name": "again", "static_configs": targets[:1]},
+        ],
     }
     with Prometheus(tmp_path_factory.mktemp("prometheus"), config) as running:
         yield running
@@ -241,12 +245,16 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     }
     assert bad.fp32_shortage_bytes == pytest.approx(1e8), "4 GB are needed: 3.4 are allocated, 0.5 are left"
 
+    assert bad.runs_on == RunsOn("2.6.0", "cuda", "9.0")
+
     calm = evaluation.pods["calm"]
+    assert (calm.runs_on, calm.fp32_memory) == (RunsOn("", "cpu", ""), 0.0)
     assert calm.fp32_shortage_bytes is None
     assert (calm.mode, calm.generation) == (Mode.FP32, 0)
     assert calm.steps == pytest.approx(10 * WINDOW, rel=0.1)
-    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0}, (
-        "on a CPU; no FP16 step, no baseline, no run ended"
+    no_run_ended = pytest.approx(math.nan, nan_ok=True)
+    assert calm.values == {Signal.NON_FINITE: 0.0, Signal.MEMORY: 0.0, Signal.FAILURES: no_run_ended}, (
+        "on a CPU; no FP16 step, no baseline"
     )
     assert Signal.MEMORY not in evaluation.pods["placid"].values, "FP32's own memory is no ratio"
 
@@ -280,7 +288,7 @@ async def test_a_policys_own_query_sees_no_other_namespace_on_a_real_prometheus(
         f"rate({steps}[10s])",
         f"max_over_time({steps}[10s:1s])",
         f"sum by (namespace, pod) ({steps})",
-        f'{steps}{{pod=~".*"}} * on (pod) group_left () {steps}',
+        f'{steps}{{pod=~".*"}} * on (pod) group_left () {steps}{{job="trainers"}}',
         f'{steps}{{pod!="\\\\\\" # é\\n"}}',
         f'-({steps} unless on (pod) {steps}{{pod="bad"}})',
     ):
@@ -387,7 +395,7 @@ async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_com
     finally:
         prometheus.start()
     assert evaluation.pods == {}
-    assert set(evaluation.errors) == {"ack", "steps", "fp32Shortage", *(signal.value for signal in Signal)}
+    assert set(evaluation.errors) == {*ALWAYS_ASKED, *(signal.value for signal in Signal)}
     assert all(text.startswith("MetricsUnavailable: ") for text in evaluation.errors.values())
     await until("recovery", lambda: evaluator.evaluate(PLAN), lambda e: not e.errors and "bad" in e.pods)
     source.close()

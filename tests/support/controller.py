@@ -28,6 +28,7 @@ from precision_operator.shell.gather import Gatherer
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.nodes import Nodes
+from precision_operator.shell.preflight import WayBack
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import Evaluator
@@ -111,6 +112,7 @@ class Controller:
         self.gatherer = Gatherer(
             inventory=self.inventory,
             nodes=Nodes(self.kube, clock),
+            way_back=WayBack(self.kube, clock),
             evaluator=Evaluator({"default": self.trainers}, {}, clock),
             elector=LeaseElector(self.kube, LeaseSettings(), "system", identity, clock),
             actor=self.actor,

@@ -38,7 +38,7 @@ from tests.support.cli import (
     stands,
 )
 from tests.support.recorded_kinds import recorded
-from tests.unit.signals.bodies import http, serve, success
+from tests.unit.signals.bodies import STAMP, http, serve, success
 
 
 def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:
@@ -214,7 +214,7 @@ def answer(head: str) -> bytes:
         labels, value = {"pod": "a-abc-1"}, "100"
     else:
         return http(success("vector", []))
-    return http(success("vector", [{"metric": labels, "value": [1, value]}]))
+    return http(success("vector", [{"metric": labels, "value": [STAMP, value]}]))
 
 
 def test_get_shows_what_each_process_reports_now_and_how_old_that_is(cli: Cli) -> None:

@@ -1,4 +1,4 @@
-"""A canary on the way down: the setting in ``spec.rollback.canary``, and its memory in the record (``state.comparison``)."""
+"""Canaries: the settings in ``spec.rollback.canary`` and ``spec.strategy``, and their memory (``state.comparison``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ class Choice(StrEnum):
     """Which workloads go first."""
 
     SHARE = "Share"
-    """A share of the moved fleet, of the breached ones."""
+    """A share: in a rollback of the breached ones, in a rollout of the fleet."""
     NODE_LABEL = "NodeLabel"
-    """The breached ones that run on labelled nodes."""
+    """Those that run on labelled nodes."""
 
 
 class OnNoDifference(StrEnum):
@@ -21,6 +21,19 @@ class OnNoDifference(StrEnum):
 
     HOLD = "Hold"
     PROMOTE = "Promote"
+
+
+class OnRegression(StrEnum):
+    """What follows where the rollout canary is shown to do worse than the rest."""
+
+    HOLD = "Hold"
+    ROLLBACK = "Rollback"
+    IGNORE = "Ignore"
+    """Nothing is compared."""
+
+
+REGRESSED = "CanaryRegressed"
+"""The reason where it is so."""
 
 
 class Verdict(StrEnum):
@@ -54,11 +67,30 @@ class CanarySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StagingSpec:
+    """Who goes first in a rollout."""
+
+    by: Choice = Choice.SHARE
+    node_label: str = "fp16=enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSpec:
+    """How the rollout canary is compared with the rest of the fleet, beside the thresholds."""
+
+    on_regression: OnRegression = OnRegression.HOLD
+    false_alarm_rate: float = 0.05
+    """Chance that a rollout, however long, calls a regression that is not there."""
+    margin: float = 0.20
+    """A mean difference in shortfall (0 as good as FP32, 1 at the promotion level) up to this is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The running test: what it needs to go on in another process. Times are seconds since the epoch."""
 
     since: float | None = None
-    """When every canary had said that it trains in the fallback."""
+    """When every rollback canary had said that it trains in the fallback; None in a rollout."""
     looked_at: float | None = None
     """The evaluation of the last look."""
     looks: int = 0
@@ -90,6 +122,23 @@ def parse_canary_spec(raw: Mapping[str, object]) -> CanarySpec:
         false_alarm_rate=number(raw.get("falseAlarmRate"), base.false_alarm_rate),
         margin=number(raw.get("margin"), base.margin),
         on_no_difference=choice(raw.get("onNoDifference"), base.on_no_difference),
+    )
+
+
+def parse_staging_spec(raw: Mapping[str, object]) -> StagingSpec:
+    """Read ``spec.strategy.canary``."""
+    base = StagingSpec()
+    label = raw.get("nodeLabel")
+    return StagingSpec(choice(raw.get("by"), base.by), label if isinstance(label, str) else base.node_label)
+
+
+def parse_comparison_spec(raw: Mapping[str, object]) -> ComparisonSpec:
+    """Read ``spec.strategy.comparison``."""
+    base = ComparisonSpec()
+    return ComparisonSpec(
+        on_regression=choice(raw.get("onRegression"), base.on_regression),
+        false_alarm_rate=number(raw.get("falseAlarmRate"), base.false_alarm_rate),
+        margin=number(raw.get("margin"), base.margin),
     )
 
 

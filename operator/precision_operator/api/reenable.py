@@ -22,15 +22,20 @@ class ReenableSpec:
     """How long the evidence must have been good in the first step, at least."""
     success: float = 0.98
     """Share of runs that must end well for a promotion."""
+    speed: float = 1.0
+    """Throughput relative to FP32 that a promotion must exceed."""
     stages: tuple[Stage, ...] = ()
     """The steps of another attempt; empty: those of the first, dwelling in their first."""
 
-    def stages_after(self, first: tuple[Stage, ...]) -> tuple[Stage, ...]:
-        """The steps of another attempt, where ``first`` are the policy's. A lone step has no canary to dwell in."""
+    def stages_after(self, first: tuple[Stage, ...], *, staged: bool = False) -> tuple[Stage, ...]:
+        """The steps of another attempt, where ``first`` are the policy's. A lone step has no canary to dwell in.
+
+        ``staged``: the first step is that of labelled nodes. The canary by share follows it, and dwells too.
+        """
         if self.stages or len(first) < 2:
             return self.stages or first
         canary = replace(first[0], soak_seconds=max(first[0].soak_seconds, self.dwell_seconds))
-        return (canary, *first[1:])
+        return (*(canary,) * (2 if staged else 1), *first[1:])
 
 
 def parse_reenable_spec(raw: Mapping[str, object]) -> ReenableSpec:
@@ -44,5 +49,6 @@ def parse_reenable_spec(raw: Mapping[str, object]) -> ReenableSpec:
         stable_seconds=duration_seconds(raw.get("stable"), base.stable_seconds),
         dwell_seconds=duration_seconds(raw.get("dwell"), base.dwell_seconds),
         success=number(raw.get("success"), base.success),
+        speed=number(raw.get("speed"), base.speed),
         stages=parse_stages(raw.get("steps")),
     )

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from precision_operator.api.canary import CanarySpec, parse_canary_spec
+from precision_operator.api.canary import (
+    CanarySpec,
+    ComparisonSpec,
+    StagingSpec,
+    parse_canary_spec,
+    parse_comparison_spec,
+    parse_staging_spec,
+)
 from precision_operator.api.mitigation import MitigationSpec, parse_mitigation_spec
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.reenable import ReenableSpec, parse_reenable_spec
@@ -65,6 +72,10 @@ class Criterion:
     """Until it is back at this, a breach stays one (hysteresis)."""
     promote_below: float | None = None
     """A promotion needs the value below this; None: not breached is enough."""
+    promote_above: float | None = None
+    """The same of a value of which less is worse."""
+    expected: float = 0.0
+    """Below this people are told that less was gained than can be expected, where training runs on CUDA; 0: never."""
     warn: float | None = None
     """Beyond this it is a breach of ``warn_severity``, whatever that beyond ``enter``; None: there is no such tier."""
     warn_severity: Severity = Severity.P2
@@ -164,6 +175,8 @@ class PolicySpec:
     prometheus_ref: str = "default"
     progress_deadline_seconds: float = 600.0
     stages: tuple[Stage, ...] = ()
+    staging: StagingSpec = field(default_factory=StagingSpec)
+    comparison: ComparisonSpec = field(default_factory=ComparisonSpec)
     criteria: tuple[Criterion, ...] = ()
     evaluation: EvaluationSpec = EvaluationSpec()
     rollback: RollbackSpec = field(default_factory=RollbackSpec)
@@ -188,19 +201,21 @@ DEFAULT_CRITERIA = (
     ),
     Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
     Criterion(Signal.NON_FINITE, Severity.P0, enter=0.0, leave=0.0),
-    Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, lower_is_worse=True),
+    Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, expected=1.5, lower_is_worse=True),
     Criterion(Signal.MEMORY, Severity.P3, enter=0.8, leave=0.75, alert_after_seconds=900.0),
 )
 
 
 def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
-    promote = raw.get("promoteBelow", default.promote_below)
+    promote, above = raw.get("promoteBelow", default.promote_below), raw.get("promoteAbove", default.promote_above)
     return Criterion(
         signal=default.signal,
         severity=choice(raw.get("severity"), default.severity),
         enter=number(raw.get("enter"), default.enter),
         leave=number(raw.get("leave"), default.leave),
         promote_below=None if promote is None else number(promote, 0.0),
+        promote_above=None if above is None else number(above, 0.0),
+        expected=number(raw.get("expected"), default.expected),
         enabled=boolean(raw.get("enabled"), True),
         lower_is_worse=default.lower_is_worse,
         query=text(raw.get("query")),
@@ -260,7 +275,7 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
 def parse_spec(raw: object) -> PolicySpec:
     """Read ``spec`` as the API server stored it."""
     body = mapping(raw)
-    criteria = mapping(body.get("criteria"))
+    criteria, strategy = mapping(body.get("criteria")), mapping(body.get("strategy"))
     return PolicySpec(
         selector=parse_selector(body.get("selector")),
         target=parse_mode(text(body.get("target"))) or Mode.FP16,
@@ -270,7 +285,9 @@ def parse_spec(raw: object) -> PolicySpec:
         hold_on_delete=body.get("deletionPolicy") != "Release",
         prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),
         progress_deadline_seconds=float(integer(body.get("progressDeadlineSeconds"), 600)),
-        stages=parse_stages(mapping(body.get("strategy")).get("steps")) or DEFAULT_STAGES,
+        stages=parse_stages(strategy.get("steps")) or DEFAULT_STAGES,
+        staging=parse_staging_spec(mapping(strategy.get("canary"))),
+        comparison=parse_comparison_spec(mapping(strategy.get("comparison"))),
         criteria=tuple(_criterion(default, mapping(criteria.get(default.signal))) for default in DEFAULT_CRITERIA),
         evaluation=_evaluation(mapping(body.get("evaluation"))),
         rollback=_rollback(mapping(body.get("rollback"))),

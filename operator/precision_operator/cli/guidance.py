@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from precision_operator.api.canary import REGRESSED
 from precision_operator.api.injection import REMEDIES
 from precision_operator.api.state import Phase
 from precision_operator.cli.reason import LOOK_AT_PODS, Guidance
@@ -65,6 +66,23 @@ REASONS: Mapping[str, Guidance] = {
     "EvidenceInsufficient": Guidance(
         "a signal is neither in breach nor good enough to promote",
         ("wait for better metrics, raise criteria.<signal>.promoteBelow, or go back: `!rollback {name}`",),
+    ),
+    REGRESSED: Guidance(
+        "what was moved does worse than what still trains in the fallback, though every threshold is met",
+        (
+            "compare them: `!get {name}`, the dashboards; then take them back: `!rollback {name}`",
+            "or go on all the same: `!promote {name}`",
+        ),
+    ),
+    "PreflightFailed": Guidance(
+        "a workload could not train in the target, or could not come back: torch, the device or a dry run say so",
+        ("mend what the message names, or take the workload out of the selector",),
+    ),
+    "NoStagingNodes": Guidance(
+        "strategy.canary.by is NodeLabel, and no workload runs on labelled nodes alone",
+        (
+            "label nodes: `!kubectl label node NODE fp16=enabled`; the operator needs rbac.nodes of the chart to read them",
+        ),
     ),
     "CauseNotPrecision": Guidance(
         "workloads that train in FP32 are in breach too, so that a rollback would not help",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from precision_operator.api.canary import REGRESSED
 from precision_operator.api.commands import Command, acknowledged
 from precision_operator.api.state import Phase
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
@@ -80,6 +81,11 @@ async def _promote(session: "Session", target: "Target", arguments: argparse.Nam
     if target.state.by_canary:
         write = Write({Command.PROMOTE: answering(target, arguments)})
         return await carry_out(session, target, write, arguments=arguments, done="the rest follows the canary")
+    if status.reason == REGRESSED:
+        write = Write({Command.PROMOTE: answering(target, arguments)})
+        return await carry_out(
+            session, target, write, arguments=arguments, done=f"step {status.step} promoted all the same"
+        )
     if status.phase is not Phase.PAUSED:
         waits = f"{status.phase}, {status.reason}: {status.message}"
         raise _refused(

@@ -1,16 +1,26 @@
 """What people are alerted of without a rollback: P3 breaches that have stood for their time."""
 
+from collections.abc import Iterable
+
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
-from precision_operator.api.state import Failing, State
+from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.actions import Notify
+from precision_operator.core.assess import Verdict
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
+from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import REASONS
 
 ALERTING = "Alerting"
 """Type of the condition."""
+
+SPEEDUP_LOW = "SpeedupLow"
+"""Type of the condition, and its reason."""
+
+_LEAVE_SHARE = 1.1
+"""Of what is expected: so much it must be before the condition ends (hysteresis)."""
 
 MILD = {Signal.DIVERGENCE: "LossDiverging"}
 """Reasons of P3 breaches, where they differ from those of a rollback."""
@@ -41,9 +51,47 @@ def alerting(facts: Facts) -> Condition:
     return Condition(ALERTING, "True", _reason(found[0].signal), text)
 
 
+def speedup(facts: Facts, state: State) -> Condition:
+    """Less is gained than can be expected on CUDA: told, and no breach. Of what is rolled back it says nothing."""
+    criterion = facts.spec.criterion(Signal.SPEED)
+    was = _found(facts.state, SPEEDUP_LOW)
+    stands = was is not None and was.status == "True"
+    least = criterion.expected * (_LEAVE_SHARE if stands else 1.0)
+    moved = state.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
+    slow = [v.workload.name for v in facts.verdicts if moved and _gains_little(facts, v, least)]
+    if not slow:
+        return Condition(SPEEDUP_LOW, "False", "NothingToTell", "")
+    text = (
+        f"less than {criterion.expected:g} times FP32's speed on CUDA in {names(slow)}: see whether tensor cores are used; "
+        "sizes and batches are best multiples of 8"
+    )
+    return Condition(SPEEDUP_LOW, "True", SPEEDUP_LOW, text)
+
+
+def _gains_little(facts: Facts, verdict: Verdict, least: float) -> bool:
+    reading = verdict.readings.get(Signal.SPEED)
+    if facts.evaluation is None or not isinstance(reading, Ok | Breach) or not reading.value < least:
+        return False
+    seen = (facts.evaluation.pods.get(pod.name) for pod in verdict.workload.pods)
+    return any(s is not None and s.runs_on is not None and s.runs_on.device == "cuda" for s in seen)
+
+
+def _found(state: State, kind: str) -> Condition | None:
+    return next((c for c in state.conditions if c.type == kind), None)
+
+
+def told(before: State, found: Iterable[Condition]) -> tuple[Notify, ...]:
+    """The Event of a small gain, once, when it is first seen."""
+    now = next((c for c in found if c.type == SPEEDUP_LOW and c.status == "True"), None)
+    was = _found(before, SPEEDUP_LOW)
+    if now is None or (was is not None and was.status == "True"):
+        return ()
+    return (Notify(now.reason, now.message, warning=True),)
+
+
 def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     """The Event of an alert that is new, or that speaks of others than before."""
-    was, now = (next((c for c in s.conditions if c.type == ALERTING), None) for s in (before, after))
+    was, now = (_found(state, ALERTING) for state in (before, after))
     if now is None or now.status != "True":
         return ()
     known = was is not None and (was.status, was.reason, was.message) == (now.status, now.reason, now.message)

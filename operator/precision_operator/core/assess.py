@@ -11,7 +11,7 @@ from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strateg
 from precision_operator.api.state import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.core.readings import LOSSES, Breach, Ok, Reading, Unknown, judge
+from precision_operator.core.readings import LOSSES, Breach, Reading, Unknown, judge
 
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
@@ -68,9 +68,6 @@ def _pod_reading(
         return Unknown("SamplesTooOld")
     value = signals.values.get(signal)
     enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
-    if value is None and signal is Signal.FAILURES and enough:
-        # No run ended within the window, and the process is stepping: nothing has failed.
-        return Ok(0.0)
     if value is None:
         return Unknown("NoSamples" if enough else "TooFewSteps")
     if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import REGRESSED, Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
@@ -10,15 +10,16 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
-from precision_operator.core.alerting import ALERTING, alerting
+from precision_operator.core.alerting import ALERTING, alerting, speedup
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates.preflight import checked
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
 from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, unsupported
 
 _STUCK = frozenset(
-    {"ProgressDeadlineExceeded", "DeadlineExceeded"}
+    {"ProgressDeadlineExceeded", "DeadlineExceeded", REGRESSED}
     | {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
 )
 """What is waited for without getting nearer by itself."""
@@ -43,6 +44,8 @@ def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan
         _weights(facts, state),
         _injection(facts),
         _kinds(facts),
+        checked(facts),
+        speedup(facts, state),
         alerting(facts),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]

@@ -15,7 +15,7 @@ from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.actions import Action, DeleteAssignment, Notify, RequestPod
-from precision_operator.core.alerting import alert_events
+from precision_operator.core.alerting import alert_events, told
 from precision_operator.core.assess import listed
 from precision_operator.core.assigning import assign
 from precision_operator.core.conditions import conditions, without_messages
@@ -89,7 +89,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     outcome, planned = _write(facts, before, outcome)
     after, found = _finished(facts, before, outcome, planned)
     summary = summarize(replace(facts, state=before), replace(outcome, state=after), found)
-    notices = (*outcome.notices, *alert_events(before, after)) if after != before else ()
+    notices = (*outcome.notices, *told(before, found), *alert_events(before, after)) if after != before else ()
     events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
     wake_at = now + (0.0 if edge else _wake_in(facts, after))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
+from precision_operator.api.canary import Choice
 from precision_operator.api.commands import Answer, Command, answered
 from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
@@ -289,20 +290,39 @@ class Facts:
         candidates += [w for w in self.workloads if w.key in self.stuck_keys and w.key in kept]
         # What trains in the target already is a canary already.
         moved = {w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target}
-        return extend_cohort(self.policy.uid, members, candidates, size=self.cohort_size(step_index), first=moved)
+        size, first = self.cohort_size(step_index), frozenset(moved)
+        if self.staged is not None and step_index == 0:
+            first = self.staged & {w.key for w in candidates}
+            size = len(first | kept)
+        return extend_cohort(self.policy.uid, members, candidates, size=size, first=first)
+
+    @cached_property
+    def staged(self) -> frozenset[str] | None:
+        """The workloads that run on labelled nodes alone, where these go first; None: the steps' weights decide."""
+        nodes = self.observation.staging_nodes
+        if self.spec.staging.by is not Choice.NODE_LABEL:
+            return None
+        on_labelled = (w.key for w, _ in self.movable if (pods := live_pods(w)) and all(p.node in nodes for p in pods))
+        return frozenset(on_labelled)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The steps of this attempt."""
-        return self.spec.reenable.stages_after(self.spec.stages) if self.state.attempts else self.spec.stages
+        staged = self.spec.staging.by is Choice.NODE_LABEL
+        again = self.state.attempts > 0
+        return self.spec.reenable.stages_after(self.spec.stages, staged=staged) if again else self.spec.stages
 
     @cached_property
     def promotion(self) -> Mapping[Signal, Criterion]:
-        """What readings are held against for a promotion; another attempt asks for more runs that end well."""
-        found = {criterion.signal: criterion for criterion in self.spec.criteria}
-        failures, most = found.get(Signal.FAILURES), 1.0 - self.spec.reenable.success
-        if failures is not None and failures.promote_below is not None and self.state.attempts:
-            found[Signal.FAILURES] = replace(failures, promote_below=min(failures.promote_below, most))
+        """What readings are held against for a promotion; another attempt asks for more: runs that end well, and speed."""
+        found, rules = {criterion.signal: criterion for criterion in self.spec.criteria}, self.spec.reenable
+        if not self.state.attempts:
+            return found
+        failures, speed = found.get(Signal.FAILURES), found.get(Signal.SPEED)
+        if failures is not None and failures.promote_below is not None:
+            found[Signal.FAILURES] = replace(failures, promote_below=min(failures.promote_below, 1.0 - rules.success))
+        if speed is not None and rules.speed > 0.0:
+            found[Signal.SPEED] = replace(speed, promote_above=max(speed.promote_above or 0.0, rules.speed))
         return found
 
     @property

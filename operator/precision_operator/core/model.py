@@ -148,6 +148,18 @@ class WorkloadView:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsOn:
+    """What a process says that it runs on; empty: it does not say."""
+
+    torch: str = ""
+    """Version, e.g. ``2.6.0+cu124``."""
+    device: str = ""
+    """``cuda`` or ``cpu``."""
+    capability: str = ""
+    """Of a CUDA device, e.g. ``8.0``."""
+
+
+@dataclass(frozen=True, slots=True)
 class PodSignals:
     """What Prometheus says of one pod. None: no sample. NaN and infinities are kept as they are."""
 
@@ -160,6 +172,9 @@ class PodSignals:
     values: Mapping[Signal, float] = field(default_factory=dict)
     fp32_shortage_bytes: float | None = None
     """Device memory that FP32 would lack, by the most that it took before; None: it fits, or is not known."""
+    fp32_memory: float | None = None
+    """Device memory allocated in FP32, relative to its baseline; None: it does not train in FP32, or is not known."""
+    runs_on: RunsOn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +230,11 @@ class Observation:
     refused: tuple[RefusedWrite, ...] = ()
     """Writes of the last pass that did not go through, and will not by themselves."""
     canary_nodes: tuple[str, ...] = ()
-    """Nodes that a person labelled to go first; empty also where they cannot be read."""
+    """Nodes that a person labelled to go first in a rollback; empty also where they cannot be read."""
+    staging_nodes: tuple[str, ...] = ()
+    """The same, of a rollout."""
+    way_back: Mapping[str, str] = field(default_factory=dict)
+    """Key → why its way back would be refused, as a dry run showed; empty: it would not. Absent: it was not tried."""
     contested: tuple[tuple[str, str], ...] = ()
     """(key, older policy that selects it too): left out of ``workloads``, for two writers would never agree."""
     suspended: tuple[WorkloadView, ...] = ()

@@ -45,8 +45,11 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
 
     ``failing`` is whether a breach of the criterion's own severity is confirmed: then the value must come back to ``leave``
     before it is less (hysteresis). A loss that is no finite number is a breach, whichever way it points; a ratio
-    that is none and not beyond its threshold (0/0, a division by zero) says nothing.
+    that is none and not beyond its threshold (0/0, a division by zero) says nothing. Only of runs NaN says something: none
+    has ended, so none has failed.
     """
+    if criterion.signal is Signal.FAILURES and math.isnan(value):
+        return Ok(0.0)
     threshold = criterion.leave if failing else criterion.enter
     beyond = value < threshold if criterion.lower_is_worse else value > threshold
     if beyond:
@@ -61,5 +64,7 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
 def promotes(criterion: Criterion, reading: Reading) -> bool:
     """Whether the reading is evidence for a promotion. Unknown never is."""
     if not isinstance(reading, Ok):
+        return False
+    if criterion.promote_above is not None and not reading.value > criterion.promote_above:
         return False
     return criterion.promote_below is None or reading.value < criterion.promote_below

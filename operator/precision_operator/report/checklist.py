@@ -4,6 +4,7 @@ A line is Passed, Failed or Unknown, judged on what the pods' own processes repo
 window is open and keeps what it had when the window closed.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,10 @@ NEAR_BASELINE = 0.05
 """How far the loss may lie above its FP32 baseline; also the share of failed runs that a recovery allows."""
 NEAR_SPEED = 0.9
 """Throughput relative to the FP32 baseline that counts as back to it."""
+NEAR_MEMORY = 1.1
+"""The same of device memory: more than FP32's own peak is not what a rollback costs."""
+ACCURATE = 0.02
+"""How much worse a model may be that counts as accurate: trainers export no validation metric, the loss stands for it."""
 
 Outcome = tuple[Result, str]
 
@@ -68,13 +73,11 @@ def _stepping(view: View) -> Outcome:
     return _judged(view, "steps", lambda _, s: None if s.steps is None else s.steps > 0, "every pod makes steps")
 
 
-def _value(
-    signal: Signal, good: Callable[[float], bool], said: str, *, absent: bool | None = None
-) -> Callable[[View], Outcome]:
+def _value(signal: Signal, good: Callable[[float], bool], said: str) -> Callable[[View], Outcome]:
     def probe(_: PodView, signals: PodSignals) -> bool | None:
         value = signals.values.get(signal)
-        if value is None:
-            return absent if signals.steps else None
+        if value is None or (signal is Signal.FAILURES and math.isnan(value)):
+            return None  # no run has ended
         return good(value)
 
     def line(view: View) -> Outcome:
@@ -85,12 +88,16 @@ def _value(
     return line
 
 
-def _not_measured(why: str) -> Callable[[View], Outcome]:
-    return lambda _: (Result.UNKNOWN, why)
+def _memory(view: View) -> Outcome:
+    def probe(_: PodView, signals: PodSignals) -> bool | None:
+        return None if signals.fp32_memory is None else signals.fp32_memory <= NEAR_MEMORY
+
+    return _judged(view, "fp32Memory", probe, f"at most {NEAR_MEMORY:g} times FP32's own peak")
 
 
-_FAILURES = _value(Signal.FAILURES, lambda v: v <= NEAR_BASELINE, "over 95 % of the runs end well", absent=True)
+_FAILURES = _value(Signal.FAILURES, lambda v: v <= NEAR_BASELINE, "over 95 % of the runs end well")
 _LOSS = _value(Signal.DIVERGENCE, lambda v: v <= NEAR_BASELINE, "within 5 % of the FP32 baseline")
+_ACCURACY = _value(Signal.DIVERGENCE, lambda v: v <= ACCURATE, "the loss is within 2 % of the FP32 baseline")
 _SPEED = _value(Signal.SPEED, lambda v: v >= NEAR_SPEED, "at 90 % of the FP32 baseline or above")
 
 _LINES: Mapping[str, Mapping[str, Callable[[View], Outcome]]] = {
@@ -108,9 +115,9 @@ _LINES: Mapping[str, Mapping[str, Callable[[View], Outcome]]] = {
     },
     "Long": {
         "System stability": _stable,
-        "Model accuracy": _not_measured("trainers export no validation metric; judge it where you keep them"),
+        "Model accuracy": _ACCURACY,
         "Throughput at the FP32 level": _SPEED,
-        "Memory at the FP32 level": _not_measured("see genesis_cuda_memory_allocated_bytes where there is CUDA"),
+        "Memory at the FP32 level": _memory,
     },
 }
 

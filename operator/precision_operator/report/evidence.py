@@ -38,7 +38,7 @@ RUN_LABELS = (
 _DAY_QUERIES = {
     RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
     "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
-    "throughput_of_a_day": 'sum by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
+    "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
 }
 """What changed, and the trends that led there."""
 

@@ -19,6 +19,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.shell.nodes import Nodes
+from precision_operator.shell.preflight import WayBack
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 
@@ -48,6 +49,7 @@ class Gatherer:
         *,
         inventory: Inventory,
         nodes: Nodes,
+        way_back: WayBack,
         evaluator: Evaluator,
         elector: LeaseElector,
         actor: Actor,
@@ -58,6 +60,7 @@ class Gatherer:
     ) -> None:
         self._inventory = inventory
         self._nodes = nodes
+        self._way_back = way_back
         self._evaluator = evaluator
         self._elector = elector
         self._actor = actor
@@ -74,15 +77,17 @@ class Gatherer:
         problem = self._evaluator.problem(plan)
         reads = problem is None and not policy.spec.suspend
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
-        evaluation, canary_nodes, admission = await asyncio.gather(
+        evaluation, canary_nodes, staging_nodes, admission = await asyncio.gather(
             self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK) if reads else _nothing(),
             self._canary_nodes(policy.spec),
+            self._staging_nodes(policy.spec),
             self._admission(key, policy, state),
         )
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         suspended = self._suspended(key.namespace, state)
+        begins = state.phase is Phase.PENDING and reads and not policy.deleted
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -92,6 +97,8 @@ class Gatherer:
             admission=admission,
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
+            staging_nodes=staging_nodes,
+            way_back=await self._way_back.try_out(policy, workloads) if begins else {},
             contested=contested,
             suspended=suspended,
             nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),
@@ -144,6 +151,9 @@ class Gatherer:
         rules = spec.rollback.canary
         asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
         return await self._nodes.names(rules.node_label) if asked else ()
+
+    async def _staging_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
+        return await self._nodes.names(spec.staging.node_label) if spec.staging.by is Choice.NODE_LABEL else ()
 
     async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
         known = self._readings.get(key)

@@ -16,7 +16,7 @@ from precision_operator.runtime.clock import Clock, SystemClock
 from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, BUILT_IN, SHORTAGE, STEPS, check, render
+from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, check, render
 
 _LOG = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Evaluator:
         An answer is shared with others who ask the same for half an interval, or for ``no_older_seconds`` where given.
         """
         began = self._clock.monotonic()
-        wanted = dict.fromkeys((ACK, STEPS, SHORTAGE, *(signal for signal, _ in plan.queries)), "")
+        wanted = dict.fromkeys((*ALWAYS_ASKED, *(signal for signal, _ in plan.queries)), "")
         wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
         errors: dict[str, str] = {}

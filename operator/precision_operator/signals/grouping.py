@@ -7,10 +7,13 @@ from math import isfinite
 
 from precision_operator.api.modes import Mode, parse_mode
 from precision_operator.api.signals import Signal
+from precision_operator.api.text import bounded
 from precision_operator.api.wire import generation_text
-from precision_operator.core.model import PodSignals
+from precision_operator.core.model import PodSignals, RunsOn
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import ACK, SHORTAGE, STEPS
+from precision_operator.signals.queries import ACK, FP32_MEMORY, RUN, SHORTAGE, STEPS
+
+_LABEL_CHARACTERS = 40
 
 
 @dataclass(slots=True)
@@ -22,6 +25,8 @@ class _Pod:
     sampled_at: float | None = None
     steps: float | None = None
     shortage_bytes: float | None = None
+    fp32_memory: float | None = None
+    runs_on: RunsOn | None = None
     values: dict[Signal, float] = field(default_factory=dict)
 
 
@@ -56,10 +61,6 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
         found = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
         if found:
             twice[name] = frozenset(found)
-    for name in twice.get(Signal.FAILURES, ()):
-        # Beside steps, no share of failures would read as none failed; without steps nothing is read into its absence.
-        if name in pods:
-            pods[name].steps = None
     frozen = {
         name: PodSignals(
             mode=pod.mode,
@@ -67,6 +68,8 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
             sampled_at=pod.sampled_at,
             steps=pod.steps,
             fp32_shortage_bytes=pod.shortage_bytes,
+            fp32_memory=pod.fp32_memory,
+            runs_on=pod.runs_on,
             values=pod.values,
         )
         for name, pod in pods.items()
@@ -103,6 +106,7 @@ def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], a
 def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None) -> set[str]:
     """Each pod's value of one query; returns the pods that have several."""
     values: dict[str, float] = {}
+    labels: dict[str, Mapping[str, str]] = {}
     twice: set[str] = set()
     for sample in samples:
         name = sample.labels.get("pod")
@@ -111,12 +115,25 @@ def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str,
         if name in values:
             twice.add(name)
         values[name] = sample.value
+        labels[name] = sample.labels
     for name in values.keys() - twice:
         pod = pods[name]
         if query == STEPS:
             pod.steps = values[name]
         elif query == SHORTAGE:
             pod.shortage_bytes = values[name]
+        elif query == FP32_MEMORY:
+            pod.fp32_memory = values[name]
+        elif query == RUN:
+            pod.runs_on = _runs_on(labels[name])
         elif signal is not None:
             pod.values[signal] = values[name]
     return twice
+
+
+def _runs_on(labels: Mapping[str, str]) -> RunsOn:
+    """A tenant's text: bounded."""
+    torch, device, capability = (
+        bounded(labels.get(name, ""), _LABEL_CHARACTERS) for name in ("torch", "device", "capability")
+    )
+    return RunsOn(torch, device, capability)

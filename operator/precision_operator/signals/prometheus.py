@@ -32,6 +32,9 @@ T = TypeVar("T")
 THREADS = 8
 """Queries of one source at once."""
 
+STAMP_SECONDS = 120.0
+"""An answer that is stamped longer ago is one of a cache, and is not believed; clocks may differ by this much."""
+
 
 class PrometheusSource:
     """One Prometheus; implements :class:`~precision_operator.signals.port.MetricSource`."""
@@ -132,8 +135,9 @@ class _Client:
         Raises:
             SignalError: see PrometheusSource.vector; nothing else.
         """
+        oldest = time.time() - STAMP_SECONDS
         return [
-            _sample(element)
+            _sample(element, oldest=oldest)
             for element in self._send(deadline, lambda options: self._connect.custom_query(query, **options))
         ]
 
@@ -182,7 +186,7 @@ class _Client:
         return headers
 
 
-def _sample(element: object) -> Sample:
+def _sample(element: object, *, oldest: float) -> Sample:
     # Plain tests and no `match`: this runs for every pod and metric, and is four times as fast.
     if isinstance(element, dict):
         labels, pair = element.get("metric"), element.get("value")
@@ -190,8 +194,14 @@ def _sample(element: object) -> Sample:
             try:
                 # float() takes more than Prometheus writes: 1_0, digits of other scripts.
                 if pair[1].isascii() and "_" not in pair[1]:
-                    return Sample(labels, float(pair[1]))
-            except ValueError:
+                    value, stamp = float(pair[1]), float(pair[0])
+                    if stamp >= oldest:
+                        return Sample(labels, value)
+                    raise SourceUnavailable(
+                        f"the answer is stamped {oldest + STAMP_SECONDS - stamp:.0f} s ago, expected less than "
+                        f"{STAMP_SECONDS:g} s: a cache lies between, or a clock is wrong"
+                    )
+            except (TypeError, ValueError):
                 pass
     raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {element!r}"))
 

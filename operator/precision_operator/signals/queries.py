@@ -4,6 +4,9 @@
 ``increase`` extrapolates to the window's edges, but not below a counter's 0: for the first window after one of two
 counters left 0, their ratio may be off by a scrape interval's share of the window. Keep windows at five scrape intervals
 or more.
+
+What was scraped twice (two jobs, two replicas of Prometheus) is two series of one process: each is worked out by itself,
+and the worst of a pod counts. They are never added up. A baseline of 0, NaN or Inf is no baseline.
 """
 
 import re
@@ -27,78 +30,93 @@ from precision_operator.errors import QueryInvalid
 ACK = "ack"
 STEPS = "steps"
 SHORTAGE = "fp32Shortage"
+FP32_MEMORY = "fp32Memory"
+RUN = "run"
+ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
+"""Asked in every evaluation, beside the signals."""
 
-_LOSS_BY_MODEL = (
-    '(max by (pod) (genesis_training_loss{namespace="$namespace"})'
-    ' * on (pod) group_left (model) max by (pod, model) (genesis_run_info{namespace="$namespace"}))'
-)
-_IN_FP32 = f'({_LOSS_BY_MODEL} and on (pod) genesis_precision_info{{namespace="$namespace",mode="fp32"}})'
+_REDUCED, _FP32, _ON_CPU = ',mode!="fp32"', ',mode="fp32"', ',device="cpu"'
+
+
+def _metric(name: str, labels: str = "") -> str:
+    return f'genesis_{name}{{namespace="$namespace"{labels}}}'
+
+
+def _increase(name: str) -> str:
+    return f"increase({_metric(name)}[$window])"
+
+
+def _baseline(name: str) -> str:
+    """A ratio's denominator: positive and finite, or absent."""
+    return f"({_metric(f'fp32_baseline_{name}')} > 0 < Inf)"
+
+
+_LOSS, _BASELINE_LOSS = _metric("training_loss"), _metric("fp32_baseline_loss")
+
+# One model a pod: a pod that reports two must not make the query fail for its whole namespace.
+_MODEL = f"topk by (pod) (1, max by (pod, model) ({_metric('run_info')}))"
+_LOSS_BY_MODEL = f"(max by (pod) ({_LOSS}) * on (pod) group_left (model) {_MODEL})"
+_IN_FP32 = f"({_LOSS_BY_MODEL} > -Inf < Inf and on (pod) {_metric('precision_info', _FP32)})"
 _FP32_COHORT = f"(avg by (model) ({_IN_FP32}) and (count by (model) ({_IN_FP32}) >= 2))"
 
 # Between two samples that were scraped, a window apart, over the time that lay between these: `rate` divides by the whole
 # window, so that it takes a pod younger than the window, or a gap in the scrapes, for slowness. Absent for such a pod, and
 # for one whose counter began anew.
-_SAMPLES = 'genesis_training_samples_total{namespace="$namespace"}'
+_SAMPLES = _metric("training_samples_total")
 _SAMPLES_PER_SECOND = (
-    f"(((sum by (pod) ({_SAMPLES}) - sum by (pod) ({_SAMPLES} offset $window))"
-    f" / (max by (pod) (timestamp({_SAMPLES})) - max by (pod) (timestamp({_SAMPLES} offset $window))))"
-    f" unless on (pod) (resets({_SAMPLES}[$window]) > 0))"
+    f"((({_SAMPLES} - {_SAMPLES} offset $window) / (timestamp({_SAMPLES}) - timestamp({_SAMPLES} offset $window)))"
+    f" unless (resets({_SAMPLES}[$window]) > 0))"
 )
 
 BUILT_IN: Mapping[str, str] = {
     # Value: when the acknowledgement was scraped, seconds since the epoch, by Prometheus' clock.
-    ACK: 'max by (pod, mode, generation) (timestamp(genesis_precision_info{namespace="$namespace"})) - time()',
+    ACK: f"max by (pod, mode, generation) (timestamp({_metric('precision_info')})) - time()",
     # Training steps within the window.
-    STEPS: 'sum by (pod) (increase(genesis_training_steps_total{namespace="$namespace"}[$window]))',
+    STEPS: f"max by (pod) ({_increase('training_steps_total')})",
     # Bytes of device memory that FP32, by the most that it took before, would lack; absent where it fits, or is not known.
     SHORTAGE: (
-        'max by (pod) (genesis_fp32_baseline_peak_bytes{namespace="$namespace"})'
-        ' - max by (pod) (genesis_cuda_memory_allocated_bytes{namespace="$namespace",mode!="fp32"})'
-        ' - min by (pod) (genesis_memory_headroom_bytes{namespace="$namespace"}) > 0'
+        f"max by (pod) {_baseline('peak_bytes')}"
+        f" - max by (pod) ({_metric('cuda_memory_allocated_bytes', _REDUCED)})"
+        f" - min by (pod) ({_metric('memory_headroom_bytes')}) > 0"
     ),
+    # Device memory allocated in FP32, relative to the baseline's peak; 0 on a CPU.
+    FP32_MEMORY: (
+        f"max by (pod) ({_metric('cuda_memory_allocated_bytes', _FP32)}) / max by (pod) {_baseline('peak_bytes')}"
+        f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
+    ),
+    # What the process says that it runs on.
+    RUN: f"max by (pod, torch, device, capability) ({_metric('run_info')})",
     # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.
     "overflow": (
-        'sum by (pod) (increase(genesis_fp16_overflow_steps_total{namespace="$namespace"}[$window]))'
-        ' / (sum by (pod) (increase(genesis_fp16_training_steps_total{namespace="$namespace"}[$window])) >= $minSteps)'
+        f"max by (pod) ({_increase('fp16_overflow_steps_total')}"
+        f" / ({_increase('fp16_training_steps_total')} >= $minSteps))"
     ),
     # Steps with a non-finite loss that the scaler did not skip, within the window.
-    "nonFinite": 'sum by (pod) (increase(genesis_nonfinite_loss_steps_total{namespace="$namespace"}[$window]))',
+    "nonFinite": f"max by (pod) ({_increase('nonfinite_loss_steps_total')})",
     # How far the loss lies above (positive) its FP32 baseline, relative; absent without a baseline.
-    "divergence": (
-        '(max by (pod) (genesis_training_loss{namespace="$namespace"})'
-        ' - max by (pod) (genesis_fp32_baseline_loss{namespace="$namespace"}))'
-        ' / abs(max by (pod) (genesis_fp32_baseline_loss{namespace="$namespace"}))'
-    ),
-    # Share (0..1) of the runs that ended badly within the window; absent where none ended.
+    "divergence": f"max by (pod) (({_LOSS} - {_BASELINE_LOSS}) / (abs({_BASELINE_LOSS}) > 0 < Inf))",
+    # Share (0..1) of the runs that ended badly within the window; NaN where none ended; absent where they are not counted.
     "failures": (
-        'clamp_min(1 - sum by (pod) (increase(genesis_training_success_total{namespace="$namespace"}[$window]))'
-        ' / (sum by (pod) (increase(genesis_training_total{namespace="$namespace"}[$window])) > 0), 0)'
+        f"max by (pod) (clamp_min(1 - {_increase('training_success_total')} / ({_increase('training_total')} > 0), 0)"
+        f" or 0 * {_increase('training_success_total')} / ({_increase('training_total')} == 0))"
     ),
     # Throughput relative to the FP32 baseline (1 = the same); absent without a baseline.
-    "speed": (
-        f"{_SAMPLES_PER_SECOND}"
-        ' / (max by (pod) (genesis_fp32_baseline_samples_per_second{namespace="$namespace"}) > 0)'
-    ),
+    "speed": f"min by (pod) ({_SAMPLES_PER_SECOND} / {_baseline('samples_per_second')})",
     # Most device memory seen allocated in low precision, relative to the FP32 baseline's peak; absent without a baseline. A
     # trainer that says itself that it runs on a CPU allocates none on a device: that is data, not the want of it.
     "memory": (
-        'max by (pod) (max_over_time(genesis_cuda_memory_allocated_bytes{namespace="$namespace",mode!="fp32"}[$window]))'
-        ' / (max by (pod) (genesis_fp32_baseline_peak_bytes{namespace="$namespace"}) > 0)'
-        ' or 0 * max by (pod) (genesis_run_info{namespace="$namespace",device="cpu"})'
+        f"max by (pod) (max_over_time({_metric('cuda_memory_allocated_bytes', _REDUCED)}[$window]))"
+        f" / max by (pod) {_baseline('peak_bytes')}"
+        f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
     ),
     # In the place of divergence, by name, for workloads that never trained in FP32: how far the loss lies above the mean of
     # the pods of the same model that train in FP32 now, where there are two or more of them.
     "divergence-cohort": (
-        "max by (pod) (("
-        + _LOSS_BY_MODEL
-        + " - on (model) group_left () "
-        + _FP32_COHORT
-        + ") / on (model) group_left () abs("
-        + _FP32_COHORT
-        + "))"
+        f"max by (pod) (({_LOSS_BY_MODEL} - on (model) group_left () {_FP32_COHORT})"
+        f" / on (model) group_left () (abs({_FP32_COHORT}) > 0))"
     ),
 }
-"""PromQL by signal name; ``ack``, ``steps`` and ``fp32Shortage`` are asked in every evaluation."""
+"""PromQL by signal name; those of ``ALWAYS_ASKED`` are asked in every evaluation."""
 
 _VARIABLE = re.compile(r"\$(namespace|window|minSteps)\b")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

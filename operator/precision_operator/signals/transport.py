@@ -46,6 +46,8 @@ class VectorAnswer(requests.Response):
             raise SourceUnavailable(shorten(f"expected status success, found {_complaint(envelope)}"))
         if envelope.get("warnings"):
             raise SourceUnavailable(shorten(f"the answer is partial, Prometheus warns: {envelope['warnings']}"))
+        if envelope.get("isPartial"):
+            raise SourceUnavailable("the answer is partial (isPartial): a storage node is away")
         data = envelope.get("data")
         kind = data.get("resultType") if isinstance(data, dict) else None
         wanted = "matrix" if "/query_range" in self.url else "vector"

@@ -85,10 +85,11 @@ def test_few_steps_say_nothing_but_a_nan_or_a_failed_run_says_it_at_once() -> No
     assert reading(valued(0.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE) == Unknown("TooFewSteps")
 
 
-def test_an_absent_value_is_unknown_except_for_failures_of_a_process_that_steps() -> None:
+def test_an_absent_value_is_unknown_also_of_failures_and_no_run_ended_is_none_failed() -> None:
     assert reading(valued(None)) == Unknown("NoSamples")
     assert reading(valued(None, steps=3.0)) == Unknown("TooFewSteps")
-    assert reading(valued(None, Signal.FAILURES), Signal.FAILURES) == Ok(0.0)
+    assert reading(valued(None, Signal.FAILURES), Signal.FAILURES) == Unknown("NoSamples")
+    assert reading(valued(math.nan, Signal.FAILURES), Signal.FAILURES) == Ok(0.0)
     assert reading(valued(None, Signal.FAILURES, steps=3.0), Signal.FAILURES) == Unknown("TooFewSteps")
 
 

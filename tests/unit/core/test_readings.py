@@ -83,7 +83,9 @@ def sample(signal: Signal, value: float | None, *, age: float = 1.0, steps: floa
         (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.0, steps=None)), Unknown("TooFewSteps")),
         (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 1.0, steps=3.0)), Breach(1.0, Severity.P0)),
         (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 0.0, steps=3.0)), Unknown("TooFewSteps")),
-        (one(Signal.FAILURES, sample(Signal.FAILURES, None)), Ok(0.0)),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, None)), Unknown("NoSamples")),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, math.nan)), Ok(0.0)),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, math.nan, steps=3.0)), Unknown("TooFewSteps")),
         (one(Signal.FAILURES, sample(Signal.FAILURES, None, steps=3.0)), Unknown("TooFewSteps")),
         (one(Signal.FAILURES, None, crashing=True), Breach(1.0, Severity.P0)),
         (

@@ -11,9 +11,13 @@ Write = Callable[[bytes], None]
 Stream = Callable[[Write, threading.Event], None]
 
 
+STAMP = 4e9
+"""Of a body that is written before the test that uses it: never too long ago."""
+
+
 def vector(*values: object, pod: str = "", warnings: list[str] | None = None) -> bytes:
     """A success with one sample for each value, of pods p0, p1, … or all of ``pod``."""
-    result = [{"metric": {"pod": pod or f"p{i}"}, "value": [1.5, value]} for i, value in enumerate(values)]
+    result = [{"metric": {"pod": pod or f"p{i}"}, "value": [STAMP, value]} for i, value in enumerate(values)]
     return success("vector", result, warnings=warnings)
 
 

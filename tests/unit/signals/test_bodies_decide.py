@@ -20,9 +20,10 @@ from precision_operator.settings import PrometheusEndpoint
 from precision_operator.shell.gather import plan_of
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
-from precision_operator.signals.queries import BUILT_IN
+from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.views import key, pod, workload
 from tests.unit.signals.bodies import (
+    STAMP,
     Stream,
     Write,
     drip_body,
@@ -46,10 +47,13 @@ PODS = ("p0", "p1")
 """Of the canary, which is one workload."""
 
 
-def each(value: object, *pods: str, **labels: str) -> bytes:
+LONG_AGO = 1.5
+
+
+def each(value: object, *pods: str, at: float = STAMP, **labels: str) -> bytes:
     """One sample of this value for each pod of the canary, or for these pods."""
     metrics = [{**labels, "pod": pod} for pod in pods or PODS]
-    return success("vector", [{"metric": metric, "value": [1.5, value]} for metric in metrics])
+    return success("vector", [{"metric": metric, "value": [at, value]} for metric in metrics])
 
 
 def acknowledged(age_seconds: object, mode: str = "fp16", generation: str = "3") -> bytes:
@@ -60,6 +64,8 @@ FINE: dict[str, bytes] = {
     "ack": acknowledged("-1"),
     "steps": each("100"),
     "fp32Shortage": success("vector", []),
+    "fp32Memory": success("vector", []),
+    "run": each("1", torch="2.6.0", device="cuda", capability="9.0"),
     "overflow": each("0.01"),
     "divergence": each("-0.1"),
     "failures": each("0"),
@@ -86,7 +92,11 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
     # --- empty and partial
     "empty rate": ({"overflow": success("vector", [])}, "Hold NoSamples", "Keep NoSamples"),
     "empty loss": ({"divergence": success("vector", [])}, "Hold NoSamples", "Keep NoSamples"),
-    "empty shares of failures, of processes that step": ({"failures": success("vector", [])}, P, "Keep"),
+    "empty shares of failures, of processes that step": (
+        {"failures": success("vector", [])},
+        "Hold NoSamples",
+        "Keep NoSamples",
+    ),
     "empty steps": ({"steps": success("vector", [])}, "Hold TooFewSteps", "Keep TooFewSteps"),
     "no acknowledgement": ({"ack": success("vector", [])}, "Hold AwaitingAcknowledgement", "Keep NoSamples"),
     "rate of one of two pods": ({"overflow": each("0.01", "p0")}, "Hold NoSamples", "Keep NoSamples"),
@@ -107,7 +117,7 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
     "non-finite steps NaN": ({"nonFinite": each("NaN")}, R, R),
     "speed 0/0": ({"speed": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
     "speed +Inf, over a baseline of 0": ({"speed": each("+Inf")}, "Hold NotANumber", "Keep NotANumber"),
-    "share of failures NaN": ({"failures": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
+    "share of failures 0/0: no run has ended": ({"failures": each("NaN")}, P, "Keep"),
     "memory NaN": ({"memory": each("NaN")}, "Hold NotANumber", "Keep NotANumber"),
     "a number that is no text": ({"overflow": each(0.9)}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
     "a text that is no number": ({"overflow": each("high")}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
@@ -131,23 +141,35 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
         "Hold EvidenceInsufficient",
         "Keep",
     ),
+    "an answer of long ago, of a cache": (
+        {"overflow": each("0.01", at=LONG_AGO)},
+        "Hold MetricsUnavailable",
+        "Keep MetricsUnavailable",
+    ),
+    "an acknowledgement of long ago, of a cache": (
+        {"ack": each("-1", at=LONG_AGO, mode="fp16", generation="3")},
+        "Hold AwaitingAcknowledgement",
+        "Keep MetricsUnavailable",
+    ),
+    "a generation of 5,000 digits": ({"ack": acknowledged("-1", "fp16", "9" * 5000)},
+                                     "Hold AwaitingAcknowledgement", "Keep"),
     "an age that is none": ({"ack": acknowledged("NaN")}, "Hold AwaitingAcknowledgement", "Keep NoSamples"),
     # --- which series
     "two series of one pod": ({"overflow": each("0.01", "p0", "p0", "p1")}, "Hold NoSamples", "Keep NoSamples"),
     "two shares of failures of one pod": (
         {"failures": each("0", "p0", "p0", "p1")},
-        "Hold TooFewSteps",
-        "Keep TooFewSteps",
+        "Hold NoSamples",
+        "Keep NoSamples",
     ),
     "two modes at once": (
-        {"ack": success("vector", [{"metric": {"pod": p, "mode": m, "generation": "3"}, "value": [1, "-1"]}
+        {"ack": success("vector", [{"metric": {"pod": p, "mode": m, "generation": "3"}, "value": [STAMP, "-1"]}
                                    for p in PODS for m in ("fp16", "fp32")])},
         "Hold AwaitingAcknowledgement",
         "Keep",
     ),
     "another mode than asked": ({"ack": acknowledged("-1", "fp32")}, "Hold AwaitingAcknowledgement", "Keep"),
     "an older generation": ({"ack": acknowledged("-1", "fp16", "2")}, "Hold AwaitingAcknowledgement", "Keep"),
-    "series without a pod": ({"overflow": success("vector", [{"metric": {}, "value": [1, "0.9"]}])},
+    "series without a pod": ({"overflow": success("vector", [{"metric": {}, "value": [STAMP, "0.9"]}])},
                              "Hold MissingPodLabel", "Keep MissingPodLabel"),
     # --- the wrong type
     "scalar": ({"overflow": success("scalar", [1.5, "0.9"])}, "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
@@ -160,6 +182,14 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
     # --- not the whole truth
     "warnings": ({"overflow": vector("0.01", warnings=["a store is away"])},
                  "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
+    "partial, as VictoriaMetrics says it": (
+        {"overflow": each("0.01").replace(b'{"status"', b'{"isPartial": true, "status"')},
+        "Hold MetricsUnavailable",
+        "Keep MetricsUnavailable",
+    ),
+    "whole, as VictoriaMetrics says it": (
+        {"overflow": each("0.01").replace(b'{"status"', b'{"isPartial": false, "status"')}, P, "Keep",
+    ),
     "empty, with warnings": ({"overflow": success("vector", [], warnings=["partial response"])},
                              "Hold MetricsUnavailable", "Keep MetricsUnavailable"),
     "a breach, with warnings": ({"overflow": vector("0.9", warnings=["partial response"])},
@@ -193,8 +223,7 @@ TABLE: dict[str, tuple[dict[str, bytes | Stream], str, str]] = {
     "a breach of one signal while another is silent": ({"overflow": each("0.9"), "divergence": silent}, R, R),
 }  # fmt: skip
 
-WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.items() if name in FINE}
-"""The beginning of each query, up to the namespace, which tells them apart."""
+WHICH = {render(BUILT_IN[name], "ns", POLICY.spec.evaluation.window_seconds, 20): name for name in FINE}
 
 
 def workloads() -> tuple[WorkloadView, ...]:
@@ -235,8 +264,7 @@ async def test_what_an_answer_leads_to(name: str) -> None:
 
     def answer(head: str) -> bytes | Stream:
         (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]
-        which = next(signal for start, signal in WHICH.items() if query.startswith(start))
-        said = {**FINE, **instead}[which]
+        said = {**FINE, **instead}[WHICH[query]]
         return http(said) if isinstance(said, bytes) else said
 
     with serve() as server:

@@ -84,6 +84,7 @@ async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_
             at("b", 100.0, mode="fp32", generation="3"),
             at("c", 100.0, mode="int4", generation="-1"),
             at("d", math.nan, mode="fp16", generation="3"),
+            at("e", 100.0, mode="fp16", generation="9" * 5000),
         ]
     )
     evaluation = await make(source, ManualClock()).evaluate(PLAN)
@@ -92,6 +93,7 @@ async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_
     assert evaluation.errors == {}
     assert (evaluation.pods["c"].mode, evaluation.pods["c"].generation) == (None, None)
     assert "d" not in evaluation.pods
+    assert (evaluation.pods["e"].mode, evaluation.pods["e"].generation) == (Mode.FP16, None)
 
 
 async def test_a_pod_with_two_series_has_no_value_and_nobody_else_is_the_worse_for_it(
@@ -108,13 +110,6 @@ async def test_a_pod_with_two_series_has_no_value_and_nobody_else_is_the_worse_f
     assert evaluation.pods["b"].values == {Signal.OVERFLOW: 0.5}
     assert evaluation.errors == {}
     assert [r.getMessage().split(";")[0] for r in caplog.records] == ["query overflow: more than one series for a"]
-
-
-async def test_two_shares_of_failures_do_not_read_as_none_failed() -> None:
-    source = Source(success=[at("a", 0.0), at("a", 1.0)], steps=[at("a", 40.0), at("b", 40.0)])
-    evaluation = await make(source, ManualClock()).evaluate(replace(PLAN, queries=(("failures", ""),)))
-    assert evaluation.pods["a"].steps is None
-    assert evaluation.pods["b"].steps == 40.0
 
 
 async def test_an_answer_without_any_pod_is_an_error_and_a_foreign_series_without_one_is_not() -> None:

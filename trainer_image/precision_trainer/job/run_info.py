@@ -33,6 +33,7 @@ def run_info(
     return {
         "torch": torch.__version__,
         "device": device.type,
+        "capability": capability(device),
         "model": name,
         "model_hash": model_hash(model),
         "world_size": str(world_size),
@@ -54,6 +55,14 @@ def model_hash(model: torch.nn.Module) -> str:
 def _clipping(options: TrainOptions) -> str:
     fixed = f"{options.max_grad_norm:g}" if options.max_grad_norm > 0 else ""
     return "+".join(filter(None, (fixed, "adaptive" if options.adaptive_clipping else ""))) or "off"
+
+
+def capability(device: torch.device) -> str:
+    """Of a CUDA device, as ``8.0``; empty on a CPU."""
+    if device.type != "cuda":
+        return ""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{major}.{minor}"
 
 
 def device_name(device: torch.device) -> str:

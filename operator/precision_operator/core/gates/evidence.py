@@ -1,12 +1,13 @@
 """Every reading of every member must be good enough to promote."""
 
+from precision_operator.api.signals import Signal
 from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.readings import promotes
 
 
 def evidence(given: GateInput) -> Closed | None:
-    """Closed while a member's signal is in breach, or not below its promotion level."""
-    bad: dict[str, str] = {}
+    """Closed while a member's signal is in breach, or not beyond its promotion level."""
+    bad: dict[str, Signal] = {}
     for verdict in given.verdicts:
         for signal, reading in verdict.readings.items():
             if not promotes(given.promotion[signal], reading):
@@ -14,4 +15,6 @@ def evidence(given: GateInput) -> Closed | None:
     if not bad:
         return None
     first = min(bad)
-    return Closed("EvidenceInsufficient", f"{bad[first]} is not below its promotion level in {names(list(bad))}")
+    beyond = "above" if given.promotion[bad[first]].lower_is_worse else "below"
+    text = f"{bad[first]} is not {beyond} its promotion level in {names(list(bad))}"
+    return Closed("EvidenceInsufficient", text)

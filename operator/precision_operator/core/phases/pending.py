@@ -12,6 +12,7 @@ from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates.preflight import preflight
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
@@ -26,7 +27,7 @@ def pending(facts: Facts) -> Outcome:
     trigger = find_trigger(facts)
     if trigger is not None:
         return begin_rollback(facts, trigger)
-    closed = _missing(facts)
+    closed = _missing(facts) or preflight(facts)
     if closed is not None:
         return Outcome(state, _swept(facts), waiting=closed)
     if state.held:
@@ -57,6 +58,7 @@ def pending(facts: Facts) -> Outcome:
         step_index=0,
         step_since=facts.now,
         evidence_since=None,
+        comparison=None,
         failing=(),
         mitigations=(),
     )
@@ -127,6 +129,10 @@ def _missing(facts: Facts) -> Closed | None:
             f"{undeliverable(facts)}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
+    if facts.staged is not None and not facts.staged:
+        label = facts.spec.staging.node_label
+        text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
+        return Closed("NoStagingNodes", f"{text}, or set strategy.canary.by: Share")
     if facts.admission_waits is not None:
         return facts.admission_waits
     if facts.evaluation is None:

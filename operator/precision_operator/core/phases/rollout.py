@@ -17,6 +17,7 @@ from precision_operator.core.phases.mitigation import mitigate
 from precision_operator.core.phases.rollback import begin_rollback, into_fallback
 from precision_operator.core.progress import Progress, accepted_modes
 from precision_operator.core.readings import promotes
+from precision_operator.core.regression import compared, goes_on, newly_shown, regressed, regression
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
 from precision_operator.core.windows import promotion_waits, tuning_of
 
@@ -39,10 +40,14 @@ def rollout(facts: Facts) -> Outcome:
     # A member that was deleted is replaced: a cohort without its canary has proved nothing.
     members = facts.in_cohort(index, facts.state.members)
     facts = replace(facts, state=replace(facts.state, step_index=index, members=members))
-    state = replace(facts.state, evidence_since=_evidence_since(facts))
+    before, state = facts, replace(facts.state, evidence_since=_evidence_since(facts), comparison=compared(facts))
     followed = follow_held(facts)
     state = replace(state, incident=followed.incident) if followed is not None else state
     facts = replace(facts, state=state)
+    trigger = regression(facts)
+    if trigger is not None:
+        return begin_rollback(facts, trigger)
+    notices = (*notices, *newly_shown(before, facts))
     closed = _waiting(facts)
     if followed is not None:
         notices = (*notices, *followed.notices)
@@ -105,6 +110,7 @@ def _waiting(facts: Facts) -> Closed | None:
         if elsewhere is not None:
             return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
+    window = window or regressed(facts)
     if window is not None:
         return window
     if len(facts.state.members) < facts.cohort_size(facts.state.step_index) and facts.unwatched is not None:
@@ -163,6 +169,7 @@ def _promote(facts: Facts) -> Outcome:
             message=f"every step is done: guarding {len(state.members)} workloads in {facts.spec.target}",
             step_since=facts.now,
             evidence_since=None,
+            comparison=None,
         )
         return Outcome(done, assigned(facts), notices=(Notify("Promoted", done.message),))
     index = state.step_index + 1
@@ -175,6 +182,7 @@ def _promote(facts: Facts) -> Outcome:
         step_index=index,
         step_since=facts.now,
         evidence_since=None,
+        comparison=goes_on(state.comparison),
         members=members,
     )
     facts = replace(facts, state=promoted)

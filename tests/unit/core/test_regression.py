@@ -1,0 +1,177 @@
+"""The rollout canary against the rest: what is compared, what holds, and what overrules it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from lab.model.policies import policy
+from lab.model.world import World
+from precision_operator.api.canary import REGRESSED, Verdict
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import DEFAULT_CRITERIA
+from precision_operator.api.state import Phase
+from precision_operator.api.workload import name_of
+from precision_operator.contract import PROMOTE
+from precision_operator.core.regression import shortfall
+
+WINDOW_SECONDS = 30.0
+CRITERIA = {criterion.signal: criterion for criterion in DEFAULT_CRITERIA}
+
+
+def rollout(soak: str = "2h", **comparison: object) -> World:
+    """Eight workloads, two in the canary, which have acknowledged."""
+    steps = {
+        "steps": [
+            {"setWeight": 25},
+            {"pause": {"duration": soak}},
+            {"setWeight": 50},
+            {"pause": {}},
+            {"setWeight": 100},
+        ]
+    }
+    rules = {"interval": "15s", "window": "30s", "failureLimit": 0, "minSamples": 1}
+    world = World(policy(annotations={}, strategy={**steps, "comparison": comparison}, evaluation=rules))
+    for index in range(8):
+        world.add(f"w-{index}")
+    world.run(2)
+    assert len(world.state.members) == 2
+    return world
+
+
+def worse(world: World, value: float = 0.04) -> World:
+    """The moved ones train worse than FP32, but well enough for every threshold."""
+    world.bad = {name: {Signal.DIVERGENCE: value} for name in world.workloads}
+    return world
+
+
+def looked(world: World, looks: int) -> World:
+    world.run(round(looks * WINDOW_SECONDS / 15.0) + 2)
+    return world
+
+
+def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held_for_a_person() -> None:
+    world = looked(worse(rollout()), 20)
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, REGRESSED)
+    assert f"promote={world.state.transition_id} goes on all the same" in world.summary.message
+    assert world.state.comparison is not None
+    assert world.state.comparison.verdict is Verdict.WORSE
+    before = world.commits
+    world.run(600)
+    assert (world.state.step_index, world.commits) == (0, before), "it stands, and costs no write"
+
+
+def test_it_stays_held_though_the_difference_goes_away_and_goes_on_once_a_person_promotes() -> None:
+    world = looked(worse(rollout()), 20)
+    world.bad = {}
+    world.run(500)
+    assert world.summary.reason == REGRESSED
+    world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
+    world.step()
+    assert (world.state.step_index, world.state.comparison) == (1, None)
+
+
+def test_nothing_to_tell_apart_promotes_by_the_thresholds_alone_after_the_pause() -> None:
+    world = looked(rollout(), 200)
+    assert world.state.comparison is not None
+    assert (world.state.comparison.verdict, world.state.step_index) == (Verdict.OPEN, 0)
+    world.run(100)
+    assert world.state.phase is Phase.PAUSED
+    world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
+    world.run(20)
+    now = world.state
+    assert (now.phase, now.comparison) == (Phase.HEALTHY, None)
+
+
+def test_a_canary_that_does_better_is_not_promoted_for_that() -> None:
+    world = rollout()
+    for index in range(8):
+        world.bad[f"w-{index}"] = {Signal.SPEED: 3.0}
+    world.everywhere = {Signal.FAILURES: 0.04}
+    world.bad = {name: {**values, Signal.FAILURES: 0.0} for name, values in world.bad.items()}
+    looked(world, 60)
+    assert (world.state.step_index, world.summary.reason) == (0, "Soaking")
+
+
+def test_one_look_a_window_and_no_write_between_them() -> None:
+    world = rollout()
+    world.run(10)
+    before, looks = world.commits, world.state.comparison.looks if world.state.comparison else 0
+    world.run(20, 3.0)
+    assert world.state.comparison is not None
+    assert world.state.comparison.looks - looks == world.commits - before == 2
+
+
+@pytest.mark.parametrize("silent", ["canary", "rest", "all"])
+def test_without_data_of_one_side_there_is_no_look_and_no_promotion_for_that(silent: str) -> None:
+    world = rollout()
+    members = {name_of(key) for key in world.state.members}
+    rest = set(world.workloads) - members
+    world.unobservable = {"canary": members, "rest": rest, "all": members | rest}[silent]
+    worse(world)
+    looked(world, 20)
+    assert world.state.comparison is None or world.state.comparison.looks == 0
+    assert world.state.step_index == 0
+
+
+def test_time_that_was_not_watched_does_not_count_as_a_look() -> None:
+    world = worse(rollout())
+    for _ in range(40):
+        world.continuous_since = world.now
+        world.step()
+    assert world.state.comparison is None
+
+
+def test_a_policy_that_wants_a_rollback_for_it_gets_one_of_the_cohort() -> None:
+    world = looked(worse(rollout(onRegression="Rollback")), 20)
+    world.run(10)
+    assert world.state.incident is not None
+    assert (world.state.incident.reason, world.state.incident.severity) == (REGRESSED, "P2")
+    assert world.really_in(Mode.FP16) == set()
+    assert world.state.phase is Phase.HELD
+
+
+def test_a_policy_that_ignores_it_compares_nothing() -> None:
+    world = looked(worse(rollout(onRegression="Ignore")), 60)
+    assert world.state.comparison is None
+
+
+def test_a_step_promoted_goes_on_with_the_same_test() -> None:
+    world = rollout(soak="5m")
+    world.run(20)
+    known = world.state.comparison
+    assert known is not None
+    while world.state.step_index == 0:
+        known = world.state.comparison
+        world.step()
+    assert (world.state.step_index, world.state.comparison) == (1, known)
+
+
+def test_a_breach_of_a_threshold_is_rolled_back_while_it_holds() -> None:
+    world = looked(worse(rollout()), 20)
+    world.bad = {name: {Signal.OVERFLOW: 0.9} for name in world.workloads}
+    world.run(1)
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert world.state.comparison is None
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "expected"),
+    [
+        (Signal.DIVERGENCE, -0.3, 0.0),
+        (Signal.DIVERGENCE, 0.01, 0.2),
+        (Signal.DIVERGENCE, 0.05, 1.0),
+        (Signal.DIVERGENCE, 0.5, 1.0),
+        (Signal.DIVERGENCE, math.nan, 1.0),
+        (Signal.DIVERGENCE, math.inf, 1.0),
+        (Signal.FAILURES, 0.025, 0.5),
+        (Signal.SPEED, 2.0, 0.0),
+        (Signal.SPEED, 0.95, 0.5),
+        (Signal.SPEED, 0.5, 1.0),
+        (Signal.NON_FINITE, 0.0, 0.0),
+        (Signal.NON_FINITE, 1.0, 1.0),
+    ],
+)
+def test_how_far_a_value_falls_short_of_fp32(signal: Signal, value: float, expected: float) -> None:
+    assert shortfall(CRITERIA[signal], value) == pytest.approx(expected)
