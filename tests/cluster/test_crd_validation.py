@@ -107,6 +107,7 @@ DEFAULTS: Json = {
         "strategies": {"P0": "Emergency", "P1": "Emergency", "P2": "Gradual"},
         "emergency": {"maxConcurrentPods": 500, "expectedRestart": "60s", "respectDisruptionBudgets": False},
         "onPendingRevision": "Wait",
+        "onMemoryShortage": "Restart",
         "gradual": {"sustain": "10m", "batchShare": 0.25, "inFlight": "10m"},
         "canary": {
             "by": "Share",

@@ -36,7 +36,7 @@ VERSION = 2
 OBJECT_LIMIT_BYTES = 1024 * 1024
 """What an assignment may take: etcd refuses objects of more than 1.5 MiB."""
 
-RESERVE_BYTES = 136 * 1024
+RESERVE_BYTES = 152 * 1024
 """Of that, for everything that does not grow with the fleet: lists that are capped, conditions, settings."""
 
 _FIELDS = {

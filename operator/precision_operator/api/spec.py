@@ -135,6 +135,14 @@ class OnPendingRevision(StrEnum):
     """An emergency restarts it, and its pods come from the changed template."""
 
 
+class OnMemoryShortage(StrEnum):
+    """What becomes of a workload that could change at a step boundary, where its devices lack memory for FP32."""
+
+    RESTART = "Restart"
+    BF16 = "BF16"
+    """What trains in FP16 goes to BF16 at a step boundary and is held there."""
+
+
 @dataclass(frozen=True, slots=True)
 class RollbackSpec:
     """How far and how fast a rollback reaches."""
@@ -156,6 +164,7 @@ class RollbackSpec:
     )
     emergency: EmergencySpec = EmergencySpec()
     on_pending_revision: OnPendingRevision = OnPendingRevision.WAIT
+    on_memory_shortage: OnMemoryShortage = OnMemoryShortage.RESTART
     gradual: GradualSpec = GradualSpec()
     canary: CanarySpec = field(default_factory=CanarySpec)
     mitigation: MitigationSpec = field(default_factory=MitigationSpec)
@@ -262,6 +271,7 @@ def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
             respect_disruption_budgets=boolean(emergency.get("respectDisruptionBudgets"), False),
         ),
         on_pending_revision=choice(raw.get("onPendingRevision"), base.on_pending_revision),
+        on_memory_shortage=choice(raw.get("onMemoryShortage"), base.on_memory_shortage),
         gradual=GradualSpec(
             sustain_seconds=duration_seconds(gradual.get("sustain"), base.gradual.sustain_seconds),
             batch_share=number(gradual.get("batchShare"), base.gradual.batch_share),

@@ -51,9 +51,10 @@ def _read_by_admission(state: State) -> tuple[object, ...]:
 
 
 def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
-    """Only what is not in the fallback."""
+    """Only what is not in the fallback; in a rollback what is held in BF16 for want of memory."""
+    in_bf16 = dict.fromkeys(sorted(facts.bf16_keys), Mode.BF16)
     if state.phase in _ROLLED_BACK and not state.by_canary:
-        return {}
+        return in_bf16
     alive = {w.key for w in facts.workloads}
     modes = {key: mode for key, mode in {**_newly_selected(facts, before), **state.modes}.items() if key in alive}
     if state.by_canary:
@@ -64,7 +65,8 @@ def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
         known = {w.key: w for w in facts.workloads}
         modes |= {key: after.wanted(known[key]) for key in state.members if key in known}
     held = state.held_keys
-    return {key: mode for key, mode in modes.items() if key not in held and mode is not facts.spec.fallback}
+    alone = {key: mode for key, mode in in_bf16.items() if key in held}
+    return {key: m for key, m in modes.items() if key not in held and m is not facts.spec.fallback} | alone
 
 
 def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:

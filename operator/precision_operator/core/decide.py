@@ -22,8 +22,8 @@ from precision_operator.core.conditions import conditions, without_messages
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts, look
 from precision_operator.core.followup import hurry_from
-from precision_operator.core.gates import names
 from precision_operator.core.lifecycle import continued, without_policy
+from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.pace import KEPT_RESTARTS, Pace
@@ -125,7 +125,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         deletable=outcome.state.deletable and not planned.suspensions,
         restart_seconds=(*outcome.state.restart_seconds, *took)[-KEPT_RESTARTS:],
     )
-    notices = (*outcome.notices, *_short_of_memory(facts, outcome.state, state))
+    notices = (*outcome.notices, *shortage_events(facts.workloads, facts.evaluation, before, state))
     return _predicted(facts, replace(outcome, state=state, notices=notices), planned), planned
 
 
@@ -157,16 +157,6 @@ def _pace(facts: Facts, state: State) -> Pace:
         leaving_seconds=rules.ack_timeout_seconds if emergency else None,
         awaited_seconds=rules.ack_timeout_seconds,
     )
-
-
-def _short_of_memory(facts: Facts, before: State, after: State) -> tuple[Notify, ...]:
-    """Why what carries the contract is restarted all the same, once."""
-    begun = after.restarts.keys() - before.restarts.keys()
-    short = [w.name for w in facts.workloads if w.key in begun and w.hot and facts.lacks_memory(w)]
-    if not short:
-        return ()
-    text = f"FP32 needs more device memory than {names(short)} have left: restarted, a change at a step boundary would fail"
-    return (Notify("MemoryTooSmall", text, warning=True),)
 
 
 def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:

@@ -21,6 +21,7 @@ from precision_operator.core.assess import Verdict, assess, lost, trains_in, upd
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.leaving import blocked
+from precision_operator.core.memory import fallback_in_bf16, lacks_memory
 from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
 from precision_operator.core.progress import (
     Progress,
@@ -59,6 +60,8 @@ class Facts:
     """Members that train in the target precision (or crash in it), judged."""
     failing: tuple[Failing, ...]
     """The breaches that stand after this evaluation."""
+    bf16_keys: frozenset[str] = frozenset()
+    """Keys of the workloads whose fallback is BF16, for want of memory; settled at the start of a pass."""
 
     @property
     def spec(self) -> PolicySpec:
@@ -157,10 +160,16 @@ class Facts:
         return observed_mode(workload, self.evaluation, idle=self.spec.fallback)
 
     def lacks_memory(self, workload: WorkloadView) -> bool:
-        """FP32 would run out of device memory in a process that has trained in less: only a new one has it all."""
-        seen = self.evaluation.pods if self.evaluation is not None else {}
-        found = (seen[pod.name].fp32_shortage_bytes for pod in workload.pods if pod.name in seen)
-        return any(missing is not None and missing > 0 for missing in found)
+        """FP32 would run out of device memory in a process that has trained in less."""
+        return lacks_memory(workload, self.evaluation)
+
+    def fallback_of(self, workload: WorkloadView) -> Mode:
+        """What a rollback puts this workload into. A canary is compared in the policy's own fallback."""
+        held_in_bf16 = workload.key in self.bf16_keys and not self._is_canary(workload)
+        return Mode.BF16 if held_in_bf16 else self.spec.fallback
+
+    def _is_canary(self, workload: WorkloadView) -> bool:
+        return self.state.by_canary and workload.key in self.state.canary
 
     @property
     def admission_waits(self) -> Closed | None:
@@ -222,7 +231,7 @@ class Facts:
 
     def reduced(self, workload: WorkloadView) -> bool:
         """A pod of it is asked to train in less than the fallback, or reports that it does."""
-        safe = accepted_modes(self.spec.fallback, rollback=True)
+        safe = accepted_modes(self.fallback_of(workload), rollback=True)
         seen = self.evaluation.pods if self.evaluation is not None else {}
         reported = {signals.mode for pod in workload.pods if (signals := seen.get(pod.name)) is not None}
         requested = {pod.effective_mode for pod in workload.pods}
@@ -369,7 +378,9 @@ def look(policy: Policy, state: State, observation: Observation, now: float) -> 
     failing = facts.failing
     if facts.evaluation is not None:
         failing = update_failing(state.failing, verdicts, policy.spec, at=facts.evaluation.at)
-    return replace(facts, verdicts=verdicts, failing=failing)
+    rules, fallback = policy.spec.rollback, policy.spec.fallback
+    bf16_keys = fallback_in_bf16(rules, fallback, state, observation.evaluation, facts.movable)
+    return replace(facts, verdicts=verdicts, failing=failing, bf16_keys=bf16_keys)
 
 
 def _selected(policy: Policy, state: State, observation: Observation) -> tuple[tuple[WorkloadView, ...], Selector]:

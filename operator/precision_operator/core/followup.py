@@ -117,9 +117,8 @@ def _only_blocked(facts: Facts, workload: WorkloadView, delivery: Delivery) -> b
 
 def not_in_fallback(facts: Facts, workloads: Movable) -> list[tuple[WorkloadView, Progress]]:
     """Workloads that have not acknowledged the fallback."""
-    accepted = accepted_modes(facts.spec.fallback, rollback=True)
     progress = [
-        (workload, facts.progress(workload, accepted, delivery))
+        (workload, facts.progress(workload, accepted_modes(facts.fallback_of(workload), rollback=True), delivery))
         for workload, delivery in workloads
         if delivery is not Delivery.NEW_ONLY
     ]
@@ -137,7 +136,7 @@ def _crashes(facts: Facts, workload: WorkloadView, progress: Progress) -> bool:
     The others of a process group wait for the one that crashes, and report nothing.
     """
     seen = facts.evaluation.pods if facts.evaluation is not None else {}
-    accepted = accepted_modes(facts.spec.fallback, rollback=True)
+    accepted = accepted_modes(facts.fallback_of(workload), rollback=True)
     pods = live_pods(workload)
     others = [pod for pod in pods if not pod.crashing and pod.name in seen]
     return (

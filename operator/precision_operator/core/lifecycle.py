@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.actions import Notify
@@ -70,7 +71,7 @@ def without_policy(facts: Facts) -> Outcome | None:
         reason="PolicyDeleted",
         message=text,
         fallback=None,
-        modes={h.key: facts.spec.fallback for h in held},
+        modes={h.key: Mode.BF16 if h.key in facts.bf16_keys else facts.spec.fallback for h in held},
         contested=frozenset(),
         held=held,
         members=(),

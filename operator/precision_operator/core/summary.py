@@ -87,7 +87,7 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
     for workload, delivery in facts.movable:
         if not rollback and workload.key not in inside:
             continue
-        accepted = accepted_modes(state.precision if rollback else at.wanted(workload), rollback=rollback)
+        accepted = accepted_modes(at.fallback_of(workload) if rollback else at.wanted(workload), rollback=rollback)
         progress = at.progress(workload, accepted, delivery)
         count += progress.requested if steady else progress.acknowledged
         if not progress.acknowledged:

@@ -8,7 +8,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.model import RestartBy
-from tests.support.fleets import NAN, change, until
+from tests.support.fleets import NAN, answer, change, until
 from tests.support.views import key
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -68,3 +68,80 @@ def test_a_workload_that_was_asked_before_is_not_restarted_for_memory() -> None:
     decision = replace(world.decide(), wake_at=0.0)
     assert not [a for a in decision.actions if isinstance(a, DeletePod)]
     assert key("crowded") not in decision.state.restarts
+
+
+ALLOWED = {"rollback": {"onMemoryShortage": "BF16"}}
+
+
+def in_bf16() -> World:
+    """After a rollback that went to BF16 where FP32 does not fit."""
+    world = fleet(**ALLOWED)
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    return world
+
+
+def test_where_the_policy_allows_it_bf16_takes_the_place_of_a_restart() -> None:
+    world = fleet(**ALLOWED)
+    actions = world.step().actions
+    modes = {a.workload.name: a.mode for a in actions if isinstance(a, RequestPod)}
+    assert modes == {"crowded": Mode.BF16, "roomy": Mode.FP32}
+    said = [a.message for a in actions if isinstance(a, Notify) and a.reason == "MemoryTooSmall"]
+    assert ["crowded" in text and "BF16" in text for text in said] == [True]
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert (world.restarts, world.really_in(Mode.BF16)) == ({}, {"crowded"})
+
+
+def test_a_rollback_waits_for_the_acknowledgement_of_bf16() -> None:
+    world = fleet(**ALLOWED)
+    world.unresponsive = {"crowded"}
+    for _ in range(3):
+        world.step(1.0)
+    assert world.state.phase is Phase.ROLLING_BACK
+    world.unresponsive = set()
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.really_in(Mode.BF16) == {"crowded"}
+
+
+def test_what_is_held_in_bf16_stays_there_whatever_its_memory_is_then() -> None:
+    world = in_bf16()
+    writes, commits = world.writes, world.commits
+    world.crowded = set()
+    world.run(5)
+    assert (world.writes, world.commits) == (writes, commits)
+    assert world.state.modes == {key("crowded"): Mode.BF16}
+
+
+def test_who_is_in_fp32_is_never_raised_to_bf16() -> None:
+    world = in_bf16()
+    world.crowded = {"crowded", "roomy"}
+    world.run(5)
+    assert world.really_in(Mode.FP32) == {"roomy"}
+
+
+def test_what_nothing_makes_anew_goes_to_bf16_where_that_is_allowed() -> None:
+    world = fleet(**ALLOWED)
+    change(world, "crowded", restart_by=RestartBy.NEVER, no_restart="a bare pod")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert (world.restarts, world.really_in(Mode.BF16)) == ({}, {"crowded"})
+
+
+def test_an_event_says_that_what_nothing_makes_anew_may_run_out_of_memory() -> None:
+    world = fleet()
+    change(world, "crowded", restart_by=RestartBy.NEVER, no_restart="a bare pod")
+    said = [a.message for _ in range(4) for a in world.step().actions if isinstance(a, Notify)]
+    assert sum("crowded" in text and "may run out of memory" in text for text in said) == 1
+
+
+def test_a_retry_promotes_from_bf16_as_from_anything_else() -> None:
+    world = in_bf16()
+    world.bad, world.crowded = {}, set()
+    answer(world, "retry")
+    until(world, lambda w: w.really_in(Mode.FP16) == {"crowded", "roomy"}, passes=600)
+
+
+def test_a_deleted_policy_keeps_what_is_held_in_bf16() -> None:
+    world = in_bf16()
+    world.delete_policy()
+    world.run(4)
+    assert world.state.modes == {key("crowded"): Mode.BF16, key("roomy"): Mode.FP32}
+    assert world.really_in(Mode.BF16) == {"crowded"}

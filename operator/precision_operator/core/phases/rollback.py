@@ -130,14 +130,16 @@ def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> 
 def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, escalate: bool, force: bool) -> Desired:
     """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned.
 
-    Where FP32 would run out of memory it is restarted: a process that dies of a flip would have lost more.
+    Where FP32 would run out of memory it goes to BF16, if the policy allows that. Else it is restarted: a process that dies
+    of a flip would have lost more.
     """
-    starts_anew = delivery is Delivery.HOT and facts.spec.fallback is Mode.FP32 and facts.lacks_memory(workload)
+    fallback = facts.fallback_of(workload)
+    starts_anew = delivery is Delivery.HOT and fallback is Mode.FP32 and facts.lacks_memory(workload)
     if starts_anew and workload.restart_by is not RestartBy.NEVER:
         delivery = Delivery.RESTART
     return Desired(
         workload,
-        facts.spec.fallback,
+        fallback,
         delivery,
         rollback=True,
         rewind=workload.key in facts.poisoned,
