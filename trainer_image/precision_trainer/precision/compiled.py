@@ -3,7 +3,8 @@
 torch guards compiled code by autocast's state: each mode is one more compilation of the same model, and a flip back to a
 mode that was compiled costs nothing. So every mode that a request may ask for is compiled before the first step.
 
-Hooks that come after the compilation are passed over in silence: who watches layers computes eagerly (sentinel/replay.py).
+Hooks that come after the compilation are passed over in silence: they are not probed, and a replay computes the model as it
+is written (sentinel/replay.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 import torch
 
 from ..errors import ConfigError
-from ..sentinel.replay import AUTOCAST, Replay, undisturbed
+from ..sentinel.replay import AUTOCAST, Compute, undisturbed
 from ..telemetry.logs import JsonLog
 from .modes import PrecisionMode
 
@@ -36,7 +37,7 @@ def compile_in_place(model: torch.nn.Module, backend: str) -> None:
 
 def prewarm(
     module: torch.nn.Module,
-    compute: Replay,
+    compute: Compute,
     modes: Iterable[PrecisionMode],
     *,
     device: torch.device,

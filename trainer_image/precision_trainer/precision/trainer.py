@@ -22,8 +22,9 @@ import torch
 from ..errors import ConfigError
 from ..gang import ddp
 from ..gang.request import PrecisionRequest
-from ..sentinel.replay import Replay, eagerly
+from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
+from ..state.tensors import nonfinite_buffers
 from ..telemetry.logs import JsonLog
 from . import compiled, single_file
 from .autocast import Autocast
@@ -82,6 +83,8 @@ class ExtendedFP16Trainer(Boundaries):
         """
         self.config = config or ExtendedFP16Config()
         self.model = model
+        self.nonfinite_buffers = nonfinite_buffers(model)
+        """Names of the buffers that held inf or NaN from the start, such as a mask: no sign of poisoned weights."""
         self.optimizer = optimizer
         self.rank, self.world_size = rank, world_size
         first = check_parameters(model, optimizer)
@@ -133,7 +136,7 @@ class ExtendedFP16Trainer(Boundaries):
         )
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
-        self._replays: list[Replay] = []
+        self._replay: Replay | None = None
         self._probing = False
         self._weights = WeightCheck(model)
         self._totals = Totals()
@@ -187,12 +190,20 @@ class ExtendedFP16Trainer(Boundaries):
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
+    def training_step(
+        self,
+        batch: Batch,
+        loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor],
+        replay_fn: Callable[[torch.nn.Module, Batch], torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         """Forward of one micro-batch in the current mode.
 
         Args:
             batch: handed to ``loss_fn``.
             loss_fn: ``(model, batch) -> loss``, a 0-dim tensor, the mean over the micro-batch.
+            replay_fn: the same loss as a pure function of its arguments, given the bare model: no collective, no state of
+                its own, no data drawn, nothing written. With it the sentinel can compute a micro-batch once more, to tell
+                bad precision from bad data; often it is ``loss_fn`` itself. None: nothing is ever computed again.
 
         Returns:
             The loss, for :meth:`backward_and_step`.
@@ -203,15 +214,12 @@ class ExtendedFP16Trainer(Boundaries):
             # The loss of another network may have gone through this one (GAN): those gradients are not of this step.
             self._gradient_update.drop()
         last = self._micro_step + 1 == self.config.gradient_accumulation_steps
-        if self.sentinel is not None:
-            self._replays.append(lambda model: loss_fn(model, batch))
-            if last:
-                self._probing = self.sentinel.begin_probe(self.mode)
+        if last and self.sentinel is not None:
+            if replay_fn is not None:
+                self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
+            self._probing = self.sentinel.begin_probe(self.mode)
         with self._autocast(self.mode), _ADVICE:
-            if self._probing:
-                with eagerly():
-                    loss = loss_fn(self.module, batch)
-            elif last or self._ddp is None:
+            if last or self._ddp is None:
                 loss = loss_fn(self.module, batch)
             else:
                 with self._ddp.no_sync():
@@ -286,14 +294,13 @@ class ExtendedFP16Trainer(Boundaries):
         if updated.norm is not None:
             numbers.append(updated.norm)
         number = 0
-        replays: tuple[Replay, ...] = ()
+        replay, self._replay = self._replay, None
         if self.sentinel is not None:
-            number, replays = self.sentinel.sent(), tuple(self._replays)
-            self._replays = []
+            number = self.sentinel.sent()
             if self._probing:
                 self._probing = False
                 self.sentinel.end_probe()
-        sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replays)
+        sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replay)
         self._channel.put(sent, numbers)
 
     # --- one file -----------------------------------------------------------------------------------------------------
