@@ -5,6 +5,7 @@ All checks are made before anything is put into a model or an optimizer: a refus
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
@@ -48,6 +49,8 @@ class TrainingState(TypedDict):
     mode_history: list[ModeEntry]
     progress: dict[str, float]
     data_fingerprint: str
+    nonfinite_buffers: NotRequired[list[str]]
+    """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
     parts: NotRequired[dict[str, dict[str, object]]]
     """What others keep beside it (sentinel, baseline…), by name: plain values; see Keeper.attach."""
 
@@ -80,7 +83,10 @@ def validate(
     for key, kind in _TYPES.items():
         _expect(raw.get(key), kind, f"{where}: {key}")
     _check_numbers(raw, where)
-    check_model(raw["model_state_dict"], where, model)
+    exempt = raw.get("nonfinite_buffers", [])
+    if not isinstance(exempt, list) or not all(isinstance(name, str) for name in exempt):
+        raise CheckpointError(f"{where}: nonfinite_buffers: expected a list of names; the checkpoint is damaged")
+    check_model(raw["model_state_dict"], where, model, exempt)
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
     check_scaler(raw["scaler"], where)
     for rank, random_state in enumerate(raw["rng"]):
@@ -116,8 +122,10 @@ def _check_numbers(raw: dict[str, object], where: Path) -> None:
         raise CheckpointError(f"{where}: mode {raw['mode']!r}: expected one of {', '.join(WIRE_NAMES)}")
 
 
-def check_model(saved: dict[str, object], where: Path, model: torch.nn.Module | None) -> None:
-    """Refuse weights that are not FP32, not finite, or not of ``model``.
+def check_model(
+    saved: dict[str, object], where: Path, model: torch.nn.Module | None, nonfinite_buffers: Collection[str] = ()
+) -> None:
+    """Refuse weights that are not FP32, not finite (but for ``nonfinite_buffers``), or not of ``model``.
 
     Raises:
         CheckpointError: with the first name that does not fit.
@@ -139,7 +147,7 @@ def check_model(saved: dict[str, object], where: Path, model: torch.nn.Module | 
                 )
         elif found.is_floating_point() and found.dtype is not torch.float32:
             raise CheckpointError(f"{where}: {name}: expected torch.float32, found {found.dtype}; convert it first")
-    check_finite(saved, f"{where}: model_state_dict")
+    check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers)
 
 
 def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
@@ -164,18 +172,44 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
                 f"{where}: optimizer_state_dict: expected groups of {wanted} parameters, found {sizes}; it is of another "
                 "optimizer"
             )
+        for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+            _check_group(group, ours, f"{where}: optimizer_state_dict: param_groups[{number}]")
         shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+    expected = next((set(entry) for entry in state.values() if isinstance(entry, dict) and entry), None)
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < sum(sizes):
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {sum(sizes) - 1}]")
+        if entry and set(entry) != expected:
+            raise CheckpointError(
+                f"{what}: expected {sorted(map(str, expected or ()))}, found {sorted(map(str, entry))}"
+            )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
+                _check_setting(value, f"{what}: {name}")
                 continue
             check_dense(value, f"{what}: {name}")
             if shapes is not None and value.dim() and value.shape != shapes[index]:
                 raise CheckpointError(f"{what}: {name}: expected {tuple(shapes[index])}, found {tuple(value.shape)}")
         check_finite(entry, what)
+
+
+def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
+    """Refuse settings that the optimizer would trip over in its first step."""
+    for name, value in group.items():
+        if name == "params" or name not in ours:
+            continue
+        _check_setting(value, f"{what}.{name}")
+        if isinstance(ours[str(name)], (int, float)) and not isinstance(value, (int, float, torch.Tensor)):
+            raise CheckpointError(f"{what}.{name}: expected a number, found {value!r}; the checkpoint is damaged")
+
+
+def _check_setting(value: object, what: str) -> None:
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if not all(part is None or isinstance(part, (bool, int, float, str, torch.Tensor)) for part in parts):
+        raise CheckpointError(
+            f"{what}: expected a plain value, found {type(value).__name__}; the checkpoint is damaged"
+        )
 
 
 def check_scaler(scaler: dict[str, object], where: Path) -> None:
