@@ -22,11 +22,12 @@ import torch
 from ..errors import ConfigError
 from ..gang import ddp
 from ..gang.request import PrecisionRequest
+from ..sentinel.islands import pin_by_name
 from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
 from ..state.tensors import nonfinite_buffers
 from ..telemetry.logs import JsonLog
-from . import compiled, single_file
+from . import compiled, preflight, single_file
 from .autocast import Autocast
 from .boundary import Boundaries
 from .channel import Channel
@@ -34,6 +35,7 @@ from .clipping import AdaptiveClip
 from .cold import ColdWeights
 from .config import ExtendedFP16Config
 from .modes import PrecisionMode
+from .preflight import Trial
 from .scaler import LossScaler
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
 from .stats import Totals
@@ -80,6 +82,7 @@ class ExtendedFP16Trainer(Boundaries):
         Raises:
             ConfigError: trained parameters are not FP32 or are sharded, an optimizer needs a closure, the model is wrapped
                 in DDP already, the process group has another rank or size, a cold mode has a used optimizer or DDP.
+            RankMismatchError: the ranks start in different modes.
         """
         self.config = config or ExtendedFP16Config()
         self.model = model
@@ -98,6 +101,13 @@ class ExtendedFP16Trainer(Boundaries):
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
         self.log = log
+        self.on_refused = None
+        self._proven, self._failed, self._declined, self._undone, self._trial = set(), set(), 0, None, None
+        if self.mode is PrecisionMode.FP32 or self.cold is not None:
+            self._proven.add(self.mode)  # there is nothing to go back to
+        else:
+            self._trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
+        pin_by_name(model, self.config.fp32_modules, self.device)
         self.step, self.applied = 0, None
         self.sentinel = None
         if self.config.sentinel.enabled and self.cold is None:
@@ -117,6 +127,8 @@ class ExtendedFP16Trainer(Boundaries):
         self._channel = Channel(world_size, self.device)
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
+            # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
+            ddp.check_same({"precision_mode": self.mode.wire})
             self._ddp = ddp.wrap(
                 model,
                 self._channel.telemetry,
@@ -137,6 +149,7 @@ class ExtendedFP16Trainer(Boundaries):
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
         self._replay: Replay | None = None
+        self._again: Callable[[], torch.Tensor] | None = None
         self._probing = False
         self._weights = WeightCheck(model)
         self._totals = Totals()
@@ -173,7 +186,7 @@ class ExtendedFP16Trainer(Boundaries):
                 raise ConfigError(
                     f"{self.mode.name} is a cold mode: no request can change it; save a checkpoint and start in a hot one"
                 )
-            self._pending = self.request_source(self.generation)
+            self._pending = self.request_source(max(self.generation, self._declined))
         return boundary
 
     def prewarm(
@@ -217,13 +230,12 @@ class ExtendedFP16Trainer(Boundaries):
         if last and self.sentinel is not None:
             if replay_fn is not None:
                 self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
-            self._probing = self.sentinel.begin_probe(self.mode)
-        with self._autocast(self.mode), _ADVICE:
-            if last or self._ddp is None:
-                loss = loss_fn(self.module, batch)
-            else:
-                with self._ddp.no_sync():
-                    loss = loss_fn(self._ddp, batch)
+            if self._trial is None:
+                self._probing = self.sentinel.begin_probe(self.mode)
+        if self._trial is not None and not self._micro_step:
+            loss = self._try_forward(self._trial, batch, loss_fn, last=last)
+        else:
+            loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
             raise ConfigError(
                 f"loss_fn returned {type(loss).__name__}: expected a 0-dim tensor; return the sum of the losses to train on"
@@ -234,6 +246,65 @@ class ExtendedFP16Trainer(Boundaries):
             )
         return loss
 
+    def _forward(
+        self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, reduces: bool
+    ) -> torch.Tensor:
+        with self._autocast(self.mode), _ADVICE:
+            if reduces or self._ddp is None:
+                return loss_fn(self.module, batch)
+            with self._ddp.no_sync():
+                return loss_fn(self._ddp, batch)
+
+    # --- the first micro-batch in a mode: see preflight.py ------------------------------------------------------------
+
+    def _try_forward(
+        self, trial: Trial, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, last: bool
+    ) -> torch.Tensor:
+        trial.remember(self.model, self.device)
+        loss, reasons = preflight.guarded(
+            lambda: self._forward(batch, loss_fn, reduces=False),
+            self.model,
+            "forward",
+            together=self._ddp is not None,
+        )
+        if loss is None or reasons:
+            del loss
+            trial.restore()
+            self._refuse(trial, reasons)
+            return self._forward(batch, loss_fn, reduces=last)
+        self._again = lambda: self._forward(batch, loss_fn, reduces=last)
+        return loss
+
+    def _try_backward(self, trial: Trial, again: Callable[[], torch.Tensor], loss: torch.Tensor) -> torch.Tensor | None:
+        """Backward of the micro-batch that :meth:`_try_forward` began; ``again`` computes its loss in the mode before.
+
+        Returns:
+            None if it is done, on this rank alone; otherwise the loss of which it is still to be done.
+        """
+        root = self.scaler.scale_value if self.mode.uses_scaler else self._one
+        _, reasons = preflight.guarded(
+            lambda: torch.autograd.backward(self._part(loss), root),
+            self.model,
+            "backward",
+            together=self._ddp is not None,
+        )
+        self._again = None
+        if not reasons:
+            self._proven.add(self.mode)
+            self._trial = None
+            return None
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        trial.restore()
+        self._refuse(trial, reasons)
+        return again()
+
+    def _part(self, loss: torch.Tensor) -> torch.Tensor:
+        """What a micro-batch adds to the step's loss, in FP32."""
+        part = loss if loss.dtype is torch.float32 else loss.float()
+        steps = self.config.gradient_accumulation_steps
+        return part / steps if steps > 1 else part
+
     def backward_and_step(self, loss: torch.Tensor) -> bool:
         """Backward of one micro-batch; after the last one of the window, the optimizer update.
 
@@ -241,15 +312,19 @@ class ExtendedFP16Trainer(Boundaries):
             True if this ended a step (also if the update was skipped).
         """
         steps = self.config.gradient_accumulation_steps
-        part = loss if loss.dtype is torch.float32 else loss.float()
-        if steps > 1:
-            part = part / steps
+        done = False
+        if self._again is not None and self._trial is not None:
+            retried = self._try_backward(self._trial, self._again, loss)
+            done = retried is None
+            loss = loss if retried is None else retried
+        part = self._part(loss)
         seen = part.detach()
         self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
         # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
         root = self.scaler.scale_value if self.mode.uses_scaler else self._one
         if self._micro_step + 1 < steps:
-            torch.autograd.backward(part, root)
+            if not done:
+                torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
         verdict, finding = self._message()
@@ -261,8 +336,11 @@ class ExtendedFP16Trainer(Boundaries):
             finding=finding,
         )
         if self._ddp is None:  # the message of a gang of one is its own mean
-            torch.autograd.backward(part, root)
+            if not done:
+                torch.autograd.backward(part, root)
             mean = [header, self._loss_sum]
+        elif done:
+            mean = [preflight.reduce(self.model, torch.cat((header, self._loss_sum.reshape(1))))]
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None

@@ -74,8 +74,12 @@ class Probe:
             return False
         self._due = clock + self._every
         self._outputs, self._gradients, self._elements = {}, [], 0
-        for index, module in enumerate(self._layers.modules):
-            self._handles.append(module.register_forward_hook(self._watch(index)))
+        try:
+            for index, module in enumerate(self._layers.modules):
+                self._handles.append(module.register_forward_hook(self._watch(index)))
+        except BaseException:
+            self._remove()
+            raise
         return True
 
     def detach(self, clock: int) -> None:

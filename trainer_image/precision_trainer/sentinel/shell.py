@@ -65,7 +65,7 @@ class Sentinel:
         self.measurements = Measurements(
             config, model, self.layers, device=device, measures=self._judges, voice=self._voice, guard=self._guard
         )
-        self._islands = Islands(self.layers, device)
+        self._islands = Islands(self.layers, device, self._guard)
         self._state = State()
         self._applied = Level.NOMINAL
         self._serial = self._obeyed = 0

@@ -59,6 +59,7 @@ _TYPES: dict[str, type] = {
     "format": int, "step": int, "samples": int, "model_state_dict": dict, "optimizer_state_dict": dict, "scaler": dict,
     "rng": list, "mode": str, "generation": int, "mode_history": list, "progress": dict, "data_fingerprint": str,
 }  # fmt: skip
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
 _ENTRY: dict[str, type] = {"step": int, "mode": str, "generation": int, "source": str, "time": float}
 
 
@@ -175,18 +176,18 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
         for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
             _check_group(group, ours, f"{where}: optimizer_state_dict: param_groups[{number}]")
         shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
-    expected = next((set(entry) for entry in state.values() if isinstance(entry, dict) and entry), None)
+    needed = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < sum(sizes):
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {sum(sizes) - 1}]")
-        if entry and set(entry) != expected:
+        missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
+        if missing:
             raise CheckpointError(
-                f"{what}: expected {sorted(map(str, expected or ()))}, found {sorted(map(str, entry))}"
+                f"{what}: expected a tensor {missing[0]}, found {entry.get(missing[0])!r}; it is damaged"
             )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
-                _check_setting(value, f"{what}: {name}")
                 continue
             check_dense(value, f"{what}: {name}")
             if shapes is not None and value.dim() and value.shape != shapes[index]:
@@ -196,20 +197,18 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
 
 def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
     """Refuse settings that the optimizer would trip over in its first step."""
-    for name, value in group.items():
-        if name == "params" or name not in ours:
-            continue
-        _check_setting(value, f"{what}.{name}")
-        if isinstance(ours[str(name)], (int, float)) and not isinstance(value, (int, float, torch.Tensor)):
-            raise CheckpointError(f"{what}.{name}: expected a number, found {value!r}; the checkpoint is damaged")
+    for name, value in ours.items():
+        if name != "params" and name in group and not _fits(group[name], value):
+            raise CheckpointError(
+                f"{what}.{name}: expected a value such as {value!r}, found {group[name]!r}; the checkpoint is damaged"
+            )
 
 
-def _check_setting(value: object, what: str) -> None:
-    parts = value if isinstance(value, (list, tuple)) else (value,)
-    if not all(part is None or isinstance(part, (bool, int, float, str, torch.Tensor)) for part in parts):
-        raise CheckpointError(
-            f"{what}: expected a plain value, found {type(value).__name__}; the checkpoint is damaged"
-        )
+def _fits(value: object, ours: object) -> bool:
+    if isinstance(ours, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(ours)
+        return same and all(map(_fits, cast("list[object]", value), ours))
+    return not isinstance(ours, (int, float)) or isinstance(value, (int, float, torch.Tensor))
 
 
 def check_scaler(scaler: dict[str, object], where: Path) -> None:

@@ -49,5 +49,6 @@ def _finite(tensor: torch.Tensor) -> bool:
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     # One pass without a temporary of the tensor's size; NaN wins in both.
-    low, high = torch.aminmax(tensor.detach())
+    value = tensor.detach()
+    low, high = torch.aminmax(value if value.element_size() > 1 else value.float())  # FP8 has no order of its own
     return bool(torch.isfinite(low) & torch.isfinite(high))
