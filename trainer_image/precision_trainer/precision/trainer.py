@@ -34,7 +34,7 @@ from .channel import Channel
 from .clipping import AdaptiveClip
 from .cold import ColdWeights
 from .config import ExtendedFP16Config
-from .modes import PrecisionMode
+from .modes import HOT, PrecisionMode
 from .preflight import Trial
 from .scaler import LossScaler
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
@@ -103,7 +103,10 @@ class ExtendedFP16Trainer(Boundaries):
         self.log = log
         self.on_refused = None
         self._proven, self._failed, self._declined, self._undone, self._trial = set(), set(), 0, None, None
-        if self.mode is PrecisionMode.FP32 or self.cold is not None:
+        if self.config.find_unused_parameters or self.config.static_graph:
+            # DDP's reducer does not bear a step without its reduction there: no mode is tried, all count as proven.
+            self._proven.update(HOT)
+        if self.mode in self._proven or self.mode is PrecisionMode.FP32 or self.cold is not None:
             self._proven.add(self.mode)  # there is nothing to go back to
         else:
             self._trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
