@@ -46,12 +46,20 @@ def make(
     return ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
 
 
+def _mean_square(factor: float) -> Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]:
+    def loss(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(data)
+        return out.square().mean() * factor
+
+    return loss
+
+
 def step(trainer: ExtendedFP16Trainer, factor: float = 1.0) -> None:
     """One whole step; every rank sees its own data."""
     for _ in range(trainer.config.gradient_accumulation_steps):
         batch = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(trainer.step * 10 + trainer.rank))
-        loss = trainer.training_step(batch, lambda model, data: model(data).square().mean() * factor)
-        trainer.backward_and_step(loss)
+        loss_of = _mean_square(factor)
+        trainer.backward_and_step(trainer.training_step(batch, loss_of, loss_of))
 
 
 def fingerprint(trainer: ExtendedFP16Trainer) -> str:
@@ -216,9 +224,16 @@ def different_settings(rank: int, world: int) -> Result:
 
 def different_modes(rank: int, world: int) -> Result:
     """One rank runs another mode (a bug, or a patched process): noticed at the next boundary."""
-    trainer = make(rank, world, PrecisionMode.FP32 if rank == 0 else PrecisionMode.MIXED_BF16)
+    trainer = make(rank, world, PrecisionMode.FP32)
+    if rank:
+        trainer.mode = PrecisionMode.MIXED_BF16
     step(trainer)
     return {"error": _error(trainer.begin_step)}
+
+
+def different_start_modes(rank: int, world: int) -> Result:
+    """One rank was configured for another mode."""
+    return {"error": _error(lambda: make(rank, world, HOT[rank]))}
 
 
 def late_and_twice(rank: int, world: int) -> Result:
@@ -255,8 +270,8 @@ def activation_overflow_on_one_rank(rank: int, world: int) -> Result:
         skipped += [record.skipped for record in boundary.records]
         batch = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(trainer.step * 10 + rank))
         batch = batch * (1e5 if big else 1.0)
-        loss = trainer.training_step(batch, lambda model, data: model(data).square().mean() * 1e-3)
-        trainer.backward_and_step(loss)
+        loss_of = _mean_square(1e-3)
+        trainer.backward_and_step(trainer.training_step(batch, loss_of, loss_of))
     return {
         "seen": seen,
         "tail": skipped[-8:],

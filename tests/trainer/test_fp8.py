@@ -20,8 +20,10 @@ from precision_trainer.job.tasks import build_task
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.precision import fp8
+from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.islands import Islands
 from precision_trainer.sentinel.layers import Layers
+from precision_trainer.telemetry.logs import JsonLog
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -101,7 +103,7 @@ def test_outside_bf16_it_is_the_layer_it_was_bit_for_bit() -> None:
     with torch.autocast("cpu", dtype=torch.float16):
         assert torch.equal(module(inputs), plain(inputs))
     assert module.state_dict().keys() == plain.state_dict().keys()
-    pinned = Islands(Layers(module, torch.optim.SGD(module.parameters())), CPU)
+    pinned = Islands(Layers(module, torch.optim.SGD(module.parameters())), CPU, Guard(JsonLog()))
     pinned.set([0])
     assert torch.equal(in_bf16(module, inputs), plain(inputs))
     pinned.set([])

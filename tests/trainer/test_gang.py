@@ -95,6 +95,11 @@ def test_ranks_in_different_modes_are_noticed(gang: Gang) -> None:
         assert "did not compute this step in one mode" in result["error"]
 
 
+def test_ranks_that_start_in_different_modes_are_refused_at_construction(gang: Gang) -> None:
+    for result in gang.run("different_start_modes"):
+        assert "ranks disagree on precision_mode: rank 0 has" in result["error"]
+
+
 def test_exchange_carries_values_of_different_length(gang: Gang) -> None:
     for result in gang.run("exchange_values"):
         assert [len(one["text"]) for one in result["all"]] == [0, 1000]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import RawIOBase
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.process import ROOT, TORCHRUN, TRAIN, Process
+from tests.trainer.volume import Volume
 
 UID_A, UID_B, UID_C = (f"6f1e7d3c-0000-4000-8000-00000000000{end}" for end in "abc")
 SHORT = "3"
@@ -160,41 +159,6 @@ def test_a_stop_after_the_lease_was_taken_and_before_the_first_step_gives_it_bac
 
 
 # --- a volume that refuses ----------------------------------------------------------------------------------------------
-
-
-class Volume:
-    """A small file system of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir()
-        self._run("mount", "-t", "tmpfs", "-o", "size=2m", "none", str(path))
-
-    def fill(self) -> None:
-        """Leave no byte."""
-        with (self.path / "filler").open("ab", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-            _write_without_end(file)
-
-    def empty(self) -> None:
-        """Take that back."""
-        (self.path / "filler").unlink()
-
-    def read_only(self, on: bool) -> bool:
-        """Whether it could be made so: not while a file is being written."""
-        command = ["mount", "-o", f"remount,{'ro' if on else 'rw'}", str(self.path)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    def close(self) -> None:
-        """Take it away."""
-        self._run("umount", "-l", str(self.path))
-
-    def _run(self, *command: str) -> None:
-        subprocess.run(command, check=True, capture_output=True)
-
-
-def _write_without_end(file: RawIOBase) -> None:
-    while True:
-        file.write(bytes(1 << 16))
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.sentinel.diagnose import diagnose
+from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
 from precision_trainer.sentinel.levels import Level
 from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.sentinel.replay import Replay
 from precision_trainer.telemetry.logs import JsonLog
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -62,7 +64,7 @@ def run(trainer: ExtendedFP16Trainer, text: LibraryText, steps: int, *, poison: 
     for _ in range(steps):
         if trainer.begin_step().rewind:
             rewinds.append(trainer.step)
-        trainer.backward_and_step(trainer.training_step(text.batch(trainer.step * BATCH, BATCH), loss))
+        trainer.backward_and_step(trainer.training_step(text.batch(trainer.step * BATCH, BATCH), loss, loss))
     return rewinds
 
 
@@ -276,7 +278,8 @@ def test_a_second_look_tells_precision_from_data_and_disturbs_nothing(
     layers = Layers(model, torch.optim.SGD(model.parameters(), lr=0.1))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    finding = diagnose(model, layers, [lambda net: net(torch.ones(4, 8) * 0.5)], FP16, torch.device("cpu"))
+    replay = Replay(lambda net, batch: net(batch), torch.ones(4, 8) * 0.5, whole_step=True)
+    finding = diagnose(model, layers, replay, FP16, torch.device("cpu"), guard=Guard(JsonLog()))
     assert (finding.fp32_finite, finding.weights_finite, layers.name(finding.origin)) == (fp32_finite, True, origin)
     assert torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

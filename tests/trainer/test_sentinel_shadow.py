@@ -24,6 +24,11 @@ def _cast(model: torch.nn.Module, mode: PrecisionMode, scale: float = 1.0, facto
     return shadow(model, lambda m: (m(batch).float() - 1).square().mean() * factor, mode, scale=scale, device=_CPU)
 
 
+def _loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(batch).float().square().mean()
+    return loss
+
+
 def _model() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -99,7 +104,7 @@ def test_it_is_cast_soon_after_a_switch_then_once_in_so_many_steps_and_never_in_
 
     def steps(number: int) -> None:
         for _ in range(number):
-            trainer.backward_and_step(trainer.training_step(batch, lambda m, data: m(data).float().square().mean()))
+            trainer.backward_and_step(trainer.training_step(batch, _loss, _loss))
 
     steps(130)
     assert seen == []

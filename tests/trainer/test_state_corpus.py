@@ -209,8 +209,8 @@ def test_broken_checkpoint_is_refused_though_its_manifest_is_right(name: str, pa
 
 
 def _matters_in_a_plain_file(name: str) -> bool:
-    # Of a plain file weights and optimizer are read, nothing else; 16-bit weights are welcome there.
-    ours = ("scal", "step", "random", "samples", "a mode", "history", "part", "FP16")
+    # Of a plain file weights and optimizer are read, nothing else; 16-bit and FP64 weights are welcome there.
+    ours = ("scal", "step", "random", "samples", "a mode", "history", "part", "FP16", "FP64")
     return not name.startswith(ours)
 
 

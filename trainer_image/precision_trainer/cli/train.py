@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import traceback
 from typing import TYPE_CHECKING
 
 from ..errors import EXIT_DIVERGED, EXIT_FAILED, DivergedError, TrainerError
@@ -44,4 +45,13 @@ def _run(parsed: argparse.Namespace) -> int:
         return EXIT_DIVERGED
     except TrainerError as error:
         log.error("failed", str(error), kind=type(error).__name__)
+        return EXIT_FAILED
+    except Exception as error:  # noqa: BLE001  (of the model, its data or its loss)
+        traceback.print_exc()
+        reason = (str(error).splitlines() or [""])[0]
+        message = (
+            f"expected the model, its data and its loss to run, found {type(error).__name__} ({reason}): see the traceback; "
+            "correct it and start again, training goes on from the last checkpoint"
+        )
+        log.error("failed", message, kind=type(error).__name__)
         return EXIT_FAILED

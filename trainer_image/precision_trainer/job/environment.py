@@ -22,6 +22,7 @@ SETTINGS = {
     "FEATURE_FLAGS": "none",
     REQUEST_FILE_ENV: DEFAULT_REQUEST_FILE,
     "PRECISION_ALLOW_CPU": "false",
+    "PRECISION_FP32_MODULES": "none: every module follows the mode",
     "PRECISION_ALLOW_TF32": "false: FP32 is strict",
     POD_UID_ENV: "none: a restarted container waits for its own lease",
     "FP16_LOSS_SCALE": "65536",

@@ -113,7 +113,7 @@ class Loop:
             batch = task.batches(position + micro * trainer.world_size * options.batch_size, options.batch_size)
             if self._moves:
                 batch = to_device(batch, trainer.device)
-            trainer.backward_and_step(trainer.training_step(batch, task.loss))
+            trainer.backward_and_step(trainer.training_step(batch, task.loss, task.replay))
 
     # --- what was read --------------------------------------------------------------------------------------------------
 

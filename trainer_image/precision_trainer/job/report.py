@@ -83,7 +83,8 @@ class Reporter:
                 "genesis_loss_scale": self._scale(),
             }
         )
-        metrics.acknowledge(mode.wire, start.generation)
+        if self._trainer.mode_is_proven:
+            metrics.acknowledge(mode.wire, start.generation)
         if self._baseline.stale:
             self._keeper.progress.forget_baseline()
         self._show_baseline(self._baseline.record)

@@ -40,7 +40,9 @@ def _task(options: TrainOptions) -> Task:
             width=options.width, layers=options.layers, context=options.context, vocabulary=options.vocabulary
         )
         name = f"transformer-d{options.width}-l{options.layers}-t{options.context}"
-        return make_task(name, ByteTransformer(sizes), text.batch, next_byte_loss, text.fingerprint)
+        return make_task(
+            name, ByteTransformer(sizes), text.batch, next_byte_loss, text.fingerprint, replay=next_byte_loss
+        )
     if options.model == "world-model":
         return _world_model(options)
     return load_task(options.model)
@@ -56,4 +58,4 @@ def _world_model(options: TrainOptions) -> Task:
         observation_size=observation_size, action_size=action_size, deterministic=options.width, hidden=options.width
     )
     name = f"world-model-{options.environment}-d{options.width}-t{options.context}"
-    return make_task(name, RSSM(sizes), buffer.batch, world_model_loss, buffer.fingerprint)
+    return make_task(name, RSSM(sizes), buffer.batch, world_model_loss, buffer.fingerprint, replay=world_model_loss)

@@ -142,6 +142,7 @@ class Session:
             model, optimizer, config, self._device, rank, world_size, log=log, allow_cpu=True
         )
         self.trainer.applied = start.request
+        self.trainer.on_refused = refused
         if rank == 0:
             self.trainer.request_source = requests.source(lambda: self.trainer.applied)
         fault = demo_fault.install(model, log)

@@ -1,6 +1,7 @@
 """What is trained: a model, its data and its loss. The trainer looks into none of them.
 
-A person's own model is a factory ``your.module:factory`` that takes no argument and returns ``(model, batches, loss)``:
+A person's own model is a factory ``your.module:factory`` that takes no argument and returns ``(model, batches, loss)``, or
+``(model, batches, loss, replay)``:
 
     model     an nn.Module with FP32 parameters, on the CPU
     batches   (position, size) -> batch: samples ``position`` to ``position + size - 1`` of an endless stream, as a tensor or
@@ -8,6 +9,8 @@ A person's own model is a factory ``your.module:factory`` that takes no argument
               or another number of ranks loses and repeats nothing.
     loss      (model, batch) -> 0-dim tensor, the mean over the batch. Call ``model`` as it is handed in: under DDP, where
               ranks train together, it is the wrapped one.
+    replay    (model, batch) -> the same loss, as a pure function of the two: no collective, no state of its own, nothing
+              written. With it the sentinel can tell bad precision from bad data; often it is ``loss`` itself.
 
 examples/ holds one.
 """
@@ -29,7 +32,7 @@ from ..errors import ConfigError
 
 Batch = TypeVar("Batch")
 Loss: TypeAlias = Callable[[torch.nn.Module, object], torch.Tensor]
-_PROTOCOL = "expected (model, batches, loss), see examples/"
+_PROTOCOL = "expected (model, batches, loss) or (model, batches, loss, replay), see examples/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Task:
     loss: Loss
     fingerprint: str
     """Of the data, kept with checkpoints: a resume on other data says so."""
+    replay: Loss | None = None
+    """The loss as a pure function, of the bare model; None: the sentinel computes nothing again."""
 
 
 def make_task(
@@ -51,10 +56,19 @@ def make_task(
     batches: Callable[[int, int], Batch],
     loss: Callable[[torch.nn.Module, Batch], torch.Tensor],
     fingerprint: str | None = None,
+    *,
+    replay: Callable[[torch.nn.Module, Batch], torch.Tensor] | None = None,
 ) -> Task:
     """Put a task together; without a ``fingerprint``, the data's first sample stands for the data."""
     # The batch is opaque from here on: only ``loss`` gets what ``batches`` made.
-    return Task(name, model, batches, cast(Loss, loss), fingerprint or _fingerprint(batches(0, 1)))
+    return Task(
+        name,
+        model,
+        batches,
+        cast(Loss, loss),
+        fingerprint or _fingerprint(batches(0, 1)),
+        cast("Loss | None", replay),
+    )
 
 
 def load_task(target: str) -> Task:
@@ -82,13 +96,13 @@ def load_task(target: str) -> Task:
     if not callable(factory):
         raise ConfigError(f"{target}: {module_name} has no function {name}; name the one that returns the model")
     made: object = factory()
-    if not isinstance(made, tuple) or len(made) != 3:
+    if not isinstance(made, tuple) or len(made) not in (3, 4):
         raise ConfigError(f"{target} returned {type(made).__name__}: {_PROTOCOL}")
-    model, batches, loss = made
-    if not isinstance(model, torch.nn.Module) or not callable(batches) or not callable(loss):
+    model, batches, loss, *rest = made
+    if not isinstance(model, torch.nn.Module) or not all(callable(part) for part in made[1:]):
         found = ", ".join(type(part).__name__ for part in made)
         raise ConfigError(f"{target} returned ({found}): {_PROTOCOL}")
-    return make_task(target, model, batches, loss)
+    return make_task(target, model, batches, loss, replay=rest[0] if rest else None)
 
 
 def to_device(batch: object, device: torch.device) -> object:

@@ -134,7 +134,7 @@ class WorldModel:
                 records += self._boundary(trainer, trainer.begin_step())
                 batch = self.replay_buffer.batch(self._samples, batch_size)
                 self._samples += batch_size
-                loss = trainer.training_step(to_device(batch, self.device), self._loss)
+                loss = trainer.training_step(to_device(batch, self.device), self._loss, _replay)
                 assert self._seen is not None
                 parts.append(self._seen)
                 trainer.backward_and_step(loss)
@@ -155,8 +155,7 @@ class WorldModel:
     def _loss(self, model: torch.nn.Module, batch: object) -> torch.Tensor:
         assert isinstance(batch, Sequences)
         parts = losses(model, batch)
-        # Kept on the device: reading them here would make every step wait. Only the training's own call counts: the sentinel
-        # computes batches again.
+        # Kept on the device: reading them here would make every step wait.
         self._seen = torch.stack((parts.total, *parts)).detach()
         return parts.total
 
@@ -267,3 +266,8 @@ class WorldModel:
             trainer.request_source = self._requests.source(lambda: trainer.applied)
             self._trainer = trainer
         return self._trainer
+
+
+def _replay(model: torch.nn.Module, batch: object) -> torch.Tensor:
+    assert isinstance(batch, Sequences)
+    return losses(model, batch).total

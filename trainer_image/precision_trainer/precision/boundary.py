@@ -6,16 +6,18 @@ In force is the mode requested, or a safer one where the sentinel says so.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
-from ..gang.request import PrecisionRequest
+from ..gang.request import NOT_ALLOWED, PrecisionRequest
 from ..sentinel.levels import Diagnosis, Finding, Level, Verdict
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
 from .channel import Channel
 from .config import ExtendedFP16Config
 from .modes import PrecisionMode
+from .preflight import Trial
 from .scaler import LossScaler
 from .stats import Totals, TrainingStats, collect
 from .steps import Boundary, ModeChange, StepRecord
@@ -38,6 +40,17 @@ class Boundaries:
     """Number of the step about to begin."""
     applied: PrecisionRequest | None
     """The last request applied; None before any."""
+    on_refused: Callable[[str, str], None] | None
+    """Told, on rank 0, of a request that was refused because the model fails in its mode: reason and message."""
+    _trial: Trial | None
+    """Set while the mode in force has yet to be proven, by the first micro-batch in it."""
+    _proven: set[PrecisionMode]
+    _failed: set[PrecisionMode]
+    """Modes the model failed in, on some rank; the same on all."""
+    _declined: int
+    """Highest generation of a request that was refused."""
+    _undone: ModeChange | None
+    """Back from a mode that failed; for the next boundary."""
     _channel: Channel
     _weights: WeightCheck
     """Where there is no sentinel."""
@@ -49,13 +62,19 @@ class Boundaries:
         """Generation of the last applied request; 0 before any."""
         return self.applied.generation if self.applied else 0
 
+    @property
+    def mode_is_proven(self) -> bool:
+        """A micro-batch was computed in the mode in force, or there is no other to go back to."""
+        return self._trial is None
+
     def apply(self, request: PrecisionRequest) -> ModeChange:
         """Change the mode here and now, on this rank. Only at a boundary, and only with something all ranks agreed on."""
+        trial = self._trial or Trial(self.mode, self.requested_mode, self.applied)
         self.applied = request
         self.requested_mode = request.mode
         if self.sentinel is not None:
             self.sentinel.requested(self.step)
-        change = self._change("request")
+        change = self._change("request", trial)
         self.tune(request)
         return change
 
@@ -66,16 +85,56 @@ class Boundaries:
 
     def settle(self) -> ModeChange | None:
         """Enter the mode that the sentinel allows, if another is in force; at boundaries, and after loading its state."""
-        if self.sentinel is None or self.sentinel.allowed(self.requested_mode) is self.mode:
+        if self.sentinel is None or self._wanted() is self.mode:
             return None
-        return self._change("sentinel")
+        return self._change("sentinel", self._trial or Trial(self.mode, self.requested_mode, self.applied))
 
-    def _change(self, source: str) -> ModeChange:
+    def _wanted(self) -> PrecisionMode:
+        """What the request and the sentinel come to, or the next safer mode that the model does not fail in."""
+        wanted = self.sentinel.allowed(self.requested_mode) if self.sentinel is not None else self.requested_mode
+        if wanted in self._failed and wanted is PrecisionMode.MIXED_FP16:
+            wanted = PrecisionMode.MIXED_BF16
+        if wanted in self._failed:
+            wanted = PrecisionMode.FP32
+        return self.mode if wanted in self._failed else wanted
+
+    def _change(self, source: str, trial: Trial) -> ModeChange:
         before = self.mode
-        self.mode = self.sentinel.allowed(self.requested_mode) if self.sentinel is not None else self.requested_mode
+        self.mode = self._wanted()
+        self._trial = None if self.mode in self._proven else trial
         if self.mode.uses_scaler and not before.uses_scaler:
             self.scaler.thaw()
         return ModeChange(before, self.mode, self.applied, self.step, time.time(), source)
+
+    def _refuse(self, trial: Trial, reasons: list[str]) -> None:
+        """The mode in force failed: all ranks go back to the one before, in the middle of the step."""
+        failed, self._trial = self.mode, None
+        self._failed.add(failed)
+        # Whatever comes now is not tried again: there is nothing left to go back to.
+        self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
+        request = self.applied if self.applied is not trial.applied else None
+        self.mode, self.requested_mode, self.applied = trial.mode, trial.requested, trial.applied
+        if request is None:  # the sentinel's own step towards the safe side: the next one that works
+            self.mode = self._wanted()
+        if self.mode.uses_scaler:
+            self.scaler.thaw()
+        self._undone = ModeChange(failed, self.mode, self.applied, self.step, time.time(), "preflight")
+        self._tell_refused(failed, request, "; ".join(reasons))
+
+    def _tell_refused(self, failed: PrecisionMode, request: PrecisionRequest | None, reasons: str) -> None:
+        if request is not None:
+            self._declined = max(self._declined, request.generation)
+        if self.rank:
+            return
+        asked = f"request {request.generation} for {failed.wire}" if request is not None else failed.wire
+        message = (
+            f"{asked} refused: the model failed in it: {reasons}; training goes on in {self.mode.wire}; keep the layer in "
+            "FP32 (PRECISION_FP32_MODULES, fp32_modules) and restart, or ask for another mode"
+        )
+        if self.on_refused is not None:
+            self.on_refused(NOT_ALLOWED, message)
+        else:
+            self.log.warning("request_refused", message, reason=NOT_ALLOWED)
 
     def rewound(self) -> None:
         """The weights are other ones now (state/keeper.py)."""
@@ -93,7 +152,7 @@ class Boundaries:
 
     def _read(self, keep: int) -> Boundary:
         records: list[StepRecord] = []
-        change: ModeChange | None = None
+        change, self._undone = self._undone, None
         heard = stop = checkpoint = rewind = False
         sentinel = self.sentinel
         for sent, agreed, record in self._channel.read(keep):
@@ -113,7 +172,10 @@ class Boundaries:
                 self._learn(agreed.diagnosis, record)
             if sentinel is not None and agreed.verdict is not None and sentinel.obey(agreed.verdict, sent):
                 rewind = rewind or agreed.verdict.level is Level.REWIND
-            if agreed.request is not None and agreed.request.generation > self.generation:
+            if agreed.request is not None and agreed.request.generation > max(self.generation, self._declined):
+                if agreed.request.mode in self._failed:
+                    self._tell_refused(agreed.request.mode, agreed.request, "when it was tried before")
+                    continue
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
                 rewind = rewind or agreed.request.rewind

@@ -3,7 +3,8 @@
 torch guards compiled code by autocast's state: each mode is one more compilation of the same model, and a flip back to a
 mode that was compiled costs nothing. So every mode that a request may ask for is compiled before the first step.
 
-Hooks that come after the compilation are passed over in silence: who watches layers computes eagerly (sentinel/replay.py).
+Hooks that come after the compilation are passed over in silence: they are not probed, and a replay computes the model as it
+is written (sentinel/replay.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 import torch
 
 from ..errors import ConfigError
-from ..sentinel.replay import AUTOCAST, Replay, undisturbed
+from ..sentinel.replay import AUTOCAST, Compute, undisturbed
 from ..telemetry.logs import JsonLog
 from .modes import PrecisionMode
 
@@ -36,7 +37,7 @@ def compile_in_place(model: torch.nn.Module, backend: str) -> None:
 
 def prewarm(
     module: torch.nn.Module,
-    compute: Replay,
+    compute: Compute,
     modes: Iterable[PrecisionMode],
     *,
     device: torch.device,
@@ -49,18 +50,20 @@ def prewarm(
         compute: the loss of a micro-batch of the size that training has, with the module given.
         modes: hot ones, the one to start in first.
         device: of the module.
-        log: told of a mode that does not fit into memory: it will be compiled when it is asked for.
+        log: told of a mode that cannot be compiled.
 
     Returns:
         Seconds.
 
     Raises:
-        ConfigError: the backend cannot compile it.
+        ConfigError: the backend cannot compile it in any mode.
     """
     from torch._dynamo.exc import TorchDynamoException
     from torch.nn.parallel import DistributedDataParallel
 
     started = time.monotonic()
+    refused: TorchDynamoException | None = None
+    compiled = False
     for mode in modes:
         dtype = AUTOCAST.get(mode)
         autocast = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
@@ -70,14 +73,18 @@ def prewarm(
                 with autocast:
                     loss = compute(module)
                 torch.autograd.backward(loss.float())
-        except torch.OutOfMemoryError:
-            log.warning("not_compiled", f"{mode.wire} does not fit into memory here; a switch to it may fail")
-        except TorchDynamoException as error:
-            raise ConfigError(
-                f"torch.compile: {str(error).splitlines()[0]}; inductor needs a C++ compiler on a CPU (g++), aot_eager "
-                "none; or train without --compile"
-            ) from error
+            compiled = True
+        except Exception as error:  # noqa: BLE001  (a mode the model fails in: a switch to it will be refused)
+            if isinstance(error, TorchDynamoException):
+                refused = refused or error
+            reason = (str(error).splitlines() or [""])[0]
+            log.warning("not_compiled", f"{mode.wire} cannot be compiled ({reason}); a switch to it may be refused")
         finally:
             for parameter in module.parameters():
                 parameter.grad = None
+    if refused is not None and not compiled:
+        raise ConfigError(
+            f"torch.compile: {str(refused).splitlines()[0]}; inductor needs a C++ compiler on a CPU (g++), aot_eager "
+            "none; or train without --compile"
+        ) from refused
     return time.monotonic() - started

@@ -64,6 +64,8 @@ class ExtendedFP16Config:
     FP32, and a speed-up is one over strict FP32."""
     compile_backend: str = ""
     """Run the model through ``torch.compile`` with this backend (``inductor``, ``aot_eager``, …); empty: as written."""
+    fp32_modules: tuple[str, ...] = ()
+    """Names, or globs of names, of modules that compute in FP32 in every mode (``("encoder.lstm", "*.norm")``)."""
     sentinel: SentinelConfig = field(default_factory=SentinelConfig)
     """What may be done without a request, towards the safe side only (docs/sentinel.md)."""
 
@@ -73,6 +75,8 @@ class ExtendedFP16Config:
             _refuse("precision_mode", self.precision_mode, "a PrecisionMode")
         if not isinstance(self.compile_backend, str):
             _refuse("compile_backend", self.compile_backend, "the name of a torch.compile backend, or nothing")
+        if not isinstance(self.fp32_modules, tuple) or not all(isinstance(name, str) for name in self.fp32_modules):
+            _refuse("fp32_modules", self.fp32_modules, "a tuple of names or globs of modules")
         for name in (
             "enabled",
             "adaptive_clipping",
@@ -244,6 +248,7 @@ def _scaling(env: Mapping[str, str], errors: list[str]) -> ExtendedFP16Config | 
             growth_interval=int(growth_interval),
             min_loss_scale=min(defaults.min_loss_scale, loss_scale if loss_scale > 0 else 0.0),
             allow_tf32=tf32 or False,
+            fp32_modules=tuple(filter(None, map(str.strip, env.get("PRECISION_FP32_MODULES", "").split(",")))),
             sentinel=SentinelConfig(enabled=watch is not False),
         )
     except ConfigError as error:

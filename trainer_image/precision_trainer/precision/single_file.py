@@ -15,6 +15,7 @@ from ..errors import CheckpointError
 from ..state import files, plain
 from ..state.format import check_model, check_optimizer, check_scaler
 from ..state.optimizer import load_optimizer
+from ..state.tensors import check_finite
 
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
@@ -26,14 +27,18 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
     """Write FP32 weights, optimizer, scaler and step, whatever the mode. Rank 0 writes; complete, or not there at all.
 
     Raises:
-        CheckpointError: the disk refuses.
+        CheckpointError: the disk refuses, or the weights are not finite: they would take a good file's place.
     """
     if trainer.rank:
         return
     weights = trainer.cold.state_dict() if trainer.cold is not None else trainer.model.state_dict()
+    moments = trainer.optimizer.state_dict()
+    check_finite(weights, f"{path} not written: {plain.MODEL}", trainer.nonfinite_buffers)
+    for index, entry in moments["state"].items():
+        check_finite(entry, f"{path} not written: optimizer state of parameter {index}")
     state = {
         plain.MODEL: weights,
-        plain.OPTIMIZER: trainer.optimizer.state_dict(),
+        plain.OPTIMIZER: moments,
         "scaler": trainer.scaler.state_dict(),
         "step": trainer.step,
         "mode": trainer.mode.value,
@@ -66,19 +71,19 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     raw = files.read_plain(path)
     if moments is not None:
         check_optimizer(moments, path, trainer.optimizer)
-    scaler: object = raw.get("scaler") if isinstance(raw, dict) else None
-    if isinstance(scaler, dict):
-        check_scaler(scaler, path)
+    scaler = plain.scaler_state(raw)
+    if scaler is not None:
+        check_scaler({**scaler}, path)
     if trainer.cold is not None:
         _load_cold(trainer, weights, path)
     else:
         weights = _as_in(trainer.model, weights)
-        check_model({**weights}, path, trainer.model)
+        check_model({**weights}, path, trainer.model, trainer.nonfinite_buffers)
         trainer.model.load_state_dict(weights)
     if moments is not None:
         load_optimizer(trainer.optimizer, moments)
     step: object = raw.get("step") if isinstance(raw, dict) else None
-    if isinstance(scaler, dict):
+    if scaler is not None:
         trainer.scaler.load_state_dict(scaler)
     trainer.step = step if isinstance(step, int) else 0
     if not isinstance(step, int):

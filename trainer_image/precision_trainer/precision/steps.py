@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 
 from ..gang.agreement import HEADER, WIDTH
 from ..gang.request import PrecisionRequest
+from ..sentinel.replay import Replay
 from .modes import PrecisionMode
 
 
@@ -25,8 +25,8 @@ class Sent(NamedTuple):
     """Gradient norm of each parameter in the optimizer's order, before clipping, on the device: [P]. None: not measured."""
     gradients: list[torch.Tensor]
     """Of a step that was not measured, unscaled, in the optimizer's order; good until the next backward pass."""
-    replays: tuple[Callable[[torch.nn.Module], torch.Tensor], ...]
-    """The micro-batches, to be computed again by the model given. Keeps the batches alive for ``delay`` boundaries."""
+    replay: Replay | None
+    """The last micro-batch, where a pure function computes it again. Keeps it alive for ``delay`` boundaries."""
 
     def gradient_norms(self) -> list[float]:
         """Gradient norm of each parameter, measured now if it was not; empty if there were no gradients. Waits for the

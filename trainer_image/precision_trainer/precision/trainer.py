@@ -22,17 +22,20 @@ import torch
 from ..errors import ConfigError
 from ..gang import ddp
 from ..gang.request import PrecisionRequest
-from ..sentinel.replay import Replay, eagerly
+from ..sentinel.islands import pin_by_name
+from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
+from ..state.tensors import nonfinite_buffers
 from ..telemetry.logs import JsonLog
-from . import compiled, single_file
+from . import compiled, preflight, single_file
 from .autocast import Autocast
 from .boundary import Boundaries
 from .channel import Channel
 from .clipping import AdaptiveClip
 from .cold import ColdWeights
 from .config import ExtendedFP16Config
-from .modes import PrecisionMode
+from .modes import HOT, PrecisionMode
+from .preflight import Trial
 from .scaler import LossScaler
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
 from .stats import Totals
@@ -79,9 +82,12 @@ class ExtendedFP16Trainer(Boundaries):
         Raises:
             ConfigError: trained parameters are not FP32 or are sharded, an optimizer needs a closure, the model is wrapped
                 in DDP already, the process group has another rank or size, a cold mode has a used optimizer or DDP.
+            RankMismatchError: the ranks start in different modes.
         """
         self.config = config or ExtendedFP16Config()
         self.model = model
+        self.nonfinite_buffers = nonfinite_buffers(model)
+        """Names of the buffers that held inf or NaN from the start, such as a mask: no sign of poisoned weights."""
         self.optimizer = optimizer
         self.rank, self.world_size = rank, world_size
         first = check_parameters(model, optimizer)
@@ -95,6 +101,16 @@ class ExtendedFP16Trainer(Boundaries):
         self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
         self.scaler = LossScaler(self.config, self.device)
         self.log = log
+        self.on_refused = None
+        self._proven, self._failed, self._declined, self._undone, self._trial = set(), set(), 0, None, None
+        if self.config.find_unused_parameters or self.config.static_graph:
+            # DDP's reducer does not bear a step without its reduction there: no mode is tried, all count as proven.
+            self._proven.update(HOT)
+        if self.mode in self._proven or self.mode is PrecisionMode.FP32 or self.cold is not None:
+            self._proven.add(self.mode)  # there is nothing to go back to
+        else:
+            self._trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
+        pin_by_name(model, self.config.fp32_modules, self.device)
         self.step, self.applied = 0, None
         self.sentinel = None
         if self.config.sentinel.enabled and self.cold is None:
@@ -114,6 +130,8 @@ class ExtendedFP16Trainer(Boundaries):
         self._channel = Channel(world_size, self.device)
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
+            # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
+            ddp.check_same({"precision_mode": self.mode.wire})
             self._ddp = ddp.wrap(
                 model,
                 self._channel.telemetry,
@@ -133,7 +151,8 @@ class ExtendedFP16Trainer(Boundaries):
         )
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
-        self._replays: list[Replay] = []
+        self._replay: Replay | None = None
+        self._again: Callable[[], torch.Tensor] | None = None
         self._probing = False
         self._weights = WeightCheck(model)
         self._totals = Totals()
@@ -170,7 +189,7 @@ class ExtendedFP16Trainer(Boundaries):
                 raise ConfigError(
                     f"{self.mode.name} is a cold mode: no request can change it; save a checkpoint and start in a hot one"
                 )
-            self._pending = self.request_source(self.generation)
+            self._pending = self.request_source(max(self.generation, self._declined))
         return boundary
 
     def prewarm(
@@ -187,12 +206,20 @@ class ExtendedFP16Trainer(Boundaries):
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
-    def training_step(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
+    def training_step(
+        self,
+        batch: Batch,
+        loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor],
+        replay_fn: Callable[[torch.nn.Module, Batch], torch.Tensor] | None = None,
+    ) -> torch.Tensor:
         """Forward of one micro-batch in the current mode.
 
         Args:
             batch: handed to ``loss_fn``.
             loss_fn: ``(model, batch) -> loss``, a 0-dim tensor, the mean over the micro-batch.
+            replay_fn: the same loss as a pure function of its arguments, given the bare model: no collective, no state of
+                its own, no data drawn, nothing written. With it the sentinel can compute a micro-batch once more, to tell
+                bad precision from bad data; often it is ``loss_fn`` itself. None: nothing is ever computed again.
 
         Returns:
             The loss, for :meth:`backward_and_step`.
@@ -203,19 +230,15 @@ class ExtendedFP16Trainer(Boundaries):
             # The loss of another network may have gone through this one (GAN): those gradients are not of this step.
             self._gradient_update.drop()
         last = self._micro_step + 1 == self.config.gradient_accumulation_steps
-        if self.sentinel is not None:
-            self._replays.append(lambda model: loss_fn(model, batch))
-            if last:
+        if last and self.sentinel is not None:
+            if replay_fn is not None:
+                self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
+            if self._trial is None:
                 self._probing = self.sentinel.begin_probe(self.mode)
-        with self._autocast(self.mode), _ADVICE:
-            if self._probing:
-                with eagerly():
-                    loss = loss_fn(self.module, batch)
-            elif last or self._ddp is None:
-                loss = loss_fn(self.module, batch)
-            else:
-                with self._ddp.no_sync():
-                    loss = loss_fn(self._ddp, batch)
+        if self._trial is not None and not self._micro_step:
+            loss = self._try_forward(self._trial, batch, loss_fn, last=last)
+        else:
+            loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
             raise ConfigError(
                 f"loss_fn returned {type(loss).__name__}: expected a 0-dim tensor; return the sum of the losses to train on"
@@ -226,6 +249,65 @@ class ExtendedFP16Trainer(Boundaries):
             )
         return loss
 
+    def _forward(
+        self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, reduces: bool
+    ) -> torch.Tensor:
+        with self._autocast(self.mode), _ADVICE:
+            if reduces or self._ddp is None:
+                return loss_fn(self.module, batch)
+            with self._ddp.no_sync():
+                return loss_fn(self._ddp, batch)
+
+    # --- the first micro-batch in a mode: see preflight.py ------------------------------------------------------------
+
+    def _try_forward(
+        self, trial: Trial, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, last: bool
+    ) -> torch.Tensor:
+        trial.remember(self.model, self.device)
+        loss, reasons = preflight.guarded(
+            lambda: self._forward(batch, loss_fn, reduces=False),
+            self.model,
+            "forward",
+            together=self._ddp is not None,
+        )
+        if loss is None or reasons:
+            del loss
+            trial.restore()
+            self._refuse(trial, reasons)
+            return self._forward(batch, loss_fn, reduces=last)
+        self._again = lambda: self._forward(batch, loss_fn, reduces=last)
+        return loss
+
+    def _try_backward(self, trial: Trial, again: Callable[[], torch.Tensor], loss: torch.Tensor) -> torch.Tensor | None:
+        """Backward of the micro-batch that :meth:`_try_forward` began; ``again`` computes its loss in the mode before.
+
+        Returns:
+            None if it is done, on this rank alone; otherwise the loss of which it is still to be done.
+        """
+        root = self.scaler.scale_value if self.mode.uses_scaler else self._one
+        _, reasons = preflight.guarded(
+            lambda: torch.autograd.backward(self._part(loss), root),
+            self.model,
+            "backward",
+            together=self._ddp is not None,
+        )
+        self._again = None
+        if not reasons:
+            self._proven.add(self.mode)
+            self._trial = None
+            return None
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        trial.restore()
+        self._refuse(trial, reasons)
+        return again()
+
+    def _part(self, loss: torch.Tensor) -> torch.Tensor:
+        """What a micro-batch adds to the step's loss, in FP32."""
+        part = loss if loss.dtype is torch.float32 else loss.float()
+        steps = self.config.gradient_accumulation_steps
+        return part / steps if steps > 1 else part
+
     def backward_and_step(self, loss: torch.Tensor) -> bool:
         """Backward of one micro-batch; after the last one of the window, the optimizer update.
 
@@ -233,15 +315,19 @@ class ExtendedFP16Trainer(Boundaries):
             True if this ended a step (also if the update was skipped).
         """
         steps = self.config.gradient_accumulation_steps
-        part = loss if loss.dtype is torch.float32 else loss.float()
-        if steps > 1:
-            part = part / steps
+        done = False
+        if self._again is not None and self._trial is not None:
+            retried = self._try_backward(self._trial, self._again, loss)
+            done = retried is None
+            loss = loss if retried is None else retried
+        part = self._part(loss)
         seen = part.detach()
         self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
         # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
         root = self.scaler.scale_value if self.mode.uses_scaler else self._one
         if self._micro_step + 1 < steps:
-            torch.autograd.backward(part, root)
+            if not done:
+                torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
         verdict, finding = self._message()
@@ -253,8 +339,11 @@ class ExtendedFP16Trainer(Boundaries):
             finding=finding,
         )
         if self._ddp is None:  # the message of a gang of one is its own mean
-            torch.autograd.backward(part, root)
+            if not done:
+                torch.autograd.backward(part, root)
             mean = [header, self._loss_sum]
+        elif done:
+            mean = [preflight.reduce(self.model, torch.cat((header, self._loss_sum.reshape(1))))]
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
@@ -286,14 +375,13 @@ class ExtendedFP16Trainer(Boundaries):
         if updated.norm is not None:
             numbers.append(updated.norm)
         number = 0
-        replays: tuple[Replay, ...] = ()
+        replay, self._replay = self._replay, None
         if self.sentinel is not None:
-            number, replays = self.sentinel.sent(), tuple(self._replays)
-            self._replays = []
+            number = self.sentinel.sent()
             if self._probing:
                 self._probing = False
                 self.sentinel.end_probe()
-        sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replays)
+        sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replay)
         self._channel.put(sent, numbers)
 
     # --- one file -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A bad step once more, to tell a fault of precision from one of the data or the weights (an idea of Megatron's).
 
-Each rank computes its own micro-batches again, alone: without DDP, without touching gradients, buffers or random state. It
-costs a forward pass as trained and a forward and backward pass in FP32, and is done at most once a window.
+Each rank computes its own last micro-batch again, alone, by the pure function that was given for it: without DDP, without
+touching gradients, buffers or random state. It costs a forward pass as trained and a forward and backward pass in FP32, and
+is done at most once a window. Without such a function only the weights are looked at.
 """
 
 from __future__ import annotations
@@ -13,39 +14,41 @@ from torch.utils.hooks import RemovableHandle
 
 from ..precision.modes import PrecisionMode
 from ..precision.weights import are_finite
+from .guard import Guard
 from .layers import Layers
 from .levels import Finding
-from .replay import AUTOCAST, Replay, eagerly, undisturbed
+from .replay import AUTOCAST, Replay, replaying
 
 
 def diagnose(
-    model: torch.nn.Module, layers: Layers, replays: Sequence[Replay], mode: PrecisionMode, device: torch.device
+    model: torch.nn.Module,
+    layers: Layers,
+    replay: Replay | None,
+    mode: PrecisionMode,
+    device: torch.device,
+    *,
+    guard: Guard,
 ) -> Finding:
-    """What is wrong with the micro-batches of a bad step.
+    """What is wrong with a bad step. Never raises; what could not be found out is unknown.
 
     Args:
         model: not the DDP wrapper.
         layers: of the model.
-        replays: the micro-batches.
+        replay: the step's last micro-batch; None if nothing may be computed again.
         mode: in which the step was computed.
         device: of the model.
+        guard: runs each part.
     """
     parameters: list[torch.Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    weights_finite = are_finite(parameters)
-    with undisturbed(model, device), eagerly():
-        origin = None
-        for replay in replays:
-            origin = _first_nonfinite(model, layers, replay, mode, device)
-            if origin is not None:
-                break
-        fp32_finite: bool | None = True
-        try:
-            for replay in replays:
-                fp32_finite = fp32_finite and _finite_in_fp32(model, parameters, replay, device)
-        except torch.OutOfMemoryError:
-            # FP32 takes up to twice the memory for activations; what could not be computed is unknown.
-            fp32_finite = None
-    return Finding(fp32_finite, weights_finite, origin)
+    weights_finite = guard("finite weights", lambda: are_finite(parameters))
+    origin: int | None = None
+    fp32_finite: bool | None = None
+    if replay is not None:
+        origin = guard("first non-finite layer", lambda: _first_nonfinite(model, layers, replay, mode, device))
+        fp32_finite = guard("bad step in FP32", lambda: _finite_in_fp32(model, parameters, replay, device))
+        if fp32_finite and not replay.whole_step:
+            fp32_finite = None  # another micro-batch may be the bad one
+    return Finding(fp32_finite, weights_finite is not False, origin)
 
 
 def _first_nonfinite(
@@ -65,7 +68,11 @@ def _first_nonfinite(
         module.register_forward_hook(watch(index)) for index, module in enumerate(layers.modules)
     ]
     try:
-        with torch.no_grad(), torch.autocast(device.type, AUTOCAST.get(mode), enabled=mode in AUTOCAST):
+        with (
+            replaying(model, device),
+            torch.no_grad(),
+            torch.autocast(device.type, AUTOCAST.get(mode), enabled=mode in AUTOCAST),
+        ):
             replay(model)
     finally:
         for handle in handles:
@@ -76,10 +83,11 @@ def _first_nonfinite(
 def _finite_in_fp32(
     model: torch.nn.Module, parameters: Sequence[torch.Tensor], replay: Replay, device: torch.device
 ) -> bool:
-    # autograd.grad, not backward: it neither writes .grad nor wakes DDP's hooks.
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        loss = replay(model)
-    if not bool(loss.isfinite()):
-        return False
-    gradients = [g for g in torch.autograd.grad(loss, parameters, allow_unused=True) if g is not None]
-    return bool(torch.stack(torch._foreach_norm(gradients)).isfinite().all())
+    with replaying(model, device), torch.enable_grad():
+        with torch.autocast(device.type, enabled=False):
+            loss = replay(model)
+        if not bool(loss.isfinite()):
+            return False
+        # autograd.grad, not backward: it neither writes .grad nor wakes DDP's hooks.
+        gradients = [g for g in torch.autograd.grad(loss, parameters, allow_unused=True) if g is not None]
+        return bool(torch.stack(torch._foreach_norm(gradients)).isfinite().all())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.utils._pytree import tree_map
 
+from ..errors import ConfigError
+from .guard import Guard
 from .layers import Layers
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -26,11 +29,50 @@ def _in_fp32(forward: Callable[..., object], device_type: str) -> Callable[..., 
     return wide
 
 
+def _if_it_works(
+    wide: Callable[..., object], forward: Callable[..., object], failed: Callable[[Exception], None]
+) -> Callable[..., object]:
+    """``wide`` until it raises, ``forward`` from then on: nobody asked for FP32 here."""
+    works = True
+
+    @functools.wraps(forward)
+    def either(*args: object, **kwargs: object) -> object:
+        nonlocal works
+        if works:
+            try:
+                return wide(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  (a kernel that exists in 16 bits only)
+                works = False
+                failed(error)
+        return forward(*args, **kwargs)
+
+    return either
+
+
+def pin_by_name(model: torch.nn.Module, patterns: Sequence[str], device: torch.device) -> None:
+    """Let the modules whose names match one of ``patterns`` compute in FP32, for good.
+
+    Raises:
+        ConfigError: a pattern matches no module.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    for pattern in patterns:
+        found = fnmatch.filter(modules, pattern)
+        if not found:
+            raise ConfigError(
+                f"fp32_modules {pattern!r} matches no module: expected a name or a glob of names such as "
+                f"{', '.join(list(modules)[:6])}; correct it or leave it out"
+            )
+        for name in found:
+            vars(modules[name])["forward"] = _in_fp32(modules[name].forward, device.type)
+
+
 class Islands:
     """Pins layers to FP32 and lets them go. What is not pinned costs nothing; in FP32 a pinned layer changes nothing."""
 
-    def __init__(self, layers: Layers, device: torch.device) -> None:
-        self._layers, self._device_type = layers, device.type
+    def __init__(self, layers: Layers, device: torch.device, guard: Guard) -> None:
+        """Of ``layers``; ``guard`` hears of one that does not run in FP32, and that goes on as it was."""
+        self._layers, self._device_type, self._guard = layers, device.type, guard
         self._pinned: dict[int, object] = {}
 
     @property
@@ -48,7 +90,12 @@ class Islands:
                 module = self._layers.modules[index]
                 # A forward of the instance, if the user has set one, is put back on release.
                 self._pinned[index] = vars(module).get("forward")
-                vars(module)["forward"] = _in_fp32(module.forward, self._device_type)
+                check = f"{self._layers.names[index]} in FP32"
+                vars(module)["forward"] = _if_it_works(
+                    _in_fp32(module.forward, self._device_type),
+                    module.forward,
+                    functools.partial(self._guard.switch_off, check),
+                )
 
     def _release(self, index: int) -> None:
         own = self._pinned.pop(index)

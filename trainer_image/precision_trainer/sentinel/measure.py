@@ -8,10 +8,12 @@ import torch
 
 from ..precision.modes import PrecisionMode
 from ..precision.steps import Sent, StepRecord
+from .guard import Guard
 from .layers import Layers
 from .levels import Reason
 from .machine import SentinelConfig
 from .probe import Probe, ProbeReading
+from .replay import Replay
 from .shadow import ShadowReading, shadow
 from .voice import Voice
 
@@ -20,6 +22,7 @@ _FIRST_SHADOW = 64
 _POOR_COSINE = 0.95
 """Below it low precision changes the direction of training; docs/sentinel.md has what is usual."""
 _NEVER = 2**62
+_PROBE = "probe of the activations"
 
 
 class Measurements:
@@ -34,6 +37,7 @@ class Measurements:
         device: torch.device,
         measures: bool,
         voice: Voice,
+        guard: Guard,
     ) -> None:
         """Measure ``model`` if ``measures``; otherwise do nothing."""
         self.reading: ProbeReading | None = None
@@ -43,13 +47,16 @@ class Measurements:
         self.observer: Callable[[ShadowReading], None] | None = None
         """Told of each shadow."""
         self._model, self._device, self._measures, self._voice = model, device, measures, voice
-        self._probe = Probe(layers, config.probe_steps)
+        self._guard = guard
+        self._probe = Probe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
         self._every, self._due = config.shadow_steps, _NEVER
         self._mode: PrecisionMode | None = None
 
     def begin(self, mode: PrecisionMode, clock: int) -> bool:
         """Before the last micro-batch of a step: probe it, if one is due. True: :meth:`end` must follow."""
-        return self._measures and mode is not PrecisionMode.FP32 and self._probe.attach_if_due(clock)
+        if not self._measures or mode is PrecisionMode.FP32:
+            return False
+        return self._guard(_PROBE, lambda: self._probe.attach_if_due(clock)) or False
 
     def end(self, clock: int) -> int:
         """The probed step's backward pass is done. Returns the clock at which it can be read."""
@@ -60,6 +67,17 @@ class Measurements:
         """Clock of the next look."""
         return min((at for at in (self._probe.read_at, self._due) if at > clock), default=_NEVER)
 
+    def hasten(self, clock: int) -> None:
+        """Compute a good step in FP32 as soon as there is one, where that is done at all."""
+        self.shadow = None
+        if self._due != _NEVER:
+            self._due = clock + 1
+
+    @property
+    def disagree(self) -> bool:
+        """The last shadow showed low precision to change the direction of training."""
+        return self.shadow is not None and self.shadow.cosine < _POOR_COSINE
+
     def look(self, record: StepRecord, sent: Sent, clock: int, *, good: bool) -> None:
         """After a step of which something may come: read what was probed, and look closer where it is time."""
         if record.mode is not self._mode:
@@ -68,13 +86,16 @@ class Measurements:
             self._due = clock + min(_FIRST_SHADOW, self._every) if low else _NEVER
         if clock == self._probe.read_at:
             self._read_probe(record)
-        if good and clock >= self._due and sent.replays:
+        if good and clock >= self._due and sent.replay is not None:
             self._due = clock + self._every
-            self._cast_shadow(record, sent)
+            self._cast_shadow(record, sent.replay)
 
-    def _cast_shadow(self, record: StepRecord, sent: Sent) -> None:
+    def _cast_shadow(self, record: StepRecord, replay: Replay) -> None:
         scale = record.loss_scale if record.mode.uses_scaler else 1.0
-        self.shadow = found = shadow(self._model, sent.replays[-1], record.mode, scale=scale, device=self._device)
+        self.shadow = found = self._guard(
+            "shadow in FP32",
+            lambda: shadow(self._model, replay, record.mode, scale=scale, device=self._device),
+        )
         if found is None:
             return
         if self.observer is not None:
@@ -91,7 +112,7 @@ class Measurements:
             )
 
     def _read_probe(self, record: StepRecord) -> None:
-        self.reading = reading = self._probe.read()
+        self.reading = reading = self._guard(_PROBE, self._probe.read)
         if reading is not None and record.mode.uses_scaler and reading.headroom_log2 < 1:
             self._voice.warn(
                 Reason.LOW_HEADROOM,

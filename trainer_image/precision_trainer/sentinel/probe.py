@@ -56,8 +56,9 @@ class ProbeReading:
 class Probe:
     """Hooks for one step in ``every``: attached before the forward, detached after the backward, read some steps later."""
 
-    def __init__(self, layers: Layers, every: int) -> None:
-        self._layers, self._every = layers, every
+    def __init__(self, layers: Layers, every: int, failed: Callable[[Exception], None]) -> None:
+        """Measure ``layers``; ``failed`` hears of an output that cannot be measured, which ends that measurement."""
+        self._layers, self._every, self._failed = layers, every, failed
         self._due = every
         self.read_at = -1
         """Step count at which :meth:`read` need not wait; -1: nothing is measured."""
@@ -68,36 +69,61 @@ class Probe:
 
     def attach_if_due(self, clock: int) -> bool:
         """Measure the step about to run, if it is one to measure; ``clock`` counts steps."""
+        self._remove()  # a step that was begun and never ended, by an error that the script caught
         if clock < self._due:
             return False
         self._due = clock + self._every
         self._outputs, self._gradients, self._elements = {}, [], 0
-        self._handles = [
-            module.register_forward_hook(self._watch(index)) for index, module in enumerate(self._layers.modules)
-        ]
+        try:
+            for index, module in enumerate(self._layers.modules):
+                self._handles.append(module.register_forward_hook(self._watch(index)))
+        except BaseException:
+            self._remove()
+            raise
         return True
 
     def detach(self, clock: int) -> None:
         """The measured step is done."""
         self.read_at = clock + _PATIENCE
+        self._remove()
+
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
+    def _spoiled(self, error: Exception) -> None:
+        # Inside the script's own forward or backward pass: nothing may get out.
+        self._remove()
+        self._outputs, self._gradients = {}, []
+        self._failed(error)
+
     def _watch(self, index: int) -> Callable[[torch.nn.Module, object, object], None]:
         def hook(_module: torch.nn.Module, _inputs: object, output: object) -> None:
-            if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+            if not isinstance(output, torch.Tensor) or not output.is_floating_point() or not output.numel():
                 return
-            value = output.detach().float()
-            square = value.square()
-            # Kurtosis about 0: layers' outputs are centred enough, and one pass less is needed.
-            self._outputs[index] = torch.stack((value.abs().amax(), square.square().mean() / square.mean().square()))
-            if output.requires_grad:
-                output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+            try:
+                self._measure(index, output)
+            except Exception as error:  # noqa: BLE001  (see _spoiled)
+                self._spoiled(error)
 
         return hook
 
+    def _measure(self, index: int, output: torch.Tensor) -> None:
+        value = output.detach().float()
+        square = value.square()
+        # Kurtosis about 0: layers' outputs are centred enough, and one pass less is needed.
+        self._outputs[index] = torch.stack((value.abs().amax(), square.square().mean() / square.mean().square()))
+        if output.requires_grad:
+            output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+
     def _gradient(self, gradient: torch.Tensor) -> None:
+        try:
+            self._measure_gradient(gradient)
+        except Exception as error:  # noqa: BLE001  (see _spoiled)
+            self._spoiled(error)
+
+    def _measure_gradient(self, gradient: torch.Tensor) -> None:
         size = gradient.detach().abs()
         tiny = (size < _SUBNORMAL).sum()
         zero = (size == 0).sum()

@@ -7,7 +7,6 @@ and, while it lasts, twice the gradients' memory.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ..precision.modes import PrecisionMode
-from .replay import AUTOCAST, Replay, eagerly, undisturbed
+from .replay import AUTOCAST, Compute, replaying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +31,7 @@ class ShadowReading:
 
 
 def shadow(
-    model: torch.nn.Module, replay: Replay, mode: PrecisionMode, *, scale: float, device: torch.device
+    model: torch.nn.Module, replay: Compute, mode: PrecisionMode, *, scale: float, device: torch.device
 ) -> ShadowReading | None:
     """Compute the gradients of a micro-batch as it was trained and in FP32.
 
@@ -44,19 +43,16 @@ def shadow(
         device: of the model.
 
     Returns:
-        How they differ; None if one of them is not finite or zero, or does not fit into memory: then it is not known.
+        How they differ; None if one of them is not finite or zero: then it is not known.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
-    try:
-        low = _gradients(model, parameters, replay, AUTOCAST.get(mode), scale=scale, device=device)
-        high = _gradients(model, parameters, replay, None, scale=1.0, device=device)
-        rows = [
-            torch.stack((torch.dot(a, b), a.square().sum(), b.square().sum(), (a - b).square().sum()))
-            for a, b in zip(low, high, strict=True)
-        ]
-    except torch.OutOfMemoryError:
-        return None
+    low = _gradients(model, parameters, replay, AUTOCAST.get(mode), scale=scale, device=device)
+    high = _gradients(model, parameters, replay, None, scale=1.0, device=device)
+    rows = [
+        torch.stack((torch.dot(a, b), a.square().sum(), b.square().sum(), (a - b).square().sum()))
+        for a, b in zip(low, high, strict=True)
+    ]
     values = torch.stack(rows).double()
     dot, low_square, high_square, difference = values.sum(0).tolist()
     if not math.isfinite(dot) or not 0 < low_square < math.inf or not 0 < high_square < math.inf:
@@ -74,15 +70,15 @@ def shadow(
 def _gradients(
     model: torch.nn.Module,
     parameters: Sequence[torch.Tensor],
-    replay: Replay,
+    replay: Compute,
     dtype: torch.dtype | None,
     *,
     scale: float,
     device: torch.device,
 ) -> list[torch.Tensor]:
     """Flat and unscaled; of a parameter without a gradient, zeros."""
-    context = torch.autocast(device.type, dtype) if dtype is not None else contextlib.nullcontext()
-    with undisturbed(model, device), eagerly(), torch.enable_grad():
+    context = torch.autocast(device.type, dtype, enabled=dtype is not None)
+    with replaying(model, device), torch.enable_grad():
         with context:
             loss = replay(model)
         # autograd.grad, not backward: it neither writes .grad nor wakes DDP's hooks.

@@ -17,6 +17,7 @@ from ..precision.scaler import LossScaler
 from ..precision.steps import Sent, StepRecord
 from ..telemetry.logs import JsonLog
 from .diagnose import diagnose
+from .guard import Guard
 from .islands import Islands
 from .layers import Layers
 from .levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
@@ -59,12 +60,12 @@ class Sentinel:
         self.observer: Observer | None = None
         self._model, self._scaler, self._device = model, scaler, device
         self._judges, self._order = rank == 0, order
-        self._voice = Voice(log, speaks=self._judges)
+        self._voice, self._guard = Voice(log, speaks=self._judges), Guard(log)
         self._watch = Watch(config.window_steps, config.diverged_steps)
         self.measurements = Measurements(
-            config, model, self.layers, device=device, measures=self._judges, voice=self._voice
+            config, model, self.layers, device=device, measures=self._judges, voice=self._voice, guard=self._guard
         )
-        self._islands = Islands(self.layers, device)
+        self._islands = Islands(self.layers, device, self._guard)
         self._state = State()
         self._applied = Level.NOMINAL
         self._serial = self._obeyed = 0
@@ -72,6 +73,7 @@ class Sentinel:
         self._pending: Verdict | None = None
         self._finding: Finding | None = None
         self._next_diagnosis = self._diagnosed = 0
+        self._drift_told = False
 
     @property
     def level(self) -> Level:
@@ -110,15 +112,17 @@ class Sentinel:
     def _look_into(self, record: StepRecord, sent: Sent) -> None:
         window, clock = self._watch.window, self._watch.clock
         if self._judges and len(window.origins) < _MAX_ORIGINS:
-            origin = self.layers.origin(sent.gradient_norms())
+            origin = self._guard("gradient norms of a bad step", lambda: self.layers.origin(sent.gradient_norms()))
             if origin is not None:
                 window.origins.append(origin)
         # One overflow with a finite loss is how a scale finds its place.
         suspicious = record.nonfinite or record.loss - record.loss != 0.0 or window.skipped >= _BURST
-        if suspicious and clock >= self._next_diagnosis and sent.replays:
+        if suspicious and clock >= self._next_diagnosis:
             self._next_diagnosis = clock + self.config.window_steps
             self._diagnosed = record.step
-            self._finding = diagnose(self._model, self.layers, sent.replays, record.mode, self._device)
+            self._finding = diagnose(
+                self._model, self.layers, sent.replay, record.mode, self._device, guard=self._guard
+            )
 
     def message(self) -> tuple[Verdict | None, Finding | None]:
         """What this rank has to say in the step about to run."""
@@ -174,13 +178,26 @@ class Sentinel:
             fp32_finite=window.fp32_finite,
             weights_finite=window.weights_finite,
             guilty=window.guilty(len(self.layers)),
-            drift=watch.drift,
+            drift=watch.drift and self._drift_is_confirmed(record),
             can_rewind=self.can_rewind,
         )
         self._state, transition = judge(self.config, self._state, sample)
         if transition is not None:
             self._serial = self._serial % SERIALS + 1
             self._pending = Verdict(self._serial, transition.after, transition.reason, transition.pin)
+
+    def _drift_is_confirmed(self, record: StepRecord) -> bool:
+        """Whether precision is what drives the loss away, and not the data: what a shadow found since it did."""
+        if not self._drift_told:
+            self._drift_told = True
+            self._voice.warn(
+                Reason.LOSS_DRIFT,
+                record,
+                "the loss is more than 5 % above its FP32 baseline; the mode is left only if a replay of a good step shows "
+                "that precision changes the gradients",
+            )
+            self.measurements.hasten(self._watch.clock)
+        return self.measurements.disagree
 
     # --- obeying: every rank, at one boundary -----------------------------------------------------------------------
 
@@ -211,7 +228,7 @@ class Sentinel:
         self._pending = None
         self._deaf_until = self._messages
         self._state, _ = cleared(self._state, self._watch.clock)
-        self._watch.drift = False
+        self._watch.drift = self._drift_told = False
         if self._applied is not Level.NOMINAL:
             transition = Transition(self._applied, Level.NOMINAL, Reason.REQUESTED)
             self._enter(Level.NOMINAL, ())
@@ -220,6 +237,7 @@ class Sentinel:
     def rewound(self) -> None:
         """The weights are other ones now (state/keeper.py): what was found about the old ones must not be said of them."""
         self._watch.restart()
+        self._drift_told = False
         self._finding = self._pending = None
         self._deaf_until = self._messages
         # A level that rank 0 found necessary for the old weights, and that nobody entered yet, is void.
@@ -227,6 +245,7 @@ class Sentinel:
 
     def _enter(self, level: Level, pins: tuple[int, ...]) -> None:
         self._watch.restart()
+        self._drift_told = False
         self._applied = level
         self._next_diagnosis = self._watch.clock + SETTLE_STEPS  # whether this helped is worth knowing soon
         self._islands.set(pins)

@@ -51,10 +51,7 @@ class Background:
         self._job = self._pool.submit(_run, name, step, job, time.monotonic())
 
     def poll(self, wait_seconds: float | None = 0.0) -> Outcome | None:
-        """The job's outcome, once; None if there is none yet after ``wait_seconds`` (None: as long as it takes).
-
-        An error that is neither a CheckpointError nor the volume's is a bug, and is raised here.
-        """
+        """The job's outcome, once; None if there is none yet after ``wait_seconds`` (None: as long as it takes)."""
         if self._job is None:
             return None
         # Asked at every boundary: `done` is the cheap question.
@@ -75,9 +72,20 @@ def _run(name: str, step: int, job: Job, submitted: float) -> Outcome:
         steps = job()
     except CheckpointError as error:
         failed = error
-    except OSError as error:
-        failed = CheckpointError(f"{name} of step {step}: the volume refuses ({error}); check that it is mounted")
+    except Exception as error:  # noqa: BLE001  (torch and the disk raise what they like: none of it may end training)
+        failed = failure(name, step, error)
     return Outcome(name, step, steps, failed, time.time(), time.monotonic() - submitted)
+
+
+def failure(name: str, step: int, error: Exception) -> CheckpointError:
+    """What kept ``name`` from being done to the checkpoint of ``step``, for a person."""
+    if isinstance(error, CheckpointError):
+        return error
+    reason = (str(error).splitlines() or [""])[0]
+    return CheckpointError(
+        f"{name} of step {step}: {type(error).__name__} ({reason}); check that the volume is mounted, writable for this "
+        "user, and not full"
+    )
 
 
 def _yield_to_training() -> None:

@@ -73,7 +73,7 @@ def begin_from(path: Path, trainer: ExtendedFP16Trainer, log: JsonLog) -> None:
     model, optimizer = plain.load(path, trainer.model, trainer.optimizer)
     trainer.model.load_state_dict(model)
     if optimizer is not None:
-        load_optimizer(trainer.optimizer, optimizer)
+        load_optimizer(trainer.optimizer, optimizer, keep_learning_rate=True)
     log.warning(
         "resumed_plain",
         f"{path}: weights{'' if optimizer is None else ' and optimizer'} taken over, counting steps and data from 0; a "

@@ -5,6 +5,7 @@ All checks are made before anything is put into a model or an optimizer: a refus
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
@@ -48,6 +49,8 @@ class TrainingState(TypedDict):
     mode_history: list[ModeEntry]
     progress: dict[str, float]
     data_fingerprint: str
+    nonfinite_buffers: NotRequired[list[str]]
+    """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
     parts: NotRequired[dict[str, dict[str, object]]]
     """What others keep beside it (sentinel, baseline…), by name: plain values; see Keeper.attach."""
 
@@ -56,6 +59,7 @@ _TYPES: dict[str, type] = {
     "format": int, "step": int, "samples": int, "model_state_dict": dict, "optimizer_state_dict": dict, "scaler": dict,
     "rng": list, "mode": str, "generation": int, "mode_history": list, "progress": dict, "data_fingerprint": str,
 }  # fmt: skip
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
 _ENTRY: dict[str, type] = {"step": int, "mode": str, "generation": int, "source": str, "time": float}
 
 
@@ -80,7 +84,10 @@ def validate(
     for key, kind in _TYPES.items():
         _expect(raw.get(key), kind, f"{where}: {key}")
     _check_numbers(raw, where)
-    check_model(raw["model_state_dict"], where, model)
+    exempt = raw.get("nonfinite_buffers", [])
+    if not isinstance(exempt, list) or not all(isinstance(name, str) for name in exempt):
+        raise CheckpointError(f"{where}: nonfinite_buffers: expected a list of names; the checkpoint is damaged")
+    check_model(raw["model_state_dict"], where, model, exempt)
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
     check_scaler(raw["scaler"], where)
     for rank, random_state in enumerate(raw["rng"]):
@@ -116,8 +123,10 @@ def _check_numbers(raw: dict[str, object], where: Path) -> None:
         raise CheckpointError(f"{where}: mode {raw['mode']!r}: expected one of {', '.join(WIRE_NAMES)}")
 
 
-def check_model(saved: dict[str, object], where: Path, model: torch.nn.Module | None) -> None:
-    """Refuse weights that are not FP32, not finite, or not of ``model``.
+def check_model(
+    saved: dict[str, object], where: Path, model: torch.nn.Module | None, nonfinite_buffers: Collection[str] = ()
+) -> None:
+    """Refuse weights that are not FP32, not finite (but for ``nonfinite_buffers``), or not of ``model``.
 
     Raises:
         CheckpointError: with the first name that does not fit.
@@ -139,7 +148,7 @@ def check_model(saved: dict[str, object], where: Path, model: torch.nn.Module | 
                 )
         elif found.is_floating_point() and found.dtype is not torch.float32:
             raise CheckpointError(f"{where}: {name}: expected torch.float32, found {found.dtype}; convert it first")
-    check_finite(saved, f"{where}: model_state_dict")
+    check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers)
 
 
 def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.optim.Optimizer | None) -> None:
@@ -164,11 +173,19 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
                 f"{where}: optimizer_state_dict: expected groups of {wanted} parameters, found {sizes}; it is of another "
                 "optimizer"
             )
+        for number, (group, ours) in enumerate(zip(groups, optimizer.param_groups, strict=True)):
+            _check_group(group, ours, f"{where}: optimizer_state_dict: param_groups[{number}]")
         shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+    needed = _ADAM if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else ()
     for index, entry in state.items():
         what = f"{where}: optimizer state of parameter {index}"
         if not isinstance(index, int) or not isinstance(entry, dict) or not 0 <= index < sum(sizes):
             raise CheckpointError(f"{what}: expected a dictionary for a parameter in [0, {sum(sizes) - 1}]")
+        missing = [name for name in needed if entry and not isinstance(entry.get(name), torch.Tensor)]
+        if missing:
+            raise CheckpointError(
+                f"{what}: expected a tensor {missing[0]}, found {entry.get(missing[0])!r}; it is damaged"
+            )
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
                 continue
@@ -176,6 +193,22 @@ def check_optimizer(saved: dict[str, object], where: Path, optimizer: torch.opti
             if shapes is not None and value.dim() and value.shape != shapes[index]:
                 raise CheckpointError(f"{what}: {name}: expected {tuple(shapes[index])}, found {tuple(value.shape)}")
         check_finite(entry, what)
+
+
+def _check_group(group: dict[object, object], ours: dict[str, object], what: str) -> None:
+    """Refuse settings that the optimizer would trip over in its first step."""
+    for name, value in ours.items():
+        if name != "params" and name in group and not _fits(group[name], value):
+            raise CheckpointError(
+                f"{what}.{name}: expected a value such as {value!r}, found {group[name]!r}; the checkpoint is damaged"
+            )
+
+
+def _fits(value: object, ours: object) -> bool:
+    if isinstance(ours, (list, tuple)):
+        same = isinstance(value, (list, tuple)) and len(value) == len(ours)
+        return same and all(map(_fits, cast("list[object]", value), ours))
+    return not isinstance(ours, (int, float)) or isinstance(value, (int, float, torch.Tensor))
 
 
 def check_scaler(scaler: dict[str, object], where: Path) -> None:

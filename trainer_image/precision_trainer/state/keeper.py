@@ -131,7 +131,7 @@ class Keeper:
     def _apply(self, state: TrainingState, *, rewind: bool = False) -> None:
         trainer = self._trainer
         trainer.model.load_state_dict(state["model_state_dict"])
-        load_optimizer(trainer.optimizer, state["optimizer_state_dict"])
+        load_optimizer(trainer.optimizer, state["optimizer_state_dict"], keep_learning_rate=True)
         (trainer.scaler.rewind if rewind else trainer.scaler.load_state_dict)(state["scaler"])
         trainer.step = step = state["step"]
         self._offset = state["samples"] - step * self._samples_per_step
@@ -212,7 +212,10 @@ class Keeper:
             return
         self.saved_step = trainer.step
         if saver is not None:
-            saver.begin(self._state(everyone))
+            try:
+                saver.begin(self._state(everyone))
+            except Exception as error:  # noqa: BLE001  (no memory for the copy, a state_dict that fails: training goes on)
+                saver.failed(trainer.step, error)
             self._metrics.set({"genesis_checkpoint_step_added_seconds": time.monotonic() - started})
 
     def observe(self, records: Sequence[StepFacts]) -> None:
@@ -237,7 +240,7 @@ class Keeper:
             if saver.on_disk != step:
                 try:
                     saver.write_now(self._state(everyone))
-                except CheckpointError as error:
+                except Exception as error:  # noqa: BLE001  (the other ranks wait to be told)
                     mine["error"] = str(error)
         refused = ddp.exchange(mine)[0]["error"]
         if refused is not None:
@@ -261,6 +264,7 @@ class Keeper:
             "mode_history": self.history[-_HISTORY:],
             "progress": self.progress.state_dict(),
             "data_fingerprint": self._fingerprint,
+            "nonfinite_buffers": sorted(trainer.nonfinite_buffers),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }
 

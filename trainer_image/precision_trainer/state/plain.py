@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,17 +12,18 @@ import torch
 from ..errors import CheckpointError
 from . import files
 from .format import check_model, check_optimizer, validate
+from .tensors import nonfinite_buffers
 
 MODEL, OPTIMIZER = "model_state_dict", "optimizer_state_dict"
-_PREFIX = "module."
-"""What DistributedDataParallel puts before every name."""
+_PREFIXES = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before every name."""
 
 
 def write(path: Path, state: Mapping[str, object]) -> None:
     """One file, atomically: written beside, synced, renamed.
 
     Raises:
-        CheckpointError: the disk refuses; what stood there before still does.
+        CheckpointError: it cannot be written. What stood there before still does, and nothing stands beside it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -30,11 +32,14 @@ def write(path: Path, state: Mapping[str, object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+    except Exception as error:  # torch has errors of its own for a full disk
+        reason = (str(error).splitlines() or [""])[0]
         raise CheckpointError(
-            f"{path} not written ({error}); check that the directory exists and is not full"
+            f"{path} not written ({reason}); check that the directory exists, is writable and not full"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def load(
@@ -44,7 +49,7 @@ def load(
 
     Args:
         path: a directory ``step-…``, or a file holding ``{"model_state_dict": …, "optimizer_state_dict": …}``; the latter
-            key may be missing. 16-bit weights become FP32; names may carry DDP's ``module.`` prefix.
+            key may be missing. 16-bit and FP64 weights become FP32; names may carry the prefixes of DDP and torch.compile.
         model: names and shapes must fit it.
         optimizer: the groups of parameters must fit it.
 
@@ -58,7 +63,7 @@ def load(
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
     weights, moments = content(path)
-    check_model({**weights}, path, model)
+    check_model({**weights}, path, model, nonfinite_buffers(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
     return weights, moments
@@ -74,14 +79,24 @@ def content(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, object] | No
     moments: object = raw.get(OPTIMIZER)
     if moments is not None and not isinstance(moments, dict):
         raise CheckpointError(f"{path}: {OPTIMIZER}: expected a dictionary, found {type(moments).__name__}")
-    prefixed = all(str(name).startswith(_PREFIX) for name in saved)
-    weights = {
-        str(name).removeprefix(_PREFIX) if prefixed else str(name): _fp32(value) for name, value in saved.items()
-    }
+    weights = {str(name): _fp32(value) for name, value in saved.items()}
+    while weights and (prefix := next((p for p in _PREFIXES if all(name.startswith(p) for name in weights)), "")):
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights, moments
 
 
+def scaler_state(raw: object) -> dict[str, float] | None:
+    """The loss scaler's state in what was read, as ours has it, also where torch's GradScaler wrote it; None without one."""
+    saved: object = raw.get("scaler") if isinstance(raw, dict) else None
+    if not isinstance(saved, dict) or not saved:  # a GradScaler that was switched off saves nothing
+        return None
+    if "_growth_tracker" not in saved:
+        return saved
+    numbers = {"scale": saved.get("scale"), "growth_tracker": saved["_growth_tracker"]}
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
+
+
 def _fp32(value: torch.Tensor) -> torch.Tensor:
-    # Exact: every FP16 and BF16 number is an FP32 number. What is not a tensor is refused by check_model.
-    sixteen_bit = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-    return value.float() if sixteen_bit else value
+    # Exact for FP16 and BF16, rounded for FP64. What is not a tensor is refused by check_model.
+    other = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16, torch.float64)
+    return value.float() if other else value

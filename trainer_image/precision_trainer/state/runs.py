@@ -7,6 +7,7 @@ the resume.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -130,7 +131,7 @@ class Runs:
                 self._lease.check()
             self._write(self._path)
             self._unsaved = False
-        except (OSError, CheckpointError) as error:
+        except (OSError, RuntimeError, CheckpointError) as error:
             if not self._unsaved:
                 message = (
                     f"{self._path} cannot be written ({error}); a crash from here on may not count as a failed run"
@@ -141,8 +142,12 @@ class Runs:
     def _write(self, path: Path) -> None:
         temporary = path.with_suffix(".tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(asdict(self._ledger), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(asdict(self._ledger), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)

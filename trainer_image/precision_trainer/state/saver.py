@@ -6,10 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-from ..errors import CheckpointError
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
-from .background import Background, Outcome
+from .background import Background, Outcome, failure
 from .checkpoint import CheckpointStore
 from .format import TrainingState
 from .health import HealthTracker, StepFacts
@@ -72,9 +71,7 @@ class Saver:
         if outcome is None:
             return
         if outcome.error is not None:
-            self._metrics.add({"genesis_checkpoint_failures": 1.0})
-            self._log.error("checkpoint_failed", str(outcome.error), step=outcome.step)
-            self._health.forget(outcome.step)
+            self.failed(outcome.step, outcome.error)
         elif outcome.name == _TAG:
             self._health.tagged(outcome.step)
             self._metrics.set({"genesis_last_healthy_checkpoint_step": float(outcome.step)})
@@ -82,6 +79,12 @@ class Saver:
         else:
             self._health.only(outcome.steps)
             self._saved(outcome)
+
+    def failed(self, step: int, error: Exception) -> None:
+        """The checkpoint of ``step`` is not there, or not tagged; training goes on."""
+        self._metrics.add({"genesis_checkpoint_failures": 1.0})
+        self._log.error("checkpoint_failed", str(failure(_SAVE, step, error)), step=step)
+        self._health.forget(step)
 
     def write_now(self, state: TrainingState) -> None:
         """Write ``state``, complete on disk when this returns.
@@ -92,9 +95,9 @@ class Saver:
         started = time.monotonic()
         try:
             self._store.save(state, self._health.oldest())
-        except CheckpointError:
+        except Exception as error:
             self._metrics.add({"genesis_checkpoint_failures": 1.0})
-            raise
+            raise failure(_SAVE, state["step"], error) from error
         self._saved(Outcome(_SAVE, state["step"], [], None, time.time(), time.monotonic() - started))
 
     def _saved(self, outcome: Outcome) -> None:

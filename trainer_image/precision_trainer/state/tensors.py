@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -22,13 +22,22 @@ def check_dense(tensor: torch.Tensor, what: str) -> None:
         raise CheckpointError(f"{what}: expected at most {stored} bytes as stored, found a shape of {claimed} bytes")
 
 
-def check_finite(tensors: Mapping[str, object], what: str) -> None:
-    """Refuse inf and NaN; values that are no floating-point tensors are left alone.
+def nonfinite_buffers(model: torch.nn.Module) -> frozenset[str]:
+    """Names of the buffers that hold inf or NaN now: of a new model on purpose, as an attention mask of -inf does."""
+    return frozenset(name for name, buffer in model.named_buffers() if not _finite(buffer))
+
+
+def check_finite(tensors: Mapping[str, object], what: str, but: Collection[str] = ()) -> None:
+    """Refuse inf and NaN; values that are no floating-point tensors, and the names in ``but``, are left alone.
 
     Raises:
         CheckpointError: naming the first tensors that are not finite.
     """
-    wrong = [name for name, value in tensors.items() if isinstance(value, torch.Tensor) and not _finite(value)]
+    wrong = [
+        name
+        for name, value in tensors.items()
+        if isinstance(value, torch.Tensor) and name not in but and not _finite(value)
+    ]
     if wrong:
         raise CheckpointError(
             f"{what}: inf or NaN in {', '.join(map(str, wrong[:3]))} ({len(wrong)} of {len(tensors)}): these weights are "
@@ -40,5 +49,6 @@ def _finite(tensor: torch.Tensor) -> bool:
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     # One pass without a temporary of the tensor's size; NaN wins in both.
-    low, high = torch.aminmax(tensor.detach())
+    value = tensor.detach()
+    low, high = torch.aminmax(value if value.element_size() > 1 else value.float())  # FP8 has no order of its own
     return bool(torch.isfinite(low) & torch.isfinite(high))

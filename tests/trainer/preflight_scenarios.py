@@ -1,0 +1,127 @@
+"""Models that fail in a mode, and what ranks do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.gang.request import PrecisionRequest
+
+Result = dict[str, object]
+WIDTH = 8
+
+
+class _FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError('"half_only_backward" not implemented')
+
+
+class Half(torch.nn.Module):
+    """A kernel that does not exist for one dtype; it draws random numbers and counts its calls before it fails."""
+
+    def __init__(self, where: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.where, self.dtype = where, dtype
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.rand(3)
+        self.get_buffer("calls").add_(1)
+        if x.dtype is not self.dtype:
+            return x
+        if self.where == "forward":
+            raise RuntimeError('"half_only" not implemented')
+        out: torch.Tensor = _FailsBackward.apply(x)
+        return out
+
+
+def model_that_fails(where: str, dtype: torch.dtype = torch.bfloat16) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), Half(where, dtype), torch.nn.Dropout(0.1), torch.nn.Linear(WIDTH, 1)
+    )
+
+
+def batch(number: int) -> torch.Tensor:
+    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))
+
+
+def loss_of(model: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = model(data)
+    return (out.float() - 1).square().mean()
+
+
+def failing_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], object]:
+    """For ``precision-trainer train``."""
+    return model_that_fails("forward"), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), loss_of
+
+
+def _train(model: torch.nn.Module, rank: int, world: int, request: PrecisionRequest | None, **start: object) -> Result:
+    torch.manual_seed(rank)
+    mode = PrecisionMode.FP32 if not start else PrecisionMode.MIXED_BF16
+    config = ExtendedFP16Config(precision_mode=mode, use_ddp=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+    if start:
+        trainer._trial = None  # as if the mode had run before: what DDP itself does
+    refused: list[str] = []
+    trainer.on_refused = lambda _reason, message: refused.append(message)
+    for step in range(10):
+        if rank == 0 and step == 3 and request is not None:
+            trainer.request_source = lambda applied: request if request.generation > applied else None
+        trainer.backward_and_step(trainer.training_step(batch(step * world + rank), loss_of))
+    trainer.drain()
+    return {
+        "weights": [p.tolist() for p in model.parameters()],
+        "mode": trainer.mode.wire,
+        "generation": trainer.generation,
+        "refused": refused,
+    }
+
+
+def _one_rank_fails(rank: int, world: int, where: str) -> Result:
+    def model() -> torch.nn.Module:
+        return model_that_fails(where, torch.bfloat16 if rank == 1 else torch.float64)
+
+    found = _train(model(), rank, world, PrecisionRequest(1, PrecisionMode.MIXED_BF16))
+    return {**found, "plain": _train(model(), rank, world, None)["weights"]}
+
+
+def one_rank_fails_in_forward(rank: int, world: int) -> Result:
+    """Rank 1 alone fails, and every rank goes back to FP32."""
+    return _one_rank_fails(rank, world, "forward")
+
+
+def one_rank_fails_in_backward(rank: int, world: int) -> Result:
+    """The same, one pass later."""
+    return _one_rank_fails(rank, world, "backward")
+
+
+def a_mode_that_works(rank: int, world: int) -> Result:
+    """Started in BF16, guarded and not."""
+
+    def model() -> torch.nn.Module:
+        return model_that_fails("forward", torch.float64)
+
+    torch.manual_seed(rank)
+    config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_BF16, use_ddp=True)
+    guarded = model()
+    optimizer = torch.optim.AdamW(guarded.parameters(), lr=1e-2, fused=True)
+    trainer = ExtendedFP16Trainer(guarded, optimizer, config, "cpu", rank, world, allow_cpu=True)
+    torch.manual_seed(rank)
+    for step in range(10):
+        trainer.backward_and_step(trainer.training_step(batch(step * world + rank), loss_of))
+    trainer.drain()
+    plain = _train(model(), rank, world, None, bf16=True)
+    return {
+        "guarded": [p.tolist() for p in guarded.parameters()],
+        "plain": plain["weights"],
+        "mode": trainer.mode.wire,
+    }

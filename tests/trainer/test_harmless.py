@@ -1,0 +1,141 @@
+"""Training with the sentinel is training without it, whatever the script does in its loss."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.sentinel.machine import SentinelConfig
+from tests.trainer.gang import Gang
+from tests.trainer.harmless_scenarios import CASES, EAGER, OFF, Case, losses
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_watched_training_has_the_losses_of_an_unwatched_one(name: str) -> None:
+    kind = CASES[name]
+    assert losses(kind(), EAGER) == losses(kind(), OFF)
+
+
+def test_of_an_accumulated_step_one_micro_batch_is_kept() -> None:
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    class Counted(Case):
+        def batch(self, step: int) -> torch.Tensor:
+            nonlocal most
+            batch = super().batch(step)
+            most = max(most, sum(reference() is not None for reference in alive))
+            alive.append(weakref.ref(batch))
+            return batch
+
+    case = Counted()
+    assert losses(case, EAGER, accumulation=64, steps=3, replay=case.loss)
+    assert most <= 2  # the one before, in the loop's own hands, and the last one of the step before
+
+
+def _noted(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        event = json.loads(line)
+        found.setdefault(event["event"], []).append(event)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted({*CASES} - {"IteratorInLoss", "HiddenState", "LateBound"}))
+def test_a_replay_that_is_not_pure_changes_nothing_and_is_reported_once(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES[name]()
+    assert losses(case, EAGER, replay=case.loss) == losses(CASES[name](), OFF)
+    checks = [event["check"] for event in _noted(capsys).get("sentinel_check_off", [])]
+    assert len(checks) == len(set(checks))
+    if name in ("MadeUnderAutocast", "UsedGraph", "InPlace", "HalfOnly", "OtherNetwork"):
+        assert checks
+
+
+def test_a_state_that_a_module_carries_is_not_advanced_by_a_replay() -> None:
+    class Recurrent(torch.nn.Linear):
+        hidden = torch.zeros(4, 8)
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            out = super().forward(input + self.hidden)
+            self.hidden = out.detach().float().tanh()
+            return out
+
+    def trained(sentinel: SentinelConfig) -> list[float]:
+        case = Case()
+        torch.manual_seed(3)
+        case.model = torch.nn.Sequential(Recurrent(8, 8))
+        return losses(case, sentinel, replay=case.loss)
+
+    assert trained(EAGER) == trained(OFF)
+
+
+class _Drifting:
+    """FP32 until its loss is known, then BF16, where it rises: by harder data, or by gradients that point elsewhere."""
+
+    def __init__(self, *, harder: float = 1.0, reversed_in_bf16: bool = False) -> None:
+        self.harder, self.reversed = harder, reversed_in_bf16
+        case = Case()
+        config = ExtendedFP16Config(
+            precision_mode=PrecisionMode.FP32, sentinel=SentinelConfig(window_steps=8, shadow_steps=2000)
+        )
+        optimizer = torch.optim.SGD(case.model.parameters(), lr=1e-3)
+        self.trainer = ExtendedFP16Trainer(case.model, optimizer, config, allow_cpu=True)
+        self.batch, self.target = case.batch(0), case.batch(1)
+
+    def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(batch)
+        loss = (out.float() - self.target).square().mean()
+        low = out.dtype is torch.bfloat16
+        if low and self.reversed:
+            loss = 2 * loss.detach() - loss  # the same value, the opposite gradient
+        return loss * self.harder if batch is not self.batch else loss
+
+    def train(self, *, replay: bool) -> PrecisionMode:
+        for step in range(600):
+            if step == 300:
+                self.trainer.apply(PrecisionRequest(1, PrecisionMode.MIXED_BF16))
+            batch = self.batch if step < 300 else self.batch.clone()
+            loss = self.trainer.training_step(batch, self.loss, self.loss if replay else None)
+            self.trainer.backward_and_step(loss)
+        return self.trainer.mode
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_harder_data_is_reported_as_drift_and_leaves_no_mode(replay: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _Drifting(harder=1.5).train(replay=replay) is PrecisionMode.MIXED_BF16
+    assert [event["reason"] for event in _noted(capsys)["sentinel_warning"]].count("LossDrift") == 1
+
+
+def test_drift_leaves_the_mode_only_where_a_replay_shows_that_precision_changes_the_gradients(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _Drifting(harder=1.5, reversed_in_bf16=True).train(replay=False) is PrecisionMode.MIXED_BF16
+    assert _Drifting(harder=1.5, reversed_in_bf16=True).train(replay=True) is PrecisionMode.FP32
+    assert [event["reason"] for event in _noted(capsys)["sentinel_transition"]] == ["LossDrift"]
+
+
+def test_collectives_in_loss_and_forward_neither_hang_nor_change_the_weights() -> None:
+    gang = Gang(2, timeout_seconds=20)
+    try:
+        for result in gang.run("harmless_scenarios.collectives_in_the_loss", timeout=60):
+            assert result["clip with"] == result["clip without"]
+            assert result["norm with"] == result["norm without"]
+            assert result["clip replayed"] == result["clip without"]
+    finally:
+        gang.kill()

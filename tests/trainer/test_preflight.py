@@ -1,0 +1,199 @@
+"""A mode that the model fails in is left before it counts: on all ranks, by the layer's name, and no restart loops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import ConfigError
+from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.sentinel.levels import Level
+from tests.trainer.gang import Gang
+from tests.trainer.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.trainer.test_train import STOP, Session
+
+FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
+TASK = "tests.trainer.preflight_scenarios:failing_task"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
+    return Session(tmp_path, monkeypatch, capsys)
+
+
+def _trainer(model: torch.nn.Module, mode: PrecisionMode = FP32, **settings: object) -> ExtendedFP16Trainer:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    config = ExtendedFP16Config(precision_mode=mode, loss_scale=1024.0, **settings)  # type: ignore[arg-type]
+    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+
+
+def _run(trainer: ExtendedFP16Trainer, steps: int, asked: dict[int, PrecisionRequest] | None = None) -> list[float]:
+    waiting: list[PrecisionRequest] = []
+    trainer.request_source = lambda applied: next((r for r in waiting if r.generation > applied), None)
+    seen = []
+    for number in range(steps):
+        waiting = [asked[number]] if asked and number in asked else waiting
+        for micro in range(trainer.config.gradient_accumulation_steps):
+            loss = trainer.training_step(batch(number * 8 + micro), loss_of)
+            trainer.backward_and_step(loss)
+            seen.append(float(loss.detach()))
+    trainer.drain()
+    return seen
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_request_for_a_mode_the_model_fails_in_is_refused_and_changes_nothing(
+    where: str, accumulation: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = _trainer(model_that_fails(where), gradient_accumulation_steps=accumulation)
+    refused: list[tuple[str, str]] = []
+    trainer.on_refused = lambda reason, message: refused.append((reason, message))
+    asked = _run(trainer, 12, {4: PrecisionRequest(1, BF16), 8: PrecisionRequest(2, BF16)})
+    untouched = _run(_trainer(model_that_fails(where), gradient_accumulation_steps=accumulation), 12)
+    if where == "forward":
+        assert asked == untouched
+    weights = [p.tolist() for p in trainer.model.parameters()]
+    plain = _trainer(model_that_fails(where), gradient_accumulation_steps=accumulation)
+    _run(plain, 12)
+    assert weights == [p.tolist() for p in plain.model.parameters()]
+    assert (trainer.mode, trainer.generation) == (FP32, 0)
+    assert [reason for reason, _ in refused] == ["NotAllowed", "NotAllowed"]
+    assert "request 1 for bf16 refused" in refused[0][1]
+    assert ("in 1 (" in refused[0][1]) == (where == "forward")
+    assert "request 2 for bf16 refused: the model failed in it: when it was tried before" in refused[1][1]
+
+
+def test_another_mode_can_be_asked_for_afterwards() -> None:
+    trainer = _trainer(model_that_fails("forward", torch.bfloat16))
+    _run(trainer, 12, {3: PrecisionRequest(1, BF16), 6: PrecisionRequest(2, FP16)})
+    assert (trainer.mode, trainer.generation) == (FP16, 2)
+
+
+def test_a_model_that_only_runs_in_16_bits_is_not_taken_to_fp32() -> None:
+    trainer = _trainer(model_that_fails("forward", torch.float32), BF16)
+    _run(trainer, 12, {4: PrecisionRequest(1, FP32)})
+    assert (trainer.mode, trainer.generation) == (BF16, 0)
+
+
+def test_an_error_that_has_nothing_to_do_with_the_mode_is_the_scripts_own() -> None:
+    def wrong(_model: torch.nn.Module, _batch: torch.Tensor) -> torch.Tensor:
+        raise KeyError("label")
+
+    with pytest.raises(KeyError, match="label"):
+        _trainer(model_that_fails("forward"), BF16).training_step(batch(0), wrong)
+
+
+def test_a_module_that_fails_is_kept_in_fp32_by_name_and_the_mode_is_entered() -> None:
+    trainer = _trainer(model_that_fails("forward"), fp32_modules=("1*",))
+    _run(trainer, 8, {3: PrecisionRequest(1, BF16)})
+    assert (trainer.mode, trainer.generation) == (BF16, 1)
+
+
+def test_a_name_that_matches_no_module_is_refused_with_names_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"'lstm' matches no module: expected .* such as 0, 1, 2"):
+        _trainer(model_that_fails("forward"), fp32_modules=("lstm",))
+
+
+def test_a_start_under_such_a_request_goes_on_in_fp32_and_so_does_every_restart(session: Session) -> None:
+    session.request.write_text('{"generation":7,"mode":"bf16"}')
+    for steps in (10, 20):
+        session.run(model=TASK, steps=steps)
+        assert session.events("complete")
+        (refused,) = session.events("request_refused")
+        assert refused["reason"] == "NotAllowed"
+        assert "request 7 for bf16 refused" in refused["message"]
+        assert "PRECISION_FP32_MODULES" in refused["message"]
+        assert session.value("genesis_precision_info{fp32,0}") == 1.0
+        with pytest.raises(KeyError):
+            session.value("genesis_precision_info{bf16,7}")
+
+
+def test_a_hot_request_is_never_acknowledged_by_train_where_the_model_fails(session: Session) -> None:
+    session.run({4: session.write('{"generation":3,"mode":"bf16"}'), 14: STOP}, model=TASK, steps=30)
+    assert [(line["from"], line["to"], line["source"]) for line in session.events("precision_changed")] == [
+        ("fp32", "bf16", "request"),
+        ("bf16", "fp32", "preflight"),
+    ]
+    assert len(session.events("request_refused")) == 1
+    assert session.value("genesis_precision_info{fp32,0}") == 1.0
+
+
+def test_an_lstm_that_a_cpu_cannot_run_in_16_bits_goes_on_training() -> None:
+    class Lstm(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.lstm, self.head = torch.nn.LSTM(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.lstm(x)[0])
+            return out
+
+    for settings in ({}, {"fp32_modules": ("lstm",)}):
+        trainer = _trainer(Lstm(), FP32, **settings)
+        _run(trainer, 12, {3: PrecisionRequest(1, BF16), 7: PrecisionRequest(2, FP16)})
+        if settings:  # without, it depends on the machine's kernels
+            assert (trainer.mode, trainer.generation) == (FP16, 2)
+
+
+def test_a_layer_that_the_sentinel_pins_and_that_only_runs_in_16_bits_goes_on_as_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class HalfLinear(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            out = super().forward(input)
+            if out.dtype is torch.float32:
+                raise RuntimeError('"half_only" not implemented for Float')
+            return out
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(HalfLinear(8, 8), torch.nn.Linear(8, 1))
+    trainer = _trainer(model, BF16)
+    assert trainer.sentinel is not None
+    trainer.sentinel._islands.set([0])
+    _run(trainer, 5)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["check"] for line in lines if line["event"] == "sentinel_check_off"] == ["0 in FP32"]
+
+
+@pytest.mark.parametrize("mode", [FP16, BF16])
+def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> None:
+    trainer = _trainer(model_that_fails("forward", torch.bfloat16), mode)
+    assert trainer.sentinel is not None
+    _run(trainer, 2)
+    trainer.sentinel._enter(Level.BF16, ())
+    trainer.settle()
+    _run(trainer, 3)
+    assert trainer.mode is FP32
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(gang: Gang, where: str) -> None:
+    results = gang.run(f"preflight_scenarios.one_rank_fails_in_{where}")
+    assert results[0]["weights"] == results[1]["weights"] == results[0]["plain"]
+    for result in results:
+        assert result["mode"] == "fp32"
+        assert result["generation"] == 0
+    (message,) = results[0]["refused"]
+    assert "rank 1: RuntimeError" in message
+    assert results[1]["refused"] == []
+
+
+def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(gang: Gang) -> None:
+    for result in gang.run("preflight_scenarios.a_mode_that_works"):
+        assert result["guarded"] == result["plain"]
+        assert result["mode"] == "bf16"

@@ -1,0 +1,187 @@
+"""What is on disk stays good: a full volume, weights that are not finite, broken content, files of other programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import CheckpointError
+from precision_trainer.state.runs import Runs
+from precision_trainer.telemetry.logs import JsonLog
+from tests.trainer.test_train import STOP, Session
+from tests.trainer.volume import Volume
+
+WIDTH = 64
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own needs root")
+    made = Volume(tmp_path / "volume")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
+    return Session(tmp_path, monkeypatch, capsys)
+
+
+def _trainer(lr: float = 1e-3) -> ExtendedFP16Trainer:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16, loss_scale=1024.0)
+    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+
+
+def _step(trainer: ExtendedFP16Trainer) -> None:
+    loss = trainer.training_step(torch.ones(2, WIDTH), lambda model, batch: model(batch).float().square().mean())
+    trainer.backward_and_step(loss)
+
+
+# --- a full volume, and weights that are not finite -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("free_bytes", [0, 4096, 16384, 45056])
+def test_a_file_that_does_not_fit_leaves_the_one_before_and_nothing_beside_it(volume: Volume, free_bytes: int) -> None:
+    trainer, path = _trainer(), volume.path / "model.pt"
+    _step(trainer)
+    trainer.save_checkpoint(path)
+    good = path.read_bytes()
+    volume.leave(free_bytes)
+    _step(trainer)
+    with pytest.raises(CheckpointError, match=r"model\.pt not written .*check that the directory exists"):
+        trainer.save_checkpoint(path)
+    assert path.read_bytes() == good
+    assert {entry.name for entry in volume.path.iterdir()} == {"model.pt", "filler"}
+
+
+def test_weights_that_are_not_finite_do_not_take_a_good_files_place(tmp_path: Path) -> None:
+    trainer, path = _trainer(), tmp_path / "model.pt"
+    trainer.save_checkpoint(path)
+    good = path.read_bytes()
+    with torch.no_grad():
+        next(trainer.model.parameters())[0] = float("nan")
+    with pytest.raises(CheckpointError, match=r"inf or NaN in 0\.weight"):
+        trainer.save_checkpoint(path)
+    assert path.read_bytes() == good
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_ledger_of_runs_that_does_not_fit_leaves_the_one_before_and_is_reported(
+    volume: Volume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = Runs(str(volume.path), 10, JsonLog())
+    runs.begin_process(0, 0.0)
+    before = (volume.path / "runs.json").read_bytes()
+    volume.fill()
+    runs.fail()
+    assert (volume.path / "runs.json").read_bytes() == before
+    assert {entry.name for entry in volume.path.iterdir()} == {"runs.json", "filler"}
+    assert "runs_not_saved" in capsys.readouterr().out
+
+
+def test_a_state_that_torch_cannot_write_ends_no_training_and_is_counted(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No OSError: pickle refuses a function.
+    from precision_trainer.precision.scaler import LossScaler
+
+    state_dict = LossScaler.state_dict
+    monkeypatch.setattr(LossScaler, "state_dict", lambda self: {**state_dict(self), "own": lambda: None})
+    with pytest.raises(CheckpointError, match="pickle"):
+        session.run(steps=10, checkpoint_every=4)
+    assert session.value("genesis_checkpoint_failures_total") >= 2
+    assert session.value("genesis_training_steps_total") == 10
+    assert session.events("checkpoint_failed")
+    assert [
+        entry.name for entry in (session.directory / "checkpoints").iterdir() if entry.name.startswith(".tmp")
+    ] == []
+
+
+# --- what is good, and what is not ------------------------------------------------------------------------------------
+
+
+def test_a_mask_of_minus_infinity_is_no_poison(session: Session) -> None:
+    task = "tests.trainer.harmless_scenarios:masked_task"
+    session.run({6: STOP}, model=task, steps=20)
+    assert session.events("checkpoint_failed") == []
+    session.run(model=task, steps=20)
+    assert [line["step"] for line in session.events("resumed")] == [8]
+    assert session.events("complete")
+
+
+def test_a_buffer_that_became_nan_in_training_is_still_poison(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4), torch.nn.BatchNorm1d(4))
+    trainer = ExtendedFP16Trainer(model, torch.optim.AdamW(model.parameters()), allow_cpu=True)
+    model.get_buffer("1.running_mean").fill_(float("nan"))
+    with pytest.raises(CheckpointError, match=r"inf or NaN in 1\.running_mean"):
+        trainer.save_checkpoint(tmp_path / "model.pt")
+
+
+def test_a_resume_trains_with_the_learning_rate_it_was_told(session: Session) -> None:
+    session.run(steps=4, learning_rate=1e-3)
+    session.run(steps=8, learning_rate=1e-5)
+    assert [line["step"] for line in session.events("resumed")] == [4]
+    assert session.state(8)["optimizer_state_dict"]["param_groups"][0]["lr"] == 1e-5
+
+
+def _spoil(path: Path, change: Callable[[dict[str, object]], None]) -> None:
+    from precision_trainer.state import files
+
+    state = torch.load(path / files.STATE, weights_only=True)
+    change(state["optimizer_state_dict"])
+    files.write(path, state)
+
+
+@pytest.mark.parametrize("kind", ["rate", "betas", "entry", "moment"])
+def test_broken_content_of_the_optimizer_falls_back_to_the_checkpoint_before(session: Session, kind: str) -> None:
+    session.run(steps=8, checkpoint_every=4)
+
+    def change(optimizer: dict[str, object]) -> None:
+        groups, state = optimizer["param_groups"], optimizer["state"]
+        assert isinstance(groups, list)
+        assert isinstance(state, dict)
+        if kind == "rate":
+            groups[0]["lr"] = "fast"
+        elif kind == "betas":
+            groups[0]["betas"] = {"one": 0.9}
+        elif kind == "entry":
+            del state[1]["step"]
+        else:
+            state[1]["exp_avg"] = {}
+
+    _spoil(session.directory / "checkpoints" / "step-000000000008", change)
+    session.run(steps=9)
+    assert [line["step"] for line in session.events("checkpoint_refused")] == [8]
+    assert [line["step"] for line in session.events("resumed")] == [4]
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_a_file_of_torchs_own_scaler_compiled_names_or_fp64_loads(tmp_path: Path, prefix: str) -> None:
+    source, path = _trainer(), tmp_path / "old.pt"
+    _step(source)
+    scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+    scaler.scale(torch.ones(()))  # its state is lazy
+    content = {
+        "model_state_dict": {prefix + name: value.double() for name, value in source.model.state_dict().items()},
+        "optimizer_state_dict": source.optimizer.state_dict(),
+        "scaler": scaler.state_dict(),
+    }
+    torch.save(content, path)
+    target = _trainer()
+    with torch.no_grad():
+        next(target.model.parameters()).zero_()
+    target.load_checkpoint(path)
+    for name, value in source.model.state_dict().items():
+        assert torch.equal(target.model.state_dict()[name], value)
+    assert float(target.scaler.scale_value) == 512.0
+    _step(target)

@@ -1,0 +1,109 @@
+"""The first micro-batch in a mode that never ran in this process: all ranks prove the mode, or leave it together.
+
+A model may fail in a mode: a kernel that does not exist for it, a type that does not fit, memory. That must not end
+training, nor a restart under the same request. So this micro-batch is computed without DDP's reduction. The ranks tell each
+other after its forward and after its backward pass whether they failed. If one did, all compute it once more in the mode
+before. That is the one case in which a loss is computed twice: otherwise training would end.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ..gang import ddp
+from ..gang.request import PrecisionRequest
+from .modes import PrecisionMode
+
+Result = TypeVar("Result")
+_MAX_REASON = 300
+"""Characters of an error that are told."""
+
+
+class Trial:
+    """What there is to go back to, should the mode fail."""
+
+    def __init__(self, mode: PrecisionMode, requested: PrecisionMode, applied: PrecisionRequest | None) -> None:
+        """Of the time before: the mode in force, the one requested, and the last request applied."""
+        self.mode, self.requested, self.applied = mode, requested, applied
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._random: list[tuple[torch.device, torch.Tensor]] = []
+
+    def remember(self, model: torch.nn.Module, device: torch.device) -> None:
+        """Keep what a forward pass changes: running statistics and random state."""
+        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        self._random = [(torch.device("cpu"), torch.get_rng_state())]
+        if device.type == "cuda":
+            self._random.append((device, torch.cuda.get_rng_state(device)))
+
+    def restore(self) -> None:
+        """Put it back."""
+        with torch.no_grad():
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
+        for device, state in self._random:
+            if device.type == "cuda":
+                torch.cuda.set_rng_state(state, device)
+            else:
+                torch.set_rng_state(state)
+
+
+def reason(model: torch.nn.Module, error: Exception, direction: str) -> str:
+    """What failed and where, for a person: the innermost module whose forward pass the error came through, if any."""
+    names = {id(module): name or "the model" for name, module in model.named_modules()}
+    layer = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        layer = names.get(id(frame.f_locals.get("self")), layer)
+    text = (str(error).splitlines() or [""])[0][:_MAX_REASON]
+    where = f" in {layer}" if layer is not None else ""
+    return f"{type(error).__name__} in its {direction} pass{where} ({text})"
+
+
+def guarded(
+    compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool
+) -> tuple[Result | None, list[str]]:
+    """Compute one pass of the micro-batch. A collective where the ranks train ``together``.
+
+    Returns:
+        What ``compute`` returns, and what failed, over all ranks: empty if nothing did.
+    """
+    result: Result | None = None
+    failed: str | None = None
+    try:
+        result = compute()
+    except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
+        failed = reason(model, error, direction)
+    if not together:
+        return result, [] if failed is None else [failed]
+    everyone = enumerate(ddp.exchange({"failed": failed}))
+    return result, [f"rank {rank}: {one['failed']}" for rank, one in everyone if one["failed"] is not None]
+
+
+def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:
+    """What DDP's backward pass does, afterwards: every gradient becomes the mean over the ranks.
+
+    Args:
+        model: whose gradients were computed on this rank alone.
+        message: of this rank (gang/agreement.py), [WIDTH].
+
+    Returns:
+        The mean of all ranks' messages.
+    """
+    world = dist.get_world_size()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    used = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=message.device)
+    dist.all_reduce(used)
+    for parameter, ranks in zip(parameters, used.tolist(), strict=True):
+        if not ranks:  # used nowhere: no gradient, as without us
+            continue
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradient.div_(world)
+        dist.all_reduce(gradient)
+        parameter.grad = gradient
+    mean = message / world
+    dist.all_reduce(mean)
+    return mean
