@@ -93,11 +93,12 @@ class Server(FakeKube):
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
     ) -> JsonObject:
         """See the port."""
+        asks: Any = body
         if resource != POLICIES:
             found = await super().dry_run(resource, namespace, name, body)
-            self._fence("jobs" if resource == JOBS else "pods")
+            if "labels" in asks.get("metadata", {}):
+                self._fence("jobs" if resource == JOBS else "pods")
             return found
-        asks: Any = body
         if "labels" in asks["metadata"]:
             found = await super().dry_run(resource, namespace, name, body)
             self._fence("policies")
