@@ -73,7 +73,7 @@ def test_the_rendered_chart_is_accepted_without_a_warning(empty: ControlPlane) -
 
 @pytest.mark.parametrize("mode", ["Policy", "Webhook"])
 def test_the_network_policy_is_accepted(empty: ControlPlane, mode: str) -> None:
-    channel = ("config.notifications.ops.kind=webhook", "config.notifications.ops.url=https://x")
+    channel = ("config.notifications.ops.url=jsons://x",)
     given = ("networkPolicy.enabled=true", f"admission.mode={mode}", *channel)
     values = [word for value in given for word in ("--set", value)]
     rendered = run_helm(empty, "template", "precision-operator", CHART, *values, "-s", "templates/networkpolicy.yaml")

@@ -10,7 +10,7 @@ from tests.support.rendered import Json, of_kind, the
 
 Render = Callable[..., list[Json]]
 ON = "networkPolicy.enabled=true"
-NOTIFIED = ("config.notifications.ops.kind=webhook", "config.notifications.ops.url=https://x")
+NOTIFIED = ("config.notifications.ops.url=jsons://x",)
 
 
 def spec(render: Render, *values: str, mutating: tuple[str, ...] = ("v1",)) -> Json:

@@ -18,7 +18,7 @@ from lab.cluster.kubeconfig import write_kubeconfig
 from lab.waiting import wait_for
 from tests.support.cluster_fleet import deployment, policy
 from tests.support.cluster_scene import HOT, Scene
-from tests.support.users import grant, rule
+from tests.support.users import Client, assignment, custom, grant, rule
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -67,10 +67,10 @@ def alice(control_plane: ControlPlane, tmp_path: Path) -> Person:
 
 
 class Policy:
-    """A policy without an operator, with any status."""
+    """A policy and its assignment, in any phase: nobody carries anything out."""
 
-    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
-        self._kubectl, self.namespace = kubectl, namespace
+    def __init__(self, kubectl: Kubectl, operator: Client, namespace: str) -> None:
+        self._kubectl, self._operator, self.namespace = kubectl, operator, namespace
         body = policy()
         kubectl.apply({**body, "metadata": {"name": "fleet", "namespace": namespace}})
 
@@ -79,6 +79,11 @@ class Policy:
         patch = json.dumps({"status": {**body, "phase": phase, **fields}})
         where = ("pp", "fleet", "-n", self.namespace)
         self._kubectl("patch", *where, "--subresource=status", "--type=merge", "-p", patch)
+        record = custom(self.namespace, "precisionassignments", "fleet")
+        if not self._operator("GET", record).ok:
+            self._operator.made("POST", record.removesuffix("/fleet"), assignment(enforce=False, modes={}))
+        state = {"phase": phase, "transitionId": fields.get("transitionId", 4)}
+        self._operator.made("PATCH", record, {"state": state})
 
     def annotations(self) -> Json:
         found = self._kubectl.json("get", "pp", "fleet", "-n", self.namespace)["metadata"].get("annotations", {})
@@ -89,8 +94,8 @@ class Policy:
 
 
 @pytest.fixture
-def fleet(kubectl: Kubectl, namespace: str) -> Policy:
-    found = Policy(kubectl, namespace)
+def fleet(kubectl: Kubectl, operator: Client, namespace: str) -> Policy:
+    found = Policy(kubectl, operator, namespace)
     # the stamping policy takes effect a moment after it was installed
     probe = ("annotate", "--overwrite", "pp", "fleet", "-n", namespace)
 
