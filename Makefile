@@ -7,7 +7,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check admission restarts model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check admission restarts isolation model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ admission: setup ## Judge admission by its corpus of pods, and what outlives pol
 
 restarts: setup ## Restart every kind on the full cluster, kill leaders meanwhile, predict emergencies; writes build/restarts.json (about 7 minutes)
 	@$(PYTHON) -m lab.restarts
+
+isolation: setup ## Measure how well tenants are kept apart; writes build/isolation.json (PARTS="decide …" for some of them)
+	@$(PYTHON) -m lab.isolation $(PARTS)
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
 	@$(PYTHON) -m lab.model all
