@@ -17,6 +17,7 @@ from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product, operator_access
+from lab.errors import LabError
 from lab.progress import step
 from lab.prometheus import Prometheus
 from precision_operator.api.wire import parse_time
@@ -145,6 +146,11 @@ async def _breach(plane: ControlPlane, scene: Scene, *, hung_policies: int, thro
 
         await until(troubled, what="a status of each policy on the hung endpoint", seconds=120, every=1.0)
         await asyncio.sleep(3 * INTERVAL_SECONDS)  # several rounds of time-outs
+        written = (await api.get(_policies(THROTTLED).replace("policies", "assignments")))["items"]
+        if throttled and written:
+            raise LabError(
+                "429 to each write there", f"{len(written)} assignments", "see the FlowSchema of this module"
+            )
     with step("a breach"):
         visible = await scene.break_all()
 
@@ -164,6 +170,6 @@ def _policies(namespace: str) -> str:
 def _hung(number: int) -> Json:
     """A policy that asks the hung endpoint something that no other one asks."""
     body = policy(f"hung-{number}", labels={"fleet": f"hung-{number}"})
-    body["spec"]["prometheusRef"] = "hung"
+    body["spec"]["prometheusRef"] = {"name": "hung"}
     body["spec"]["evaluation"]["window"] = f"{WINDOW_SECONDS + number:g}s"
     return body
