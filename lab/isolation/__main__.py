@@ -8,6 +8,7 @@ import importlib.util
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -33,7 +34,7 @@ def show(found: dict[str, Section]) -> None:
     """For a person."""
     table = Table("isolation", "", "")
     for key, section in found.items():
-        for figures in [section] if isinstance(section, dict) else section:
+        for figures in [section] if isinstance(section, Mapping) else section:
             for name, value in figures.items():
                 table.add_row(key, name, str(value))
     console.print(table)

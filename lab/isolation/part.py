@@ -25,3 +25,11 @@ class Part(Protocol):
     def missed(self, found: Section) -> list[str]:
         """The bounds that ``found`` misses, one sentence each."""
         ...
+
+
+def late(found: Section, limit_seconds: float) -> list[str]:
+    """Says so where a breach was decided after the limit."""
+    seconds = found.get("breach_to_decided_seconds") if isinstance(found, Mapping) else None
+    if isinstance(seconds, float | int) and seconds <= limit_seconds:
+        return []
+    return [f"expected breach_to_decided_seconds <= {limit_seconds:g}, found {seconds}"]

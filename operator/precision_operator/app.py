@@ -17,7 +17,7 @@ from precision_operator.observability.metrics import Metrics
 from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.lease import LeaseElector
-from precision_operator.runtime.queue import WorkQueue
+from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
@@ -44,6 +44,7 @@ from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
+from precision_operator.signals.service import DEADLINE_SECONDS, EvaluationService
 from precision_operator.webhook.mode import AdmissionMode, chosen_mode
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ QUEUE_SILENCE_SECONDS = 60.0
 """A key that waits longer than this is not being served."""
 
 TICK_SECONDS = 1.0
+
+DEADLINE_MARGIN_SECONDS = 1.0
+"""An evaluation may take so much longer than one query."""
 
 SWITCH_SECONDS = 0.001
 """How long a thread may keep the interpreter from another: Python's own 5 ms would stop our loop at each of its turns
@@ -119,17 +123,27 @@ class App:
             fence=Fence(client, clock, required=settings.require_fence),
             clock=clock,
         )
+        evaluator = Evaluator(
+            self._sources,
+            settings.queries,
+            clock,
+            observe=metrics.prometheus_query,
+            allow_raw=settings.allow_raw_queries,
+        )
+        self._evaluations: EvaluationService[PolicyKey] = EvaluationService(
+            evaluator,
+            clock,
+            finished=self._evaluated,
+            deadline_seconds=DEADLINE_MARGIN_SECONDS + max(e.timeout_seconds for e in settings.prometheus.values())
+            if settings.prometheus
+            else DEADLINE_SECONDS,
+        )
         gatherer = Gatherer(
             inventory=self._inventory,
             nodes=Nodes(client, clock),
             way_back=WayBack(client, clock),
-            evaluator=Evaluator(
-                self._sources,
-                settings.queries,
-                clock,
-                observe=metrics.prometheus_query,
-                allow_raw=settings.allow_raw_queries,
-            ),
+            evaluator=evaluator,
+            evaluations=self._evaluations,
             elector=self._elector,
             actor=actor,
             enforcement=enforcement,
@@ -166,6 +180,7 @@ class App:
                 clock=clock,
                 reporter=self._reporter,
                 investigator=self._investigator,
+                leads=lambda epoch: self._elector.is_leader and self._elector.epoch == epoch,
             ),
             queue=self._queue,
             elector=self._elector,
@@ -174,12 +189,11 @@ class App:
             metrics=metrics,
             clock=clock,
         )
-        self._gatherer = gatherer
         self._enforcement = enforcement
         self._alerts = Alerts(
             self._inventory,
             leading=lambda: self._elector.is_leader,
-            wake=self._wake,
+            wake=self._evaluations.wake,
             limiter=RateLimiter(settings.receiver.wakes_per_second, 1, clock),
         )
         self._receiver = Receiver(
@@ -196,6 +210,7 @@ class App:
         )
         self._http = HttpServer(metrics, health)
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
+        metrics.watch_circuits(evaluator.circuits)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
 
@@ -248,6 +263,7 @@ class App:
                 if served is not None:
                     await served.drain()
         finally:
+            await self._evaluations.close()
             await self._enforcement.close()
             if self._webhook is not None:
                 await self._webhook.close()
@@ -269,9 +285,8 @@ class App:
                 self._watchdog.beat("queue")
             await self._clock.sleep(TICK_SECONDS)
 
-    def _wake(self, key: PolicyKey) -> None:
-        self._gatherer.wake(key)
-        self._queue.add(key)
+    def _evaluated(self, key: PolicyKey, urgent: bool) -> None:
+        self._queue.add(key, priority=Priority.EMERGENCY if urgent else Priority.NORMAL)
 
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})

@@ -8,6 +8,7 @@
     ├── KubeError               an answer of the API server that is not success
     │   ├── NotFound            404
     │   ├── Conflict            409: somebody wrote first; gather again
+    │   │   └── LeaseLost       another replica may lead by now; nothing more is written
     │   ├── PreconditionFailed  422 on a JSON patch `test`: the object is not what was decided on
     │   ├── TooManyRequests     429; carries retry_after_seconds
     │   ├── DisruptionBudget    429 on an eviction: a PodDisruptionBudget keeps the pod; others may go
@@ -19,6 +20,7 @@
     └── SignalError             a metric query gave no answer that can be believed
         ├── QueryInvalid        Prometheus says the query does not parse
         └── SourceUnavailable   no answer in time, or one that is not Prometheus'
+            └── EndpointNotAnswering  it failed several times in a row and is asked less often
 
 A reason is the CamelCase word used alike in conditions, events, metrics and logs. The text of an error may quote what a
 server or a tenant wrote, and stands in conditions, Events and logs: credentials in it are masked here, once.
@@ -70,6 +72,12 @@ class Conflict(KubeError):
     """The object changed since it was read."""
 
     reason = "Conflict"
+
+
+class LeaseLost(Conflict):
+    """The Lease that a decision was taken under is not held any more."""
+
+    reason = "LeaseLost"
 
 
 class PreconditionFailed(KubeError):
@@ -145,3 +153,9 @@ class SourceUnavailable(SignalError):
     """The metric source did not answer in time, or not with a result."""
 
     reason = "MetricsUnavailable"
+
+
+class EndpointNotAnswering(SourceUnavailable):
+    """The endpoint's circuit is open: it failed several times in a row."""
+
+    reason = "EndpointNotAnswering"

@@ -9,6 +9,7 @@ from typing import Any
 from precision_operator.admission.pod import admit
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.core.model import PodView
@@ -34,9 +35,11 @@ from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import BUILT_IN
+from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.reading import read_pod
 from tests.support import objects as b
 from tests.support.server import SHIPPED, Server, install_all
+from tests.unit.runtime.manual_clock import settle
 
 KEY = PolicyKey("default", "fleet")
 FLEET = {"matchLabels": {"fleet": "demo"}}
@@ -109,11 +112,16 @@ class Controller:
             fence=Fence(self.kube, clock),
             clock=clock,
         )
+        evaluator = Evaluator({"default": self.trainers}, {}, clock)
+        self.evaluations: EvaluationService[PolicyKey] = EvaluationService(
+            evaluator, clock, finished=lambda key, urgent: None, phase=lambda plan: 0.0
+        )
         self.gatherer = Gatherer(
             inventory=self.inventory,
             nodes=Nodes(self.kube, clock),
             way_back=WayBack(self.kube, clock),
-            evaluator=Evaluator({"default": self.trainers}, {}, clock),
+            evaluator=evaluator,
+            evaluations=self.evaluations,
             elector=LeaseElector(self.kube, LeaseSettings(), "system", identity, clock),
             actor=self.actor,
             enforcement=self.enforcement,
@@ -166,8 +174,15 @@ class Controller:
             self.inventory.relisted(resource, None, uids)
 
     async def turn(self) -> Pass | None:
-        """One pass, with caches that have caught up."""
+        """One pass, with caches that have caught up and, where it is due, an answer of Prometheus."""
         self.watch()
+        bodies = self.kube.objects
+        body, record = (bodies.get((f"precision{kind}", "default", "fleet")) for kind in ("policies", "assignments"))
+        if body is not None or record is not None:
+            state = parse_assignment(record) if record is not None else State()
+            policy = parse_policy(body) if body is not None else deleted_policy("default", "fleet", state)
+            self.gatherer.awaits(KEY, policy, state)
+            await settle()
         return await self.reconciler.reconcile(KEY)
 
     @property

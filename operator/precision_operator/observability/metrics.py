@@ -4,6 +4,7 @@ All series of a policy go with it: ``forget_policy``.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -46,6 +47,12 @@ class Metrics:
             "precision_operator_prometheus_query_duration_seconds",
             "Duration of one query, waiting for a thread included.",
             buckets=_FAST,
+            registry=registry,
+        )
+        self._circuits = Gauge(
+            "precision_operator_prometheus_circuit_state",
+            "An endpoint's circuit: 0 asked as usual, 1 tried with one query, 2 not asked because it failed repeatedly.",
+            ["endpoint"],
             registry=registry,
         )
         self._leader = Gauge("precision_operator_leader", "1 while this process leads, else 0.", registry=registry)
@@ -133,6 +140,15 @@ class Metrics:
     def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
         """Read the elector whenever the metrics are asked for."""
         self._leader.set_function(lambda: float(is_leader()))
+
+    def watch_circuits(self, circuits: Callable[[], Mapping[str, int]]) -> None:
+        """Read the state of each endpoint's circuit whenever the metrics are asked for."""
+
+        def state(endpoint: str) -> float:
+            return float(circuits()[endpoint])
+
+        for endpoint in circuits():
+            self._circuits.labels(endpoint).set_function(partial(state, endpoint))
 
     def watch_heartbeat(self, oldest_beat: Callable[[], float]) -> None:
         """Read the watchdog (wall time of its oldest beat) whenever the metrics are asked for."""

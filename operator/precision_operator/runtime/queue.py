@@ -26,7 +26,8 @@ class WorkQueue(Generic[K]):
     """Keys waiting to be processed.
 
     A key is in at most one of *ready* (may be taken now) and *active* (a worker has it). Added while active, it is
-    *again*: ready once more after ``done``. Independently it may have one delayed add, the earliest asked for.
+    *again*: ready once more after ``done``. Independently it may have one delayed add, the earliest asked for;
+    being taken ends it.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class WorkQueue(Generic[K]):
                     key = next(iter(self._ready[lane]))
                     del self._ready[lane][key]
                     self._active.add(key)
+                    self._delayed.pop(key, None)  # this pass says anew when the next one is due
                     return key
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._getters.append(getter)

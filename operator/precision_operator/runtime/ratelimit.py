@@ -10,6 +10,7 @@ from collections import deque
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
+from precision_operator.errors import TooManyRequests
 from precision_operator.runtime.clock import Clock, SystemClock
 
 _EMERGENCY_SECONDS = 10.0
@@ -60,7 +61,11 @@ class RateLimiter:
         return sum(not waiter.done() for lane in (self._emergencies, self._normals) for waiter in lane)
 
     def slot(self, emergency: bool = False, group: str = "") -> AbstractAsyncContextManager[None]:
-        """Hold one write slot: waits for a token and for room among the writes in flight, and out a pause of its group."""
+        """Hold one write slot: waits for a token and for room among the writes in flight.
+
+        Raises (on entering):
+            TooManyRequests: the group is paused. Who waited here would keep a worker from other namespaces.
+        """
         return _Slot(self, emergency, group)
 
     async def _take(self, emergency: bool) -> None:
@@ -90,10 +95,6 @@ class RateLimiter:
         now = self._clock.monotonic()
         standing = {name: until for name, until in self._paused_until.items() if until > now}
         self._paused_until = {**standing, group: max(standing.get(group, 0.0), now + seconds)}
-
-    async def _wait_out(self, group: str) -> None:
-        while (seconds := self.paused_seconds(group)) > _ROUNDING:
-            await self._clock.sleep(seconds)
 
     def close(self) -> None:
         """Stop the timer; for shutdown."""
@@ -138,12 +139,18 @@ class _Slot(AbstractAsyncContextManager[None]):
         self._group = group
 
     async def __aenter__(self) -> None:
-        while True:
-            await self._limiter._wait_out(self._group)
-            await self._limiter._take(self._emergency)
-            if self._limiter.paused_seconds(self._group) <= _ROUNDING:
-                return
-            self._limiter._free(unused=True)  # the pause began while this one waited for its turn
+        self._refuse_while_paused()
+        await self._limiter._take(self._emergency)
+        try:
+            self._refuse_while_paused()  # the pause may have begun meanwhile
+        except TooManyRequests:
+            self._limiter._free(unused=True)
+            raise
+
+    def _refuse_while_paused(self) -> None:
+        left = self._limiter.paused_seconds(self._group)
+        if left > _ROUNDING:
+            raise TooManyRequests(f"writes to {self._group} are paused for {left:.1f} s", retry_after_seconds=left)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

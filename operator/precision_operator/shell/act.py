@@ -7,7 +7,7 @@ resumed before anything else is taken away, and waits for admission a short whil
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from precision_operator.api.policy import Policy
@@ -18,6 +18,7 @@ from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import (
     Conflict,
     DisruptionBudget,
+    LeaseLost,
     NotConfirmed,
     NotFound,
     OperatorError,
@@ -26,7 +27,7 @@ from precision_operator.errors import (
 )
 from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import KubeApi
-from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.clock import Clock, within
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.shell.enforcement import Enforcement
 from precision_operator.shell.expectations import Expectations
@@ -40,6 +41,10 @@ _LOG = logging.getLogger(__name__)
 OVERDUE_SECONDS = 30.0
 """An emergency waits this long for admission: a freshly started API server lets pods through for as long. So does the end
 of a suspension."""
+
+PATIENCE_SECONDS = 1.0
+"""How long the writes of a pass may take that is no emergency. Then the policy is looked at again, and what is still right
+is written."""
 
 REASON_CHARACTERS = 200
 """Of why nothing may be written, as it is shown."""
@@ -61,13 +66,24 @@ class _Waiting:
     """An Event says that it goes on without."""
 
 
+@dataclass(slots=True)
+class _Turn:
+    """One call of ``act``."""
+
+    policy: Policy
+    emergency: bool
+    holds: Callable[[], bool]
+    cut_short: bool = False
+    """Not all writes were sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acted:
     """How a pass' writes went."""
 
     failures: tuple[OperatorError, ...] = ()
     again: bool = False
-    """Pods were found that the caches did not know: look again at once."""
+    """Look again at once: pods were found that the caches did not know, or writes were left for the next pass."""
 
 
 class Actor:
@@ -105,12 +121,22 @@ class Actor:
         for what in (TAKING, RESUMING):
             self._waiting.pop((key, what), None)
 
-    async def act(self, policy: Policy, state: State, actions: Iterable[Action], *, emergency: bool) -> Acted:
+    async def act(
+        self,
+        policy: Policy,
+        state: State,
+        actions: Iterable[Action],
+        *,
+        emergency: bool,
+        holds: Callable[[], bool] = lambda: True,
+    ) -> Acted:
         """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
 
-        ``emergency``: these writes go before others.
+        ``emergency``: these writes go before others, and go on to their end. ``holds``: asked before each write, whether the
+        Lease of the decision is still held.
         """
         key = PolicyKey(policy.namespace, policy.name)
+        turn = _Turn(policy, emergency, holds)
         actions = list(actions)
         wanted = [action for action in actions if isinstance(action, Write)]
         self._forget_unwanted(key, wanted)
@@ -125,7 +151,7 @@ class Actor:
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
         if not state.enforce or self._enforcement.confirmed(key, state.generation):
             first, resumes = [*resumes, *first], []
-        failures += await self._all(policy, first, emergency=emergency)
+        failures += await self._all(turn, first)
         again = False
         taken = [action for action in writes if not isinstance(action, RequestPod | ResumeJob)]
         if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
@@ -133,11 +159,11 @@ class Actor:
         for what, later in ((RESUMING, resumes), (TAKING, taken)):
             if later:
                 held_back = await self._held_back(policy, state, what)
-                failures += [held_back] if held_back else await self._whole(policy, later, emergency=emergency)
+                failures += [held_back] if held_back else await self._whole(turn, later)
         for action in actions:
             if isinstance(action, Notify):
                 await self._emit(policy, action)
-        return Acted(tuple(failures), again)
+        return Acted(tuple(failures), again or turn.cut_short)
 
     async def _unfenced(self, writes: Sequence[Write]) -> list[tuple[str, OperatorError]]:
         """Which kinds of these writes nothing holds to what is needed, and how that shows."""
@@ -181,28 +207,44 @@ class Actor:
             await self._emit(policy, Notify(NotConfirmed.reason, text, warning=True))
         return None
 
-    async def _whole(self, policy: Policy, writes: Sequence[Write], *, emergency: bool) -> list[OperatorError]:
+    async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
         """All of them, but for evictions that would tear a process group apart."""
         try:
             kept = await torn(self._api, writes)
         except OperatorError as error:
             return [error]
-        key = PolicyKey(policy.namespace, policy.name)
+        key = PolicyKey(turn.policy.namespace, turn.policy.name)
         for write in writes:
             if (against := kept.get(write.workload.key)) is not None and isinstance(write, EvictPod):
                 self._refusals.remember(key, named(write), against.reason, detail=against.budget)
         go = [write for write in writes if not (isinstance(write, EvictPod) and write.workload.key in kept)]
-        return [*kept.values(), *await self._all(policy, go, emergency=emergency)]
+        return [*kept.values(), *await self._all(turn, go)]
 
-    async def _all(self, policy: Policy, writes: Sequence[Write], *, emergency: bool) -> list[OperatorError]:
-        results = await asyncio.gather(*(self._write(policy, action, emergency=emergency) for action in writes))
-        return [error for error in results if error is not None]
+    async def _all(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
+        tasks = [asyncio.ensure_future(self._write(turn, action)) for action in writes]
+        if not tasks:
+            return []
+        try:
+            if turn.emergency:
+                await asyncio.wait(tasks)
+            else:
+                await within(self._clock, PATIENCE_SECONDS, asyncio.wait(tasks))
+        except TimeoutError:
+            turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [error for task in tasks if not task.cancelled() and (error := task.result()) is not None]
 
-    async def _write(self, policy: Policy, action: Write, *, emergency: bool) -> OperatorError | None:
+    async def _write(self, turn: _Turn, action: Write) -> OperatorError | None:
+        policy, emergency = turn.policy, turn.emergency
         key = PolicyKey(policy.namespace, policy.name)
         what = named(action)
         try:
             async with self._limiter.slot(emergency or isinstance(action, ResumeJob), policy.namespace):
+                if not turn.holds():
+                    raise LeaseLost(f"{what}: another replica may lead; nothing is written", status=409)
                 await send(self._api, action)
             self._expectations.wrote(action)
         except NotFound:

@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
-from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
@@ -22,27 +20,13 @@ from precision_operator.shell.nodes import Nodes
 from precision_operator.shell.preflight import WayBack
 from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
-
-JITTER_SHARE = 0.05
-"""A reading is due this share of an interval early: a wake-up that comes a little early must not wait a whole one."""
+from precision_operator.signals.service import EvaluationService
 
 Matching = tuple[frozenset[str], frozenset[str]]
 
-WAKE_SECONDS = 0.5
-"""However many alerts come in: no policy is read more often than this for them."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    plan: EvaluationPlan
-    evaluation: Evaluation
-    began: float
-    """When it was asked for, perhaps by another policy; by the monotonic clock: a wall clock set back must not make it look
-    fresh."""
-
 
 class Gatherer:
-    """Fills observations. Readings are kept for one interval, so that watch events do not ask Prometheus again."""
+    """Fills observations. Metrics are the newest finished answer: nothing here waits for Prometheus."""
 
     def __init__(
         self,
@@ -51,6 +35,7 @@ class Gatherer:
         nodes: Nodes,
         way_back: WayBack,
         evaluator: Evaluator,
+        evaluations: EvaluationService[PolicyKey],
         elector: LeaseElector,
         actor: Actor,
         enforcement: Enforcement,
@@ -62,27 +47,22 @@ class Gatherer:
         self._nodes = nodes
         self._way_back = way_back
         self._evaluator = evaluator
+        self._evaluations = evaluations
         self._elector = elector
         self._actor = actor
         self._enforcement = enforcement
         self._restarts = restarts
         self._settings = settings
         self._clock = clock
-        self._readings: dict[PolicyKey, _Reading] = {}
-        self._woken: set[PolicyKey] = set()
 
     async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
-        plan = plan_of(policy)
-        problem = self._evaluator.problem(plan)
-        reads = problem is None and not policy.spec.suspend
-        # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
-        evaluation, canary_nodes, staging_nodes, admission = await asyncio.gather(
-            self._read(key, plan, hurry=state.phase is Phase.ROLLING_BACK) if reads else _nothing(),
+        canary_nodes, staging_nodes, admission = await asyncio.gather(
             self._canary_nodes(policy.spec),
             self._staging_nodes(policy.spec),
             self._admission(key, policy, state),
         )
+        evaluation = self._latest(key, policy, state)
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
@@ -93,7 +73,7 @@ class Gatherer:
             matching=matching,
             evaluation=evaluation,
             restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
-            problem=problem,
+            problem=self._evaluator.problem(plan_of(policy)),
             admission=admission,
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
@@ -155,39 +135,33 @@ class Gatherer:
     async def _staging_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
         return await self._nodes.names(spec.staging.node_label) if spec.staging.by is Choice.NODE_LABEL else ()
 
-    async def _read(self, key: PolicyKey, plan: EvaluationPlan, *, hurry: bool) -> Evaluation:
-        known = self._readings.get(key)
-        woken = key in self._woken
-        every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds
-        due = WAKE_SECONDS if woken else every * (1.0 - JITTER_SHARE)
-        now = self._clock.monotonic()
-        if known is not None and known.plan == plan and now - known.began < due:
-            return known.evaluation
-        shared = WAKE_SECONDS if woken else every / 2
-        if known is not None and known.plan == plan and not woken:
-            # A neighbour's answer is taken only where it is new enough to count beside the last one.
-            shared = min(shared, max(0.0, now - known.began - TURN_SHARE * every))
-        evaluation = await self._evaluator.evaluate(plan, no_older_seconds=shared)
-        age = self._clock.time() - evaluation.at - (self._clock.monotonic() - now)
-        self._readings[key] = _Reading(plan, evaluation, now - min(max(age, 0.0), shared))
-        self._woken.discard(key)
-        return evaluation
+    def awaits(self, key: PolicyKey, policy: Policy, state: State) -> bool:
+        """Whether the first answer is still under way. What decides without it would take a start for silence."""
+        return self._reads(policy) and self._latest(key, policy, state) is None
 
-    def wake(self, key: PolicyKey) -> None:
-        """Read anew at the next pass, though the interval has not passed."""
-        self._woken.add(key)
+    def overdue_seconds(self, key: PolicyKey) -> float:
+        """In how many seconds a pass is needed because no evaluation has ended."""
+        return self._evaluations.wait_seconds(key)
+
+    def _reads(self, policy: Policy) -> bool:
+        return not policy.spec.suspend and self._evaluator.problem(plan_of(policy)) is None
+
+    def _latest(self, key: PolicyKey, policy: Policy, state: State) -> Evaluation | None:
+        if not self._reads(policy):
+            self._evaluations.forget(key)
+            return None
+        plan = plan_of(policy)
+        # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
+        hurry = state.phase is Phase.ROLLING_BACK
+        every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds
+        return self._evaluations.latest(key, plan, every_seconds=every, urgent=urgent(state))
 
     def forget(self, key: PolicyKey) -> None:
         """The policy is gone."""
-        self._readings.pop(key, None)
-        self._woken.discard(key)
+        self._evaluations.forget(key)
         self._actor.forget(key)
         self._enforcement.forget(key)
         self._restarts.forget(key)
-
-
-async def _nothing() -> None:
-    return None
 
 
 def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> frozenset[str]:
@@ -209,6 +183,11 @@ def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> froz
 def _as_assigned(pod: PodView, name: str, state: State, key: str) -> bool:
     given = max((generation for assignment, generation in pod.admitted if assignment == name), default=-1)
     return given >= state.changed.get(key, 0) or pod.started_mode is state.assigned(key)
+
+
+def urgent(state: State) -> bool:
+    """A breach or a rollback is under way: this policy goes before others."""
+    return state.phase is Phase.ROLLING_BACK or bool(state.failing)
 
 
 def plan_of(policy: Policy) -> EvaluationPlan:

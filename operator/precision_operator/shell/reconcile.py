@@ -1,6 +1,7 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
@@ -13,7 +14,7 @@ from precision_operator.api.wire import mapping
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
-from precision_operator.errors import Conflict, KubeError, NewerVersion, NotFound, OperatorError
+from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.incident import Pass as Seen
@@ -22,7 +23,7 @@ from precision_operator.shell.act import Actor
 from precision_operator.shell.commit import commit, remove, write_summary
 from precision_operator.shell.echo import moved_on
 from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.gather import Gatherer
+from precision_operator.shell.gather import Gatherer, urgent
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.reporter import Reporter
@@ -48,6 +49,8 @@ class Pass:
     """In how many seconds the policy is due again by itself."""
     failures: tuple[OperatorError, ...] = ()
     """Writes that did not go through."""
+    urgent: bool = False
+    """A breach or a rollback is under way."""
 
 
 class Reconciler:
@@ -65,8 +68,11 @@ class Reconciler:
         clock: Clock,
         reporter: Reporter | None = None,
         investigator: Investigator | None = None,
+        leads: Callable[[int], bool] = lambda epoch: True,
     ) -> None:
+        """``leads``: whether the Lease of that epoch is still held."""
         self._api = api
+        self._leads = leads
         self._reporter = reporter
         self._investigator = investigator
         self._shown: dict[PolicyKey, float] = {}
@@ -83,6 +89,7 @@ class Reconciler:
 
         Raises:
             Conflict: somebody changed the policy or the assignment meanwhile; gather again.
+            LeaseLost: nothing more may be written.
             NewerVersion: a newer operator wrote the assignment; nothing is written.
             KubeError: the API server did not answer as it should.
         """
@@ -94,6 +101,8 @@ class Reconciler:
             self._metrics.forget_policy(key.namespace, key.name)
             return None
         policy, before = _parsed(key, body, record)
+        if self._gatherer.awaits(key, policy, before):
+            return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
         observation = await self._gatherer.gather(key, policy, before)
         if self._reporter is not None:
             observation = replace(observation, verified=self._reporter.verified(key))
@@ -101,6 +110,12 @@ class Reconciler:
         decision = decide(policy, before, observation, now)
         if decision.promotes and body is not None:
             await self._confirm(key, body, before)
+
+        def holds() -> bool:
+            return self._leads(observation.epoch)
+
+        if not holds():
+            raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
         # The commit comes first: a stale leader loses here, before it has touched anything.
         if _deletes(decision) and record is not None:
             await remove(self._api, key, record)
@@ -110,9 +125,11 @@ class Reconciler:
             self._report(policy, before, decision.state)
             self._report_escalations(policy, before, decision)
         self._restarts.note(key, decision.state)
-        acted = await self._actor.act(policy, decision.state, decision.actions, emergency=_emergency(decision.state))
+        acted = await self._actor.act(
+            policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds
+        )
         failures = list(acted.failures)
-        if body is not None:
+        if body is not None and holds():
             failures += await self._show(key, body, decision)
         # After the policy's deletion too: an incident is followed until its rollback is over.
         for listener in (self._reporter, self._investigator):
@@ -122,7 +139,12 @@ class Reconciler:
         elapsed_seconds = self._clock.monotonic() - decided_at
         # The first commit is what admission can be asked about.
         soon = acted.again or (committed and record is None)
-        return Pass(0.0 if soon else max(0.0, decision.wake_at - now - elapsed_seconds), tuple(failures))
+        if soon or decision.wake_at <= now:
+            next_seconds = 0.0
+        else:
+            # The evaluation's end is what usually brings the next pass.
+            next_seconds = max(decision.wake_at - now - elapsed_seconds, self._gatherer.overdue_seconds(key))
+        return Pass(next_seconds, tuple(failures), urgent(decision.state))
 
     async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
         try:

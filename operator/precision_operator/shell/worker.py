@@ -6,7 +6,7 @@ from precision_operator.errors import Conflict, KubeError, NewerVersion, Operato
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
-from precision_operator.runtime.queue import WorkQueue
+from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.shell.reconcile import Reconciler
@@ -78,12 +78,13 @@ class Worker:
         if ended is None:
             self._queue.drop(key)
             return "success"
+        lane = Priority.EMERGENCY if ended.urgent else Priority.NORMAL
         if ended.failures:
             # Sooner than planned, for the rest of the fleet must not wait; ever later, for some failures stay.
             self._after_failure(key, *ended.failures)
         else:
             self._queue.forget(key)
-        self._queue.add_after(key, ended.next_seconds)
+        self._queue.add_after(key, ended.next_seconds, priority=lane)
         return ended.failures[0].reason if ended.failures else "success"
 
     def _after_failure(self, key: PolicyKey, *failures: OperatorError) -> float:

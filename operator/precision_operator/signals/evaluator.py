@@ -13,6 +13,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
 from precision_operator.runtime.clock import Clock, SystemClock
+from precision_operator.signals.endpoint import Circuit, Endpoint
 from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
@@ -26,6 +27,8 @@ _STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
+_OWN = (ACK, STEPS, SHORTAGE)
+"""Queries that no policy and no admin writes."""
 _NAMED = 3
 """How many pods a log line names."""
 
@@ -96,9 +99,9 @@ class Evaluator:
         allow_raw: bool = False,
     ) -> None:
         """``allow_raw``: policies may bring PromQL of their own, which is confined to their namespace."""
-        self._sources = sources
-        self._catalogue = queries
         self._clock: Clock = clock or SystemClock()
+        self._endpoints = {name: Endpoint(name, source, self._clock) for name, source in sources.items()}
+        self._catalogue = queries
         self._observe = observe
         self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str], _Request] = {}
@@ -113,9 +116,9 @@ class Evaluator:
 
     def problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
         """Why the plan cannot be carried out as written: (reason, message); None where it can."""
-        if plan.endpoint not in self._sources:
+        if plan.endpoint not in self._endpoints:
             return "UnknownEndpoint", (
-                f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._sources)}; "
+                f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._endpoints)}; "
                 "name one of them in prometheusRef, or have the admin add it to the settings under prometheus"
             )
         for signal, name in plan.queries:
@@ -150,10 +153,17 @@ class Evaluator:
                 return "QueryInvalid", f"criteria {signal!r}, promql: {error}"
         return None
 
-    async def evaluate(self, plan: EvaluationPlan, *, no_older_seconds: float | None = None) -> Evaluation:
+    def circuits(self) -> Mapping[str, Circuit]:
+        """Which endpoints are asked, by name."""
+        return {name: endpoint.circuit for name, endpoint in self._endpoints.items()}
+
+    async def evaluate(
+        self, plan: EvaluationPlan, *, no_older_seconds: float | None = None, urgent: bool = False
+    ) -> Evaluation:
         """One reading for ``plan``; never raises. What could not be read stands in ``errors``.
 
         An answer is shared with others who ask the same for half an interval, or for ``no_older_seconds`` where given.
+        ``urgent``: its queries go before others.
         """
         began = self._clock.monotonic()
         wanted = dict.fromkeys((*ALWAYS_ASKED, *(signal for signal, _ in plan.queries)), "")
@@ -173,7 +183,7 @@ class Evaluator:
             except QueryInvalid as error:
                 errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
             else:
-                requests[signal] = self._request(signal, plan, query, no_older_seconds)
+                requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
         if requests:
             await asyncio.wait({request.task for request in requests.values()})
         answers: dict[str, Sequence[Sample]] = {}
@@ -205,7 +215,9 @@ class Evaluator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _request(self, name: str, plan: EvaluationPlan, query: str, no_older_seconds: float | None) -> _Request:
+    def _request(
+        self, name: str, plan: EvaluationPlan, query: str, no_older_seconds: float | None, *, urgent: bool
+    ) -> _Request:
         """The request under way or still fresh for the same query, else a new one."""
         now = self._clock.monotonic()
         half = plan.interval_seconds / 2
@@ -217,16 +229,17 @@ class Evaluator:
         if known is not None and (not known.task.done() or now - known.began < shared):
             known.fresh_until = max(known.fresh_until, known.began + half)
             return known
-        task = asyncio.get_running_loop().create_task(self._ask(name, self._sources[plan.endpoint], query))
+        task = asyncio.get_running_loop().create_task(self._ask(name, plan, query, urgent=urgent))
         request = _Request(task=task, at=self._clock.time(), began=now, fresh_until=now + half)
         self._requests[key] = request
         return request
 
-    async def _ask(self, name: str, source: MetricSource, query: str) -> _Reading:
+    async def _ask(self, name: str, plan: EvaluationPlan, query: str, *, urgent: bool) -> _Reading:
         began = self._clock.monotonic()
         result = "success"
         try:
-            return _Reading(samples=await source.vector(query))
+            endpoint, own = self._endpoints[plan.endpoint], name in _OWN
+            return _Reading(samples=await endpoint.vector(query, plan.namespace, own=own, urgent=urgent))
         except SignalError as error:
             result = error.reason
             return _Reading(error=f"{error.reason}: {error}")

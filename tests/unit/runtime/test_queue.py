@@ -158,6 +158,7 @@ async def _check(steps: list[tuple[str, object, object]]) -> None:
         assert key in ready, "a run that nobody asked for"
         assert ready[key] == min(ready.values()), "an emergency was overtaken"
         del owed[key]
+        due.pop(key, None)  # whoever takes it says anew when it is due
         active.append(key)
 
     for verb, what, how in steps:
@@ -193,4 +194,19 @@ async def _check(steps: list[tuple[str, object, object]]) -> None:
     while owed:
         await take()
     assert queue.depth == 0
+    queue.close()
+
+
+async def test_a_pass_ends_the_delay_that_was_asked_for_before_it() -> None:
+    clock = ManualClock()
+    queue: WorkQueue[str] = WorkQueue(clock)
+    queue.add_after("a", 10.0)
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add_after("a", 15.0)
+    queue.done("a")
+    await clock.advance(10.0)
+    assert queue.depth == 0
+    await clock.advance(5.0)
+    assert queue.depth == 1
     queue.close()

@@ -14,8 +14,8 @@ from precision_operator.api.state import State
 from precision_operator.core.actions import Action, DeletePod, Notify
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
-from precision_operator.shell.act import OVERDUE_SECONDS, Acted
-from precision_operator.shell.echo import PATIENCE_SECONDS
+from precision_operator.shell.act import OVERDUE_SECONDS, PATIENCE_SECONDS, Acted
+from precision_operator.shell.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.shell.expectations import EXPIRY_SECONDS
 from precision_operator.shell.refusals import REFUSED_LIMIT
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
@@ -35,7 +35,7 @@ async def test_a_request_does_not_wait_for_an_echo_that_does_not_come() -> None:
     rig = Rig("a")
     rig.kube.installed = False
     task = asyncio.ensure_future(rig.actor.act(POLICY, EMERGENCY, [request("a")], emergency=True))
-    await rig.clock.advance(PATIENCE_SECONDS / 4)
+    await rig.clock.advance(ECHO_SECONDS / 4)
     assert rig.order == ["patch a"]
     assert not task.done(), "it is waited for all the same: pods that admission missed are looked for after it"
     assert (await finished(rig.clock, task)).failures == ()
@@ -60,7 +60,7 @@ async def test_an_emergency_goes_on_without_the_echo_after_a_while_and_says_so_o
     rig.kube.installed = False
     began = rig.clock.now
     while not rig.order:
-        assert rig.clock.now - began < OVERDUE_SECONDS + 2 * PATIENCE_SECONDS
+        assert rig.clock.now - began < OVERDUE_SECONDS + 2 * ECHO_SECONDS
         await rig.act(deletion("a"), deletion("b"), state=EMERGENCY)
         await rig.clock.advance(1)
     assert rig.clock.now - began >= OVERDUE_SECONDS
@@ -260,3 +260,31 @@ async def test_events_come_whatever_else_fails() -> None:
     rig.refuse = {"a": Forbidden("403")}
     await rig.act(request("a"), Notify("RolledBack", "all of it", warning=True), Notify("Other", "too"))
     assert sorted(rig.events) == [("Other", 1), ("RolledBack", 1)]
+
+
+async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig("a")
+    never = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        await never.wait()
+
+    monkeypatch.setattr(rig.kube, "json_patch", hang)
+    began = rig.clock.monotonic()
+    acted = await rig.act(request("a"), emergency=False)
+    assert acted == Acted(again=True)
+    assert rig.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS, abs=0.2)
+    assert rig.limiter.in_flight == 0
+
+
+async def test_nothing_is_written_once_the_lease_is_lost_in_mid_pass() -> None:
+    rig = Rig("a", "b", "c")
+    held = [True, False, False]
+    acted = await finished(
+        rig.clock,
+        rig.actor.act(POLICY, STATE, list(map(request, "abc")), emergency=True, holds=lambda: held.pop(0)),
+    )
+    assert rig.order == ["patch a"]
+    assert rig.reasons(acted) == ["LeaseLost", "LeaseLost"]

@@ -412,7 +412,7 @@ async def test_nothing_is_left_of_a_policy_that_is_gone() -> None:
     del rig.kube.objects["precisionpolicies", "default", "fleet"]
     del rig.kube.objects["precisionassignments", "default", "fleet"]
     assert await rig.go() is None
-    kept = (rig.gatherer._readings, rig.gatherer._woken, rig.actor._refusals._known, rig.actor._waiting)
+    kept = (rig.evaluations._watches, rig.actor._refusals._known, rig.actor._waiting)
     assert all(not found for found in (*kept, rig.enforcement._known, rig.restarts._since))
 
 
@@ -453,7 +453,8 @@ async def test_a_breach_does_not_wait_for_an_api_server_that_does_not_answer_abo
     for _ in range(3):
         began = rig.manual.now
         task = asyncio.ensure_future(rig.turn())
-        await settle()
+        await settle()  # the answer
+        await settle()  # the pass
         if rig.pod_writes:
             break
         assert task.done(), "a pass that has nothing to take away waits for no answer"

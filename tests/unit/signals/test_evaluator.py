@@ -326,3 +326,15 @@ async def test_a_pod_whose_device_has_no_room_for_fp32_is_named_and_of_all_other
     assert evaluation.pods["a"].fp32_shortage_bytes == 2.0**30
     other = await make(Source(training_steps_total=[at("a", 40.0)]), ManualClock()).evaluate(PLAN)
     assert other.pods["a"].fp32_shortage_bytes is None
+
+
+async def test_a_series_with_a_generation_of_5000_digits_costs_its_pod_the_generation_and_nobody_else_anything() -> (
+    None
+):
+    source = Source(
+        precision_info=[at("a", -1.0, mode="fp16", generation="9" * 5000), at("b", -1.0, mode="fp16", generation="3")]
+    )
+    evaluation = await make(source, ManualClock()).evaluate(PLAN)
+    assert evaluation.errors == {}
+    assert (evaluation.pods["a"].mode, evaluation.pods["a"].generation) == (Mode.FP16, None)
+    assert evaluation.pods["b"].generation == 3

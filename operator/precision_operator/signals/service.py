@@ -1,0 +1,165 @@
+"""The evaluation service: reads metrics apart from the workers, each policy at its own time.
+
+A pass takes the newest finished answer and waits for none; the end of an evaluation enqueues the policy. Asking is what
+keeps a policy evaluated: the pass that takes an answer has the next one read when it is due. So a replica that does not lead
+asks nobody.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from precision_operator.core.assess import TURN_SHARE
+from precision_operator.core.model import Evaluation
+from precision_operator.runtime.clock import Clock, within
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.queries import ACK
+
+K = TypeVar("K", bound=Hashable)
+
+WAKE_SECONDS = 0.5
+"""However many alerts come in: no policy is read more often than this for them."""
+DEADLINE_SECONDS = 6.0
+"""Of one evaluation, waiting for slots included."""
+STALE_INTERVALS = 2.0
+"""An answer older than so many intervals, and the deadline of one evaluation, is Unknown."""
+
+Finished = Callable[[K, bool], None]
+"""Told of each evaluation's end: the policy, and whether it is urgent."""
+
+
+def phase(plan: EvaluationPlan) -> float:
+    """Which share of an interval the second reading comes early: policies that begin together must not go on together.
+
+    Those that may share answers stay together.
+    """
+    return 0.5 * zlib.crc32(f"{plan.endpoint}/{plan.namespace}".encode()) / 2**32
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    """One policy's readings."""
+
+    plan: EvaluationPlan
+    urgent: bool = False
+    evaluation: Evaluation | None = None
+    began: float = 0.0
+    """When the reading was asked for, perhaps by another policy; by the monotonic clock."""
+    early_seconds: float = 0.0
+    woken: bool = False
+    due: float = 0.0
+    """When the task below reads."""
+    task: asyncio.Task[None] | None = field(default=None)
+    reading: bool = False
+    """The task is past its wait."""
+
+
+class EvaluationService(Generic[K]):
+    """Evaluates policies when they are due. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        clock: Clock,
+        *,
+        finished: Finished[K],
+        deadline_seconds: float = DEADLINE_SECONDS,
+        phase: Callable[[EvaluationPlan], float] = phase,
+    ) -> None:
+        self._evaluator = evaluator
+        self._clock = clock
+        self._finished = finished
+        self._deadline_seconds = deadline_seconds
+        self._phase = phase
+        self._watches: dict[K, _Watch] = {}
+
+    def latest(self, key: K, plan: EvaluationPlan, *, every_seconds: float, urgent: bool = False) -> Evaluation | None:
+        """The newest finished answer, or None while the first is under way; the next one is read when it is due.
+
+        An answer that is too old says Unknown of everything. ``urgent``: its queries go before others.
+        """
+        watch = self._watches.get(key)
+        if watch is None or watch.plan != plan:
+            self.forget(key)
+            watch = self._watches[key] = _Watch(plan)
+        watch.urgent = urgent
+        self._schedule(key, watch, every_seconds)
+        found, now = watch.evaluation, self._clock.monotonic()
+        if found is None or now - watch.began <= STALE_INTERVALS * every_seconds + self._deadline_seconds:
+            return found
+        return self._unknown("EvaluationLate: the last evaluation is too old; see whether the operator lacks CPU")
+
+    def wait_seconds(self, key: K) -> float:
+        """In how many seconds the next answer is overdue; 0 where none is awaited."""
+        watch = self._watches.get(key)
+        if watch is None or watch.task is None:
+            return 0.0
+        return max(0.0, watch.due - self._clock.monotonic()) + self._deadline_seconds + 1.0
+
+    def wake(self, key: K) -> None:
+        """Read anew, though the interval has not passed."""
+        watch = self._watches.get(key)
+        if watch is not None:
+            watch.woken = True
+            self._schedule(key, watch, WAKE_SECONDS)
+
+    def forget(self, key: K) -> None:
+        """The policy is gone, or is not read any more."""
+        watch = self._watches.pop(key, None)
+        if watch is not None and watch.task is not None:
+            watch.task.cancel()
+
+    async def close(self) -> None:
+        """Cancel what is under way; for shutdown."""
+        tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
+        for key in list(self._watches):
+            self.forget(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._evaluator.close()
+
+    def _schedule(self, key: K, watch: _Watch, every_seconds: float) -> None:
+        now = self._clock.monotonic()
+        if watch.evaluation is None:
+            due = now
+        elif watch.woken:
+            due = watch.began + WAKE_SECONDS
+        else:
+            due = watch.began + every_seconds * (1.0 - watch.early_seconds / watch.plan.interval_seconds)
+        if watch.task is not None:
+            if watch.reading or due >= watch.due:
+                return
+            watch.task.cancel()
+        watch.due, watch.reading = due, False
+        watch.task = asyncio.get_running_loop().create_task(
+            self._read(key, watch, due - now, every_seconds), name="evaluation"
+        )
+
+    async def _read(self, key: K, watch: _Watch, wait_seconds: float, every_seconds: float) -> None:
+        if wait_seconds > 0:
+            await self._clock.sleep(wait_seconds)
+        watch.reading = True
+        first, woken, watch.woken = watch.evaluation is None, watch.woken, False
+        began = self._clock.monotonic()
+        shared = WAKE_SECONDS if woken else every_seconds / 2
+        if not first and not woken:
+            # A neighbour's answer is taken only where it is new enough to count beside the last one.
+            shared = min(shared, max(0.0, began - watch.began - TURN_SHARE * every_seconds))
+        try:
+            work = self._evaluator.evaluate(watch.plan, no_older_seconds=shared, urgent=watch.urgent)
+            evaluation = await within(self._clock, self._deadline_seconds, work)
+        except TimeoutError:
+            evaluation = self._unknown(
+                f"EvaluationTimeout: no answer within {self._deadline_seconds:g} s; "
+                "see whether Prometheus is slow, or is asked for too much"
+            )
+        age = self._clock.time() - evaluation.at - (self._clock.monotonic() - began)
+        watch.evaluation, watch.began = evaluation, began - min(max(age, 0.0), shared)
+        watch.early_seconds = self._phase(watch.plan) * watch.plan.interval_seconds if first else 0.0
+        watch.task, watch.reading = None, False
+        self._finished(key, watch.urgent)
+
+    def _unknown(self, why: str) -> Evaluation:
+        now = self._clock.time()
+        return Evaluation(at=now, continuous_since=now, errors={ACK: why})

@@ -1,0 +1,144 @@
+"""An endpoint is shared fairly, and is left alone while it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from precision_operator.errors import EndpointNotAnswering, SignalError, SourceUnavailable
+from precision_operator.signals.endpoint import (
+    FAILURE_LIMIT,
+    LONGEST_SECONDS,
+    NAMESPACE_SLOTS,
+    SHORTEST_SECONDS,
+    SLOTS,
+    WAIT_SECONDS,
+    Endpoint,
+)
+from precision_operator.signals.port import Sample
+from tests.unit.runtime.manual_clock import ManualClock, settle
+
+
+class Source:
+    """Answers nothing until it is told, or fails."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: SignalError | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        self.asked.append(query)
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return []
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.clock, self.source = ManualClock(), Source()
+        self.endpoint = Endpoint("main", self.source, self.clock, jitter=lambda: 0.0)
+
+    @property
+    def circuit(self) -> str:
+        return self.endpoint.circuit.name
+
+    def ask(
+        self, query: str, namespace: str = "a", *, own: bool = True, urgent: bool = False
+    ) -> asyncio.Task[Sequence[Sample]]:
+        return asyncio.ensure_future(self.endpoint.vector(query, namespace, own=own, urgent=urgent))
+
+    async def fail(self, times: int, *, own: bool = True) -> None:
+        self.source.error = SourceUnavailable("away")
+        for _ in range(times):
+            with pytest.raises(SourceUnavailable):
+                await self.ask("q", own=own)
+
+
+async def test_no_namespace_holds_all_slots() -> None:
+    rig = Rig()
+    rig.source.answers.clear()
+    greedy = [rig.ask(f"a{i}", "a") for i in range(50)]
+    await settle()
+    assert len(rig.source.asked) == NAMESPACE_SLOTS
+    other = rig.ask("b0", "b")
+    await settle()
+    assert rig.source.asked[-1] == "b0"
+    rig.source.answers.set()
+    await asyncio.gather(*greedy, other)
+
+
+async def test_slots_go_to_the_namespaces_in_turn_and_first_to_the_urgent() -> None:
+    rig = Rig()
+    rig.source.answers.clear()
+    tasks = [rig.ask(f"held{i}", f"n{i}") for i in range(SLOTS)]
+    await settle()
+    tasks += [rig.ask("a1", "a"), rig.ask("a2", "a"), rig.ask("b1", "b"), rig.ask("p0", "c", urgent=True)]
+    await settle()
+    rig.source.answers.set()
+    await asyncio.gather(*tasks)
+    assert rig.source.asked[SLOTS:] == ["p0", "a1", "b1", "a2"]
+
+
+async def test_a_query_without_a_slot_ends_in_time_and_leaves_none_taken() -> None:
+    rig = Rig()
+    rig.source.answers.clear()
+    held = [rig.ask(f"q{i}", f"n{i}") for i in range(SLOTS)]
+    await settle()
+    late = rig.ask("late")
+    await rig.clock.advance(WAIT_SECONDS)
+    assert isinstance(late.exception(), SourceUnavailable)
+    rig.source.answers.set()
+    await asyncio.gather(*held)
+    await asyncio.gather(*(rig.ask(f"again{i}", f"n{i}") for i in range(SLOTS)))
+
+
+async def test_an_endpoint_that_fails_in_a_row_is_asked_no_more_until_it_has_rested() -> None:
+    rig = Rig()
+    await rig.fail(FAILURE_LIMIT)
+    assert rig.circuit == "OPEN"
+    with pytest.raises(EndpointNotAnswering, match="check that Prometheus runs"):
+        await rig.ask("q")
+    assert len(rig.source.asked) == FAILURE_LIMIT
+    await rig.clock.advance(SHORTEST_SECONDS)
+    assert rig.circuit == "HALF_OPEN"
+
+
+async def test_one_query_tries_for_all_and_the_others_follow_it() -> None:
+    rig = Rig()
+    await rig.fail(FAILURE_LIMIT)
+    await rig.clock.advance(SHORTEST_SECONDS)
+    asked = len(rig.source.asked)
+    rig.source.error = None
+    rig.source.answers.clear()
+    tasks = [rig.ask("trial"), rig.ask("follower"), rig.ask("theirs", own=False)]
+    await settle()
+    assert rig.source.asked[asked:] == ["trial"]
+    rig.source.answers.set()
+    await asyncio.gather(*tasks)
+    assert rig.circuit == "CLOSED"
+
+
+async def test_a_failed_trial_doubles_the_rest_up_to_a_limit_with_the_words_of_before() -> None:
+    rig = Rig()
+    await rig.fail(FAILURE_LIMIT)
+    await rig.clock.advance(SHORTEST_SECONDS)
+    rest_seconds = SHORTEST_SECONDS
+    for _ in range(6):
+        with pytest.raises(EndpointNotAnswering):
+            await rig.ask("trial")
+        rest_seconds = min(LONGEST_SECONDS, 2 * rest_seconds)
+        await rig.clock.advance(rest_seconds - 0.1)
+        assert rig.circuit == "OPEN"
+        await rig.clock.advance(0.2)
+        assert rig.circuit == "HALF_OPEN"
+
+
+async def test_a_policys_own_promql_cannot_open_the_circuit_for_others() -> None:
+    rig = Rig()
+    await rig.fail(10 * FAILURE_LIMIT, own=False)
+    assert rig.circuit == "CLOSED"

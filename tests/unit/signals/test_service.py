@@ -1,0 +1,148 @@
+"""The evaluation service: nobody waits for it, it reads in time, and it never takes silence for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from precision_operator.errors import SourceUnavailable
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
+from tests.unit.runtime.manual_clock import ManualClock, settle
+
+PLAN = EvaluationPlan("main", "team", window_seconds=60, min_steps=5, interval_seconds=15)
+EVERY = 15.0
+
+
+class Hanging:
+    """Never answers."""
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        await asyncio.Event().wait()
+        return []
+
+
+class Timely:
+    """Gives up after five seconds, as a source on a hung socket does."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.asked = 0
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        self.asked += 1
+        await self.clock.sleep(5.0)
+        raise SourceUnavailable("no answer within 5 s")
+
+
+class Answering:
+    """Answers at once."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.at: list[float] = []
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        if "genesis_precision_info" in query:
+            self.at.append(self.clock.monotonic())
+        return []
+
+
+class Rig:
+    """A service whose policies are passed over as often as their evaluations end."""
+
+    def __init__(self, *, spread: bool = False) -> None:
+        self.clock = ManualClock()
+        self.answering = Answering(self.clock)
+        self.timely = Timely(self.clock)
+        sources: dict[str, MetricSource] = {"main": self.answering, "hung": Hanging(), "timely": self.timely}
+        self.finished: list[tuple[str, bool]] = []
+        self.service: EvaluationService[str] = EvaluationService(
+            Evaluator(sources, {}, self.clock),
+            self.clock,
+            finished=lambda key, urgent: self.finished.append((key, urgent)),
+            phase=phase if spread else lambda plan: 0.0,
+        )
+
+
+async def test_a_pass_takes_what_is_finished_and_waits_for_nothing() -> None:
+    rig = Rig()
+    assert rig.service.latest("p", PLAN, every_seconds=EVERY) is None
+    await settle()
+    assert rig.finished == [("p", False)]
+    assert rig.service.latest("p", PLAN, every_seconds=EVERY) is not None
+    await rig.service.close()
+
+
+async def test_the_answer_that_a_pass_takes_is_followed_by_another_an_interval_later() -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.service.latest("p", PLAN, every_seconds=EVERY)
+        await settle()
+        rig.service.latest("p", PLAN, every_seconds=EVERY)
+        await rig.clock.advance(EVERY)
+    assert [at - rig.answering.at[0] for at in rig.answering.at] == [EVERY * i for i in range(5)]
+    await rig.service.close()
+
+
+async def test_a_policy_that_no_pass_asks_for_is_not_read_on() -> None:
+    """A replica that does not lead makes no passes."""
+    rig = Rig()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await rig.clock.advance(100 * EVERY)
+    assert len(rig.answering.at) == 1
+
+
+async def test_a_source_that_never_answers_is_unknown_after_the_deadline() -> None:
+    rig = Rig()
+    plan = replace(PLAN, endpoint="hung")
+    rig.service.latest("p", plan, every_seconds=EVERY)
+    await rig.clock.advance(DEADLINE_SECONDS)
+    found = rig.service.latest("p", plan, every_seconds=EVERY)
+    assert found is not None
+    assert found.errors["ack"].startswith("EvaluationTimeout: ")
+    await rig.service.close()
+
+
+async def test_an_answer_that_is_too_old_is_unknown() -> None:
+    rig = Rig()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await rig.clock.advance(STALE_INTERVALS * EVERY + DEADLINE_SECONDS + 1.0)
+    found = rig.service.latest("p", PLAN, every_seconds=EVERY)
+    assert found is not None
+    assert found.errors["ack"].startswith("EvaluationLate: ")
+    await rig.service.close()
+
+
+async def test_200_policies_on_a_hung_endpoint_delay_no_other_policy() -> None:
+    rig = Rig()
+    for number in range(200):
+        plan = replace(PLAN, endpoint="timely", namespace=f"n{number % 4}", window_seconds=60 + number)
+        rig.service.latest(f"hung{number}", plan, every_seconds=EVERY)
+    await settle()
+    rig.service.latest("p", PLAN, every_seconds=EVERY, urgent=True)
+    await settle()
+    assert rig.finished == [("p", True)]
+    await rig.clock.advance(DEADLINE_SECONDS)
+    assert len(rig.finished) == 201
+    assert rig.timely.asked <= 2 * 8, "the circuit opened"
+    await rig.service.close()
+
+
+async def test_policies_of_one_namespace_stay_together_and_namespaces_spread() -> None:
+    assert phase(PLAN) == phase(replace(PLAN, window_seconds=99))
+    shares = [phase(replace(PLAN, namespace=f"team-{i}")) for i in range(100)]
+    assert 0.0 <= min(shares) < 0.1
+    assert 0.4 < max(shares) < 0.5
+    rig = Rig(spread=True)
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    for _ in range(3):
+        await settle()
+        rig.service.latest("p", PLAN, every_seconds=EVERY)
+        await rig.clock.advance(EVERY)
+    first, second, third = rig.answering.at[:3]
+    assert EVERY / 2 <= second - first < EVERY
+    assert third - second >= EVERY
+    await rig.service.close()
