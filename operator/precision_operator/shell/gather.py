@@ -67,7 +67,7 @@ class Gatherer:
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         suspended = self._suspended(key.namespace, state)
-        begins = state.phase is Phase.PENDING and reads and not policy.deleted
+        begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
         return Observation(
             workloads=workloads,
             matching=matching,

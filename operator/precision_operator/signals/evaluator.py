@@ -27,8 +27,6 @@ _STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
-_OWN = (ACK, STEPS, SHORTAGE)
-"""Queries that no policy and no admin writes."""
 _NAMED = 3
 """How many pods a log line names."""
 
@@ -238,7 +236,7 @@ class Evaluator:
         began = self._clock.monotonic()
         result = "success"
         try:
-            endpoint, own = self._endpoints[plan.endpoint], name in _OWN
+            endpoint, own = self._endpoints[plan.endpoint], name in ALWAYS_ASKED
             return _Reading(samples=await endpoint.vector(query, plan.namespace, own=own, urgent=urgent))
         except SignalError as error:
             result = error.reason
