@@ -17,7 +17,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify, RequestPod, Tuning
 from precision_operator.core.decide import Decision
 from tests.support.fleets import NAN, OVERFLOWS, ROLLED_BACK, answer, condition, fleet, member_names, promoted, until
-from tests.support.histories import Checked, play
+from tests.support.histories import Checked, heal, play
 from tests.support.histories import events as histories
 from tests.support.mitigations import HOT, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 
@@ -429,7 +429,7 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
                 world.cured_by[name] = rung
             case _:
                 play(world, [(event, *args)])
-    world.bad, world.unobservable, world.metrics_away = {}, set(), False
+    heal(world)
     world.run(120)
     assert not [m for m in world.state.mitigations if m.open]
     before = (world.writes, world.commits)

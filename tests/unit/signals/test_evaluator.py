@@ -176,12 +176,12 @@ async def test_a_slow_source_is_asked_once_at_a_time() -> None:
     for _ in range(5):
         asking.append(asyncio.ensure_future(evaluator.evaluate(PLAN)))
         await clock.advance(2)
-    assert len(source.asked) == 7
+    assert len(source.asked) == len(set(source.asked)) > 1
     asking[0].cancel()
     await settle()
     source.gate.set()
     evaluations = await asyncio.gather(*asking[1:])
-    assert len(source.asked) == 7
+    assert len(source.asked) == len(set(source.asked)) == 7
     assert len({evaluation.at for evaluation in evaluations}) == 1
 
 
