@@ -22,7 +22,7 @@ from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.leaving import blocked
 from precision_operator.core.memory import fallback_in_bf16, lacks_memory
-from precision_operator.core.model import Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import (
     Progress,
     accepted_modes,
@@ -30,6 +30,7 @@ from precision_operator.core.progress import (
     live_pods,
     progress_of,
     resolve_delivery,
+    running_pods,
 )
 
 REDUCED = (Mode.FP16, Mode.BF16)
@@ -265,7 +266,8 @@ class Facts:
     @cached_property
     def watched(self) -> frozenset[str]:
         """Keys of the workloads of which something runs, and every running pod has samples of its own."""
-        running = ((w.key, [pod for pod in live_pods(w) if not pod.pending]) for w, _ in self.movable)
+        signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
+        running = ((w.key, running_pods(w, signals)) for w, _ in self.movable)
         return frozenset(key for key, pods in running if pods and all(map(self._is_watched, pods)))
 
     def _is_watched(self, pod: PodView) -> bool:

@@ -96,3 +96,17 @@ def test_a_workload_joins_though_the_api_servers_clock_is_far_ahead_of_ours() ->
     change(world, "late", pods=tuple(replace(pod, created_at=world.now + 86_400.0) for pod in pods))
     world.run(2)
     assert "late" in member_names(world)
+
+
+def test_a_pod_with_samples_of_its_own_runs_whatever_its_kubelet_has_said_of_it() -> None:
+    world = fleet()
+    observe = world.observe
+
+    def unsaid() -> Observation:
+        found = observe()
+        pending = [replace(w, pods=tuple(replace(p, pending=True) for p in w.pods)) for w in found.workloads]
+        return replace(found, workloads=tuple(pending))
+
+    world.observe = unsaid  # type: ignore[method-assign]
+    until(world, lambda w: w.state.phase is Phase.PROGRESSING)
+    assert member_names(world)
