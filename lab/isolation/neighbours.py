@@ -6,18 +6,19 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from lab.bench.api import Api, Json, until
 from lab.bench.fleet import INTERVAL_SECONDS, WINDOW_SECONDS, policy
 from lab.bench.many import populate
-from lab.bench.operators import SYSTEM, Operators
+from lab.bench.operators import Operators
 from lab.bench.scene import Scene
 from lab.bench.trainers import Trainers
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product, operator_access
 from lab.errors import LabError
+from lab.isolation.throttle import throttling
 from lab.progress import step
 from lab.prometheus import Prometheus
 from precision_operator.api.wire import parse_time
@@ -26,44 +27,6 @@ WATCHED, THROTTLED = "isolation-watched", "isolation-throttled"
 HUNG = [f"isolation-hung-{i}" for i in range(4)]
 THROTTLED_POLICIES = 20
 WORKLOADS = 20
-
-# No share and nothing to borrow: the API server answers each write with 429 and Retry-After.
-LEVEL: Json = {
-    "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
-    "kind": "PriorityLevelConfiguration",
-    "metadata": {"name": "isolation-throttled"},
-    "spec": {
-        "type": "Limited",
-        "limited": {
-            "nominalConcurrencyShares": 0,
-            "lendablePercent": 0,
-            "borrowingLimitPercent": 0,
-            "limitResponse": {"type": "Reject"},
-        },
-    },
-}
-FLOW: Json = {
-    "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
-    "kind": "FlowSchema",
-    "metadata": {"name": "isolation-throttled"},
-    "spec": {
-        "matchingPrecedence": 2,
-        "priorityLevelConfiguration": {"name": "isolation-throttled"},
-        "rules": [
-            {
-                "subjects": [{"kind": "Group", "group": {"name": f"system:serviceaccounts:{SYSTEM}"}}],
-                "resourceRules": [
-                    {
-                        "verbs": ["create", "update", "patch", "delete"],
-                        "apiGroups": ["*"],
-                        "resources": ["*"],
-                        "namespaces": [THROTTLED],
-                    }
-                ],
-            }
-        ],
-    },
-}
 
 
 @contextmanager
@@ -121,20 +84,19 @@ async def _measure(plane: ControlPlane, kubeconfig: Path, hung_url: str, hung_po
                 scene = Scene(api, WATCHED, trainers, prometheus, policy="fleet-0")
                 try:
                     await operators.start()
-                    return await _breach(plane, scene, hung_policies=hung_policies, throttled=throttled)
+                    async with throttling(plane, api, THROTTLED) if throttled else nullcontext():
+                        return await _breach(scene, hung_policies=hung_policies, throttled=throttled)
                 finally:
                     operators.stop()
 
 
-async def _breach(plane: ControlPlane, scene: Scene, *, hung_policies: int, throttled: bool) -> float:
+async def _breach(scene: Scene, *, hung_policies: int, throttled: bool) -> float:
     api = scene.api
     with step("promote the watched fleet"):
         await api.create(scene.policies_path, [policy("fleet-0", labels={"fleet": "fleet-0"})])
         await scene.wait_phase("Healthy")
     with step("neighbours in trouble"):
         if throttled:
-            for body in (LEVEL, FLOW):
-                plane.kubectl.apply(body)
             bodies = [policy(f"fleet-{i}", labels={"fleet": f"fleet-{i}"}) for i in range(THROTTLED_POLICIES)]
             await api.create(_policies(THROTTLED), bodies)
         for name in HUNG if hung_policies else ():
@@ -148,9 +110,7 @@ async def _breach(plane: ControlPlane, scene: Scene, *, hung_policies: int, thro
         await asyncio.sleep(3 * INTERVAL_SECONDS)  # several rounds of time-outs
         written = (await api.get(_policies(THROTTLED).replace("policies", "assignments")))["items"]
         if throttled and written:
-            raise LabError(
-                "429 to each write there", f"{len(written)} assignments", "see the FlowSchema of this module"
-            )
+            raise LabError("429 to each write there", f"{len(written)} assignments", "see lab/isolation/throttle.py")
     with step("a breach"):
         visible = await scene.break_all()
 
