@@ -1,10 +1,11 @@
-"""Make everything that is derived: the chart's and the package's copies, manifests/base/operator.yaml and docs/reference.
+"""Make everything that is derived: the chart's version, its and the package's copies, manifests/base/operator.yaml and
+docs/reference.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: crds/, manifests/admission/, manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml,
-templates). Needs `helm` (the laboratory's, or from PATH).
+Sources: the version in operator/precision_operator/__init__.py; crds/, manifests/admission/, manifests/webhook/,
+manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the laboratory's, or from PATH).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
 CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
+VERSION = ROOT / "operator" / "precision_operator" / "__init__.py"
 GENERATED = "by `python manifests/generate.py`; do not edit."
 
 
@@ -34,6 +36,16 @@ def helm() -> Path:
             "helm not found: build the laboratory's (see lab/README.md), or put Helm 3.14 or later into PATH"
         )
     return Path(found)
+
+
+def chart() -> str:
+    """Chart.yaml with the version of the product, for the chart as for the image that it names."""
+    found = re.search(r'^__version__ = "(.+)"$', VERSION.read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit(f'expected __version__ = "…" in {VERSION}, found none: put it back')
+    return re.sub(
+        r"^(version|appVersion): .*$", rf"\1: {found[1]}", (CHART / "Chart.yaml").read_text(), flags=re.MULTILINE
+    )
 
 
 def copies() -> dict[Path, str]:
@@ -198,6 +210,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
 
+    settle(CHART / "Chart.yaml", chart())  # first: what is rendered has its version
     expected = copies()
     for path, content in expected.items():
         settle(path, content)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from precision_operator import __version__
 from precision_operator.receiver.server import PATH
 from precision_operator.settings import ReceiverSettings, parse_settings
 from precision_operator.signals.alertmanager import MAX_ALERTS
@@ -87,7 +88,7 @@ def test_the_pod_is_told_who_it_is_and_where_its_configuration_lies(render: Rend
 @pytest.mark.parametrize(
     ("values", "image"),
     [
-        pytest.param([], "precision-operator:0.1.0", id="the chart's version"),
+        pytest.param([], f"precision-operator:{__version__}", id="the chart's version"),
         pytest.param(["image.tag=v9"], "precision-operator:v9", id="a tag"),
         pytest.param(
             [f"image.digest=sha256:{'a' * 64}", "image.tag=v9"],
