@@ -20,7 +20,7 @@ from lab.setup.kube import kube_binaries
 from lab.setup.prerequisites import require_control_plane_programs
 from lab.waiting import answers, wait_for
 
-KUBERNETES_SERVICE = "10.96.0.1"
+KUBERNETES_SERVICE = "198.19.0.1"
 
 _NICE = -5
 """Above the workloads: on two cores a trainer must not starve the API server that judges it."""
@@ -62,6 +62,8 @@ class ControlPlane:
         self._more_api_flags = api_flags
         self._programs = programs or paths.BIN
         self.authority = Authority(directory / "pki")
+        self._etcd_authority = Authority(directory / "etcd-pki")
+        """Of its own: no user of the cluster is a client of etcd."""
         self._ports = self._settle_ports()
         self.server = f"https://{address}:{self._ports.api}"
         self.kubeconfig = directory / "admin.kubeconfig"
@@ -104,6 +106,9 @@ class ControlPlane:
             "kubernetes.default.svc.cluster.local",
         ]
         self.authority.issue("apiserver", "kube-apiserver", addresses=[*names, KUBERNETES_SERVICE, self.address])
+        self._etcd_authority.ensure()
+        self._etcd_authority.issue("etcd", "etcd", addresses=["127.0.0.1"])
+        self._etcd_authority.issue("apiserver", "kube-apiserver")
         self._etcd.start()
         self.start_apiserver()
         self._controllers.start()
@@ -133,6 +138,11 @@ class ControlPlane:
     def running(self) -> bool:
         """Tell whether all four programs run."""
         return all(daemon.running() for daemon in (self._etcd, self._api, self._controllers, self._scheduler))
+
+    @property
+    def etcd(self) -> str:
+        """Where etcd listens, to clients with a certificate of its own authority."""
+        return f"https://127.0.0.1:{self._ports.etcd}"
 
     @property
     def logs(self) -> list[Path]:
@@ -190,8 +200,20 @@ class ControlPlane:
         return ports
 
     def _etcd_flags(self) -> list[str]:
-        client, peer = f"http://127.0.0.1:{self._ports.etcd}", f"http://127.0.0.1:{self._ports.etcd_peer}"
+        client, peer = self.etcd, f"https://127.0.0.1:{self._ports.etcd_peer}"
+        pki = self.directory / "etcd-pki"
+        secured = [
+            f"--{whose}{flag}"
+            for whose in ("", "peer-")
+            for flag in (
+                "client-cert-auth=true",
+                f"trusted-ca-file={self._etcd_authority.certificate}",
+                f"cert-file={pki / 'etcd.crt'}",
+                f"key-file={pki / 'etcd.key'}",
+            )
+        ]
         return [
+            *secured,
             f"--data-dir={self.directory / 'etcd'}",
             "--unsafe-no-fsync",  # the data is worth no more than the folder
             f"--listen-client-urls={client}",
@@ -202,9 +224,12 @@ class ControlPlane:
         ]
 
     def _api_flags(self) -> list[str]:
-        pki = self.directory / "pki"
+        pki, etcd_pki = self.directory / "pki", self.directory / "etcd-pki"
         return [
-            f"--etcd-servers=http://127.0.0.1:{self._ports.etcd}",
+            f"--etcd-servers={self.etcd}",
+            f"--etcd-cafile={self._etcd_authority.certificate}",
+            f"--etcd-certfile={etcd_pki / 'apiserver.crt'}",
+            f"--etcd-keyfile={etcd_pki / 'apiserver.key'}",
             f"--secure-port={self._ports.api}",
             f"--bind-address={self.address}",
             f"--advertise-address={self.address}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lab import paths
 from lab.cluster.control_plane import ControlPlane
+from lab.cluster.foreign import require_no_node
 from lab.cluster.network import NODE_ADDRESS, Network
 from lab.cluster.node import Node
 from lab.cluster.remains import remove_remains
@@ -45,6 +46,8 @@ class Cluster:
         """Bring everything up; what is up stays as it is. Return the names of the images that are new in the cluster."""
         require_node_programs()
         with machine_lock("cluster"):
+            if _owner() is None:
+                require_no_node()
             self._displace_other()
             with step("images"):
                 built = build_images(images)

@@ -11,11 +11,12 @@ from pathlib import Path
 from lab.errors import LabError
 from lab.process import run
 
-BRIDGE = "cni0"
-NODE_ADDRESS = "10.244.0.1"
-POD_RANGE = "10.244.0.0/24"
-SERVICE_RANGE = "10.96.0.0/16"
-_POD_PREFIX = "10.244.0."
+BRIDGE = "precision-lab0"
+# Of 198.18.0.0/15, which is set aside for tests of networks (RFC 2544): no cluster and no office uses it.
+NODE_ADDRESS = "198.18.77.1"
+POD_RANGE = "198.18.77.0/24"
+SERVICE_RANGE = "198.19.0.0/16"
+_POD_PREFIX = "198.18.77."
 _PLUGINS = Path("/usr/lib/cni")
 _SYSCTLS = {
     "net/ipv4/ip_forward": "1",
@@ -23,7 +24,8 @@ _SYSCTLS = {
     "net/bridge/bridge-nf-call-iptables": "1",
 }
 _ACCEPT = (["-i", BRIDGE, "-j", "ACCEPT"], ["-o", BRIDGE, "-j", "ACCEPT"])
-_PROXY_TABLES = ("kube-proxy",)
+_PROXY_TABLE = "kube-proxy"
+"""Kube-proxy gives its table no other name; so there must be none before ours runs (`lab.cluster.foreign`)."""
 
 
 class Network:
@@ -58,8 +60,7 @@ class Network:
             while run(["iptables", "-w", "-D", "FORWARD", *rule], check=False).returncode == 0:
                 pass
         for family in ("ip", "ip6"):
-            for table in _PROXY_TABLES:
-                run(["nft", "delete", "table", family, table], check=False)
+            run(["nft", "delete", "table", family, _PROXY_TABLE], check=False)
         run(["ip", "link", "delete", BRIDGE], check=False)
         self._restore_sysctls()
 

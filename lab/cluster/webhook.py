@@ -87,7 +87,7 @@ def machine_address() -> str:
             raise LabError(
                 "an address of the machine beside the loopback one",
                 str(error),
-                "ip address add 10.244.254.1/32 dev lo && ip route add default dev lo",
+                "ip address add 198.18.254.1/32 dev lo && ip route add default dev lo",
             ) from error
         return str(probe.getsockname()[0])
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import ssl
+import urllib.request
 from pathlib import Path
+
+import pytest
 
 from lab.cluster import ControlPlane, Kubectl
 
@@ -31,6 +35,16 @@ def test_mutating_admission_policies_are_served_as_v1(kubectl: Kubectl) -> None:
     resources = kubectl("api-resources", "--api-group=admissionregistration.k8s.io", "-o", "name").stdout.split()
     assert "mutatingadmissionpolicies.admissionregistration.k8s.io" in resources
     assert kubectl.json("get", "mutatingadmissionpolicies")["apiVersion"] == "v1"
+
+
+def test_etcd_answers_the_api_server_and_no_user_of_the_cluster(control_plane: ControlPlane) -> None:
+    admin = control_plane.authority.issue("admin", "admin", groups=["system:masters"])
+    for certificate in (None, admin):
+        context = ssl.create_default_context(cafile=str(control_plane.directory / "etcd-pki" / "ca.crt"))
+        if certificate is not None:
+            context.load_cert_chain(certificate.certificate, certificate.key)
+        with pytest.raises(OSError, match="(?i)alert|certificate"):
+            urllib.request.urlopen(f"{control_plane.etcd}/health", context=context, timeout=10)
 
 
 def test_the_audit_log_tells_who_sent_what(control_plane: ControlPlane, namespace: str) -> None:
