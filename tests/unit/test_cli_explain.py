@@ -27,7 +27,7 @@ from precision_operator.core.model import PodView
 from precision_operator.core.plan import Plan
 from precision_operator.core.triggers import REASONS
 from precision_operator.core.ungoverned import UNSUPPORTED
-from precision_operator.errors import DisruptionBudget
+from precision_operator.errors import DisruptionBudget, EndpointNotAnswering, QueryInvalid, SourceUnavailable
 from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 
 
@@ -176,6 +176,11 @@ def test_setting_of_a_pending_change_is_a_line_that_can_be_pasted(cli: Cli) -> N
     assert command[:6] == ["kubectl", "-n", "default", "patch", "precisionpolicy", "fleet"]
     patch = json.loads(command[-1].removeprefix("-p="))
     assert patch == {"spec": {"rollback": {"onPendingRevision": "Restart"}}}
+
+
+def test_every_reason_why_there_is_no_answer_from_prometheus_is_explained() -> None:
+    errors = (QueryInvalid, SourceUnavailable, EndpointNotAnswering)
+    assert {*(error.reason for error in errors), "EvaluationTimeout", "EvaluationLate"} <= set(guidance.REASONS)
 
 
 def test_every_condition_that_restarts_bring_is_bad_news_and_is_explained() -> None:

@@ -106,6 +106,18 @@ REASONS: Mapping[str, Guidance] = {
         "Prometheus does not answer: nothing is promoted, and nothing is rolled back for it",
         ("check the metric source of spec.prometheusRef; its address stands in the operator's configuration",),
     ),
+    "EndpointNotAnswering": Guidance(
+        "Prometheus failed several times in a row and is asked less often until it answers again",
+        ("check the metric source of spec.prometheusRef; its address stands in the operator's configuration",),
+    ),
+    "EvaluationTimeout": Guidance(
+        "Prometheus was asked, and did not answer in time",
+        ("see whether Prometheus is slow, or is asked for too much (its own query durations)",),
+    ),
+    "EvaluationLate": Guidance(
+        "the newest evaluation is too old to decide by",
+        ("see whether the operator lacks CPU: `kubectl top pods` in its namespace",),
+    ),
     "QueryInvalid": Guidance(
         "a query cannot be asked as it is written",
         ("correct criteria.<signal>.promql, where it is the policy's own; else ask the operator's admin",),
