@@ -82,7 +82,9 @@ class App:
         self._settings = settings
         self._clock = clock = SystemClock()
         self._watchdog = Watchdog(clock)
-        self._queue: WorkQueue[PolicyKey] = WorkQueue(clock)
+        self._queue: WorkQueue[PolicyKey] = WorkQueue(
+            clock, group=lambda key: key.namespace, most_of_group=max(1, settings.workers - 1)
+        )
         self._inventory = Inventory(namespaces=settings.watch_namespaces)
         self._elector = LeaseElector(
             client,
@@ -290,6 +292,7 @@ class App:
 
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
+        self._evaluations.forget_all()
         for key in self._inventory.policy_keys():
             self._queue.add(key)
 

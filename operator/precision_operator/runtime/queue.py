@@ -1,12 +1,14 @@
 """A keyed work queue: what is to be looked at, each key once, the urgent first, and never two workers on one key.
 
 The semantics are those of Kubernetes' client-go workqueue (deduplication, per-key exclusivity, delayed adds, per-key
-exponential backoff) with two lanes. It belongs to one event loop; every method must be called on it.
+exponential backoff) with two lanes. Keys may be of groups: in each lane these go in turn, and one group never has all
+workers, so that slow passes of one namespace leave room for another's. It belongs to one event loop; every method must be
+called on it.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Hashable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
@@ -31,12 +33,23 @@ class WorkQueue(Generic[K]):
     """
 
     def __init__(
-        self, clock: Clock | None = None, *, backoff_base_seconds: float = 0.1, backoff_limit_seconds: float = 30.0
+        self,
+        clock: Clock | None = None,
+        *,
+        backoff_base_seconds: float = 0.1,
+        backoff_limit_seconds: float = 30.0,
+        group: Callable[[K], str] = lambda key: "",
+        most_of_group: float = float("inf"),
     ) -> None:
+        """``most_of_group``: keys of one group that may be processed at once."""
+        self._group = group
+        self._most_of_group = most_of_group
+        self._busy: Counter[str] = Counter()
         self._clock: Clock = clock or SystemClock()
         self._backoff_base = backoff_base_seconds
         self._backoff_limit = backoff_limit_seconds
-        self._ready: dict[Priority, dict[K, float]] = {lane: {} for lane in Priority}
+        self._ready: dict[Priority, dict[str, dict[K, float]]] = {lane: {} for lane in Priority}
+        """By lane and group, in the order of their turns: since when each key is ready."""
         self._active: set[K] = set()
         self._again: dict[K, tuple[Priority, float]] = {}
         self._delayed: dict[K, tuple[float, Priority]] = {}
@@ -91,11 +104,8 @@ class WorkQueue(Generic[K]):
         while True:
             self._release_due()
             for lane in Priority:
-                if self._ready[lane]:
-                    key = next(iter(self._ready[lane]))
-                    del self._ready[lane][key]
-                    self._active.add(key)
-                    self._delayed.pop(key, None)  # this pass says anew when the next one is due
+                key = self._take(lane)
+                if key is not None:
                     return key
             getter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._getters.append(getter)
@@ -109,6 +119,20 @@ class WorkQueue(Generic[K]):
                 if getter in self._getters:
                     self._getters.remove(getter)
 
+    def _take(self, lane: Priority) -> K | None:
+        group = next((name for name in self._ready[lane] if self._busy[name] < self._most_of_group), None)
+        if group is None:
+            return None
+        keys = self._ready[lane].pop(group)
+        key = next(iter(keys))
+        del keys[key]
+        if keys:
+            self._ready[lane][group] = keys  # to the end of the turns
+        self._active.add(key)
+        self._busy[group] += 1
+        self._delayed.pop(key, None)  # this pass says anew when the next one is due
+        return key
+
     def done(self, key: K) -> None:
         """The caller has finished ``key``; if it was added meanwhile it is ready again.
 
@@ -118,9 +142,15 @@ class WorkQueue(Generic[K]):
         if key not in self._active:
             raise ValueError(f"done({key!r}): the key is not being processed; call done once for each get")
         self._active.remove(key)
+        group = self._group(key)
+        self._busy[group] -= 1
+        if not self._busy[group]:
+            del self._busy[group]
         if key in self._again:
             priority, since = self._again.pop(key)
             self._make_ready(key, priority, since)
+        elif any(group in lane for lane in self._ready.values()):
+            self._wake_one()  # it may have waited for this very end
 
     def close(self) -> None:
         """Stop the timer of the delayed adds; for shutdown."""
@@ -131,22 +161,28 @@ class WorkQueue(Generic[K]):
     @property
     def depth(self) -> int:
         """Keys that wait for a worker (delayed ones do not)."""
-        return sum(len(lane) for lane in self._ready.values()) + len(self._again)
+        return len(self._waits_since()) + len(self._again)
 
     @property
     def oldest_seconds(self) -> float:
         """How long the longest-waiting key has waited; 0 where none waits."""
-        waiting = [since for lane in self._ready.values() for since in lane.values()]
-        waiting += [since for _, since in self._again.values()]
+        waiting = [*self._waits_since(), *(since for _, since in self._again.values())]
         return max(0.0, self._clock.monotonic() - min(waiting)) if waiting else 0.0
 
+    def _waits_since(self) -> list[float]:
+        return [since for lane in self._ready.values() for keys in lane.values() for since in keys.values()]
+
     def _make_ready(self, key: K, priority: Priority, since: float) -> None:
+        group = self._group(key)
         for lane in Priority:
-            if key in self._ready[lane]:
+            keys = self._ready[lane].get(group, {})
+            if key in keys:
                 if lane <= priority:
                     return
-                since = self._ready[lane].pop(key)
-        self._ready[priority][key] = since
+                since = keys.pop(key)
+                if not keys:
+                    del self._ready[lane][group]
+        self._ready[priority].setdefault(group, {})[key] = since
         self._wake_one()
 
     def _wake_one(self) -> None:

@@ -2,19 +2,23 @@
 
 A token bucket holds one second of the rate. A normal write needs a whole token. An emergency write may take the bucket
 below zero, down to ``-emergency_burst``: what it borrowed is paid back by the normal writes that wait afterwards. The
-cap on writes in flight holds for both. Belongs to one event loop.
+cap on writes in flight holds for both. In each lane the groups go in turn, and one group never has all writes in flight:
+writes that hang in one namespace leave room for the others. Belongs to one event loop.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from precision_operator.errors import TooManyRequests
 from precision_operator.runtime.clock import Clock, SystemClock
+from precision_operator.runtime.turns import Turns
 
 _EMERGENCY_SECONDS = 10.0
 """How many seconds' worth of writes an emergency may borrow where nothing else is set."""
+_GROUP_SHARE = 0.75
+"""Of the writes in flight, what one group may have."""
 _ROUNDING = 1e-9
 
 
@@ -45,20 +49,21 @@ class RateLimiter:
         self._tokens = self._burst
         self._filled_at = self._clock.monotonic()
         self._paused_until: dict[str, float] = {}
-        self._in_flight = 0
-        self._emergencies: deque[asyncio.Future[None]] = deque()
-        self._normals: deque[asyncio.Future[None]] = deque()
+        self._most_of_group = max(1, int(concurrency * _GROUP_SHARE))
+        self._held: Counter[str] = Counter()
+        """Writes in flight, by group."""
+        self._emergencies, self._normals = Turns(), Turns()
         self._alarm: asyncio.Task[None] | None = None
 
     @property
     def in_flight(self) -> int:
         """Slots taken now."""
-        return self._in_flight
+        return self._held.total()
 
     @property
     def waiting(self) -> int:
         """Writes that wait for a slot."""
-        return sum(not waiter.done() for lane in (self._emergencies, self._normals) for waiter in lane)
+        return len(self._emergencies) + len(self._normals)
 
     def slot(self, emergency: bool = False, group: str = "") -> AbstractAsyncContextManager[None]:
         """Hold one write slot: waits for a token and for room among the writes in flight.
@@ -68,23 +73,30 @@ class RateLimiter:
         """
         return _Slot(self, emergency, group)
 
-    async def _take(self, emergency: bool) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        (self._emergencies if emergency else self._normals).append(waiter)
+    async def _take(self, emergency: bool, group: str) -> None:
+        waiter = (self._emergencies if emergency else self._normals).wait(group)
         self._grant()
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self._in_flight -= 1  # granted and cancelled at once: the token is spent, the slot is not
+                self._release(group)  # granted and cancelled at once: the token is spent, the slot is not
             self._grant()
             raise
 
-    def _free(self, *, unused: bool = False) -> None:
-        self._in_flight -= 1
+    def _free(self, group: str, *, unused: bool = False) -> None:
+        self._release(group)
         if unused:
             self._tokens += 1.0
         self._grant()
+
+    def _release(self, group: str) -> None:
+        self._held[group] -= 1
+        if not self._held[group]:
+            del self._held[group]
+
+    def _may(self, group: str) -> bool:
+        return self._held.total() < self._concurrency and (not group or self._held[group] < self._most_of_group)
 
     def paused_seconds(self, group: str) -> float:
         """For how long nothing is granted to the group; 0 where its writes may go."""
@@ -108,19 +120,16 @@ class RateLimiter:
         self._filled_at = now
         wait = 0.0
         for lane, needed in ((self._emergencies, 1.0 - self._credit), (self._normals, 1.0)):
-            while lane and self._in_flight < self._concurrency:
-                if lane[0].done():
-                    lane.popleft()
-                    continue
+            while (group := lane.next(self._may)) is not None:
                 wait = (needed - self._tokens) / self._rate
                 if wait > _ROUNDING:
                     break
                 self._tokens -= 1.0
-                self._in_flight += 1
-                lane.popleft().set_result(None)
+                self._held[group] += 1
+                lane.grant(group)
                 wait = 0.0
-            if lane:
-                break  # nobody overtakes an emergency
+            if group is not None:
+                break  # nobody overtakes an emergency that could go
         if wait > _ROUNDING and (self._alarm is None or self._alarm.done()):
             self._alarm = asyncio.get_running_loop().create_task(self._ring(wait), name="ratelimit-alarm")
 
@@ -140,11 +149,11 @@ class _Slot(AbstractAsyncContextManager[None]):
 
     async def __aenter__(self) -> None:
         self._refuse_while_paused()
-        await self._limiter._take(self._emergency)
+        await self._limiter._take(self._emergency, self._group)
         try:
             self._refuse_while_paused()  # the pause may have begun meanwhile
         except TooManyRequests:
-            self._limiter._free(unused=True)
+            self._limiter._free(self._group, unused=True)
             raise
 
     def _refuse_while_paused(self) -> None:
@@ -155,4 +164,4 @@ class _Slot(AbstractAsyncContextManager[None]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limiter._free()
+        self._limiter._free(self._group)

@@ -1,30 +1,46 @@
 """One Prometheus, shared: fair slots by namespace, and a circuit breaker that stops asking who does not answer.
 
 Our own and not a library's: the kept ones count calls, know no clock port, and let each caller try a half-open circuit.
-Here only queries of the operator's own count, so that no policy's PromQL can open the circuit for others.
-Belongs to one event loop.
+Here only queries of the operator's own count, and no namespace alone opens the circuit while others are answered: what it
+exports may be too much for any query. PromQL of policies has slots of its own. Belongs to one event loop.
 """
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from precision_operator.errors import EndpointNotAnswering, QueryInvalid, SignalError, SourceUnavailable
 from precision_operator.runtime.clock import Clock, within
+from precision_operator.runtime.turns import Turns
 from precision_operator.signals.port import MetricSource, Sample
 
 SLOTS = 8
-"""Queries of one endpoint at once; the source has as many threads."""
+"""Queries of one endpoint at once that the operator or its admin wrote; the source has threads for these and more."""
 NAMESPACE_SLOTS = 6
 """Of these, what one namespace may hold."""
+URGENT_SLOTS = 6
+"""Of these, what urgent queries may hold: a breach that nobody knows of yet is found by one that is not urgent."""
+RAW_SLOTS = 2
+"""Queries at once that policies brought. These may be as slow as they like."""
 WAIT_SECONDS = 5.0
 """How long a query waits for a slot."""
 FAILURE_LIMIT = 4
 """Failures in a row that open the circuit."""
+ANSWERED_SECONDS = 600.0
+"""How long a namespace's last answer speaks for the endpoint, where another namespace's queries fail."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 15.0
 """How long an open circuit rests before one query tries it: doubled at each failure, up to the longest."""
+
+
+class Author(Enum):
+    """Who wrote a query."""
+
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    """It is one of the catalogue."""
+    POLICY = "policy"
 
 
 class Circuit(IntEnum):
@@ -46,8 +62,14 @@ class Endpoint:
         self._source = source
         self._clock = clock
         self._jitter = jitter
-        self._slots = _FairSlots()
+        slots = _FairSlots(SLOTS, of_namespace=NAMESPACE_SLOTS, urgent=URGENT_SLOTS)
+        raw = _FairSlots(RAW_SLOTS, of_namespace=1, urgent=1)
+        self._slots = {Author.OPERATOR: slots, Author.ADMIN: slots, Author.POLICY: raw}
         self._failures = 0
+        self._failing: set[str] = set()
+        """The namespaces of these failures."""
+        self._answered: dict[str, float] = {}
+        """Namespaces that have not failed since they were answered, and when that was."""
         self._closed_again_at = 0.0
         self._trial: asyncio.Future[None] | None = None
 
@@ -59,22 +81,23 @@ class Endpoint:
         rests = self._trial is None and self._clock.monotonic() < self._closed_again_at
         return Circuit.OPEN if rests else Circuit.HALF_OPEN
 
-    async def vector(self, query: str, namespace: str, *, own: bool, urgent: bool) -> Sequence[Sample]:
-        """The vector of ``query``, asked on behalf of a namespace. ``own``: the operator wrote the query. ``urgent``: of a
-        policy with a breach or a rollback under way.
+    async def vector(self, query: str, namespace: str, *, author: Author, urgent: bool) -> Sequence[Sample]:
+        """The vector of ``query``, asked on behalf of a namespace. ``urgent``: of a policy with a breach or a rollback under
+        way.
 
         Raises:
             EndpointNotAnswering: the circuit is open.
             SignalError: as MetricSource.vector; also where no slot came free in time.
         """
-        if self.circuit is Circuit.HALF_OPEN and self._trial is None and own:
-            return await self._try(query)
+        if self.circuit is Circuit.HALF_OPEN and self._trial is None and author is Author.OPERATOR:
+            return await self._try(query, namespace)
         if self._trial is not None:
             await asyncio.wait({self._trial})
         if self.circuit is not Circuit.CLOSED:
             raise self._not_answering()
+        slots = self._slots[author]
         try:
-            await within(self._clock, WAIT_SECONDS, self._slots.take(namespace, urgent=urgent))
+            await within(self._clock, WAIT_SECONDS, slots.take(namespace, urgent=urgent))
         except TimeoutError:
             raise SourceUnavailable(
                 f"endpoint {self._name!r}: no slot within {WAIT_SECONDS:g} s; it is too slow for what is asked of it"
@@ -82,15 +105,15 @@ class Endpoint:
         try:
             if self.circuit is not Circuit.CLOSED:
                 raise self._not_answering()  # it opened while this query waited
-            return await self._ask(query, own=own)
+            return await self._ask(query, namespace, author)
         finally:
-            self._slots.free(namespace)
+            slots.free(namespace, urgent=urgent)
 
-    async def _try(self, query: str) -> Sequence[Sample]:
+    async def _try(self, query: str, namespace: str) -> Sequence[Sample]:
         """One query finds out for all whether the endpoint answers again."""
         self._trial = asyncio.get_running_loop().create_future()
         try:
-            return await self._ask(query, own=True)
+            return await self._ask(query, namespace, Author.OPERATOR)
         except SourceUnavailable:
             # With the words of before: what the conditions say must not change with every trial.
             raise self._not_answering() from None
@@ -98,23 +121,32 @@ class Endpoint:
             self._trial.set_result(None)
             self._trial = None
 
-    async def _ask(self, query: str, *, own: bool) -> Sequence[Sample]:
+    async def _ask(self, query: str, namespace: str, author: Author) -> Sequence[Sample]:
         try:
             found = await self._source.vector(query)
         except QueryInvalid:
-            self._failures = 0
+            self._succeeded(namespace)
             raise
         except SignalError:
-            if own:
-                self._failed()
+            if author is Author.OPERATOR:
+                self._failed(namespace)
             raise
-        self._failures = 0
+        self._succeeded(namespace)
         return found
 
-    def _failed(self) -> None:
+    def _succeeded(self, namespace: str) -> None:
+        self._failures = 0
+        self._failing.clear()
+        self._answered[namespace] = self._clock.monotonic()
+
+    def _failed(self, namespace: str) -> None:
         now = self._clock.monotonic()
         if self._failures >= FAILURE_LIMIT and self._trial is None and now < self._closed_again_at:
             return  # it was under way when the circuit opened
+        self._answered = {n: at for n, at in self._answered.items() if n != namespace and now - at < ANSWERED_SECONDS}
+        self._failing.add(namespace)
+        if self._answered and len(self._failing) == 1 and self._failures == FAILURE_LIMIT - 1:
+            return  # this namespace's alone, as far as is known: another's failure opens the circuit
         self._failures += 1
         over = self._failures - FAILURE_LIMIT
         if over >= 0:
@@ -129,44 +161,41 @@ class Endpoint:
 
 
 class _FairSlots:
-    """Slots that go to the namespaces in turn, first to urgent queries."""
+    """Slots that go to the namespaces in turn, first to urgent queries; these never hold all."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int, *, of_namespace: int, urgent: int) -> None:
+        self._most, self._most_of_namespace, self._most_urgent = slots, of_namespace, urgent
         self._held: Counter[str] = Counter()
-        self._waiting: dict[bool, dict[str, deque[asyncio.Future[None]]]] = {True: {}, False: {}}
-        """By urgency and namespace; the order of the namespaces is that of their turns."""
+        self._urgent = 0
+        self._waiting = {True: Turns(), False: Turns()}
+        """By urgency."""
 
     async def take(self, namespace: str, *, urgent: bool) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[urgent].setdefault(namespace, deque()).append(waiter)
+        waiter = self._waiting[urgent].wait(namespace)
         self._grant()
         try:
             await waiter
         except asyncio.CancelledError:
             if not waiter.cancelled():
-                self.free(namespace)
+                self.free(namespace, urgent=urgent)
             raise
 
-    def free(self, namespace: str) -> None:
+    def free(self, namespace: str, *, urgent: bool) -> None:
         self._held[namespace] -= 1
         if not self._held[namespace]:
             del self._held[namespace]
+        self._urgent -= urgent
         self._grant()
 
     def _grant(self) -> None:
-        for lane in (self._waiting[True], self._waiting[False]):
-            while sum(self._held.values()) < SLOTS and (namespace := self._next(lane)) is not None:
-                queue = lane.pop(namespace)
-                waiter = queue.popleft()
-                if queue:
-                    lane[namespace] = queue  # to the end of the turns
+        for urgent, lane in self._waiting.items():
+            while self._has_room(urgent) and (namespace := lane.next(self._may)) is not None:
                 self._held[namespace] += 1
-                waiter.set_result(None)
+                self._urgent += urgent
+                lane.grant(namespace)
 
-    def _next(self, lane: dict[str, deque[asyncio.Future[None]]]) -> str | None:
-        for namespace in list(lane):
-            while lane[namespace] and lane[namespace][0].done():
-                lane[namespace].popleft()
-            if not lane[namespace]:
-                del lane[namespace]
-        return next((namespace for namespace in lane if self._held[namespace] < NAMESPACE_SLOTS), None)
+    def _has_room(self, urgent: bool) -> bool:
+        return self._held.total() < self._most and not (urgent and self._urgent >= self._most_urgent)
+
+    def _may(self, namespace: str) -> bool:
+        return self._held[namespace] < self._most_of_namespace

@@ -6,14 +6,16 @@ for each query: whoever asks again meanwhile waits for the same answer.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
-from precision_operator.runtime.clock import Clock, SystemClock
-from precision_operator.signals.endpoint import Circuit, Endpoint
+from precision_operator.runtime.clock import Clock, SystemClock, within
+from precision_operator.signals.endpoint import Author, Circuit, Endpoint
 from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
@@ -23,10 +25,12 @@ _LOG = logging.getLogger(__name__)
 
 _GAP_INTERVALS = 3.0
 """A pause longer than this many intervals ends continuity."""
-_STEP_SECONDS = 1.0
+STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
+_PURGE_SECONDS = 1.0
+"""How often answers that are not shared any more are looked for: there may be thousands."""
 _NAMED = 3
 """How many pods a log line names."""
 
@@ -103,6 +107,7 @@ class Evaluator:
         self._observe = observe
         self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str], _Request] = {}
+        self._purged_at = self._clock.monotonic()
         self._watched: dict[EvaluationPlan, _Watched] = {}
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
         self._refused: dict[str, str] = {}
@@ -156,12 +161,18 @@ class Evaluator:
         return {name: endpoint.circuit for name, endpoint in self._endpoints.items()}
 
     async def evaluate(
-        self, plan: EvaluationPlan, *, no_older_seconds: float | None = None, urgent: bool = False
+        self,
+        plan: EvaluationPlan,
+        *,
+        no_older_seconds: float | None = None,
+        urgent: bool = False,
+        deadline_seconds: float = math.inf,
     ) -> Evaluation:
         """One reading for ``plan``; never raises. What could not be read stands in ``errors``.
 
         An answer is shared with others who ask the same for half an interval, or for ``no_older_seconds`` where given.
-        ``urgent``: its queries go before others.
+        ``urgent``: its queries go before others. What is not answered within ``deadline_seconds`` is an error of its own
+        signal: the others' answers count.
         """
         began = self._clock.monotonic()
         wanted = dict.fromkeys((*ALWAYS_ASKED, *(signal for signal, _ in plan.queries)), "")
@@ -182,8 +193,8 @@ class Evaluator:
                 errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
             else:
                 requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
-        if requests:
-            await asyncio.wait({request.task for request in requests.values()})
+        requests, late = await self._answered(requests, deadline_seconds)
+        errors.update(late)
         answers: dict[str, Sequence[Sample]] = {}
         for signal, request in requests.items():
             reading = request.task.result()
@@ -205,6 +216,23 @@ class Evaluator:
             clock_since=watched.clock_since,
         )
 
+    async def _answered(
+        self, requests: dict[str, _Request], deadline_seconds: float
+    ) -> tuple[dict[str, _Request], dict[str, str]]:
+        """Those that are answered in time; and, by signal, what is to be said of the others. These go on."""
+        tasks = {request.task for request in requests.values()}
+        if math.isinf(deadline_seconds) and tasks:
+            await asyncio.wait(tasks)
+        elif tasks:
+            with suppress(TimeoutError):
+                await within(self._clock, deadline_seconds, asyncio.wait(tasks))
+        why = (
+            f"EvaluationTimeout: no answer within {deadline_seconds:g} s; "
+            "see whether Prometheus is slow, or is asked for too much"
+        )
+        found = {signal: request for signal, request in requests.items() if request.task.done()}
+        return found, dict.fromkeys(requests.keys() - found.keys(), why)
+
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
         tasks = [request.task for request in self._requests.values()]
@@ -219,8 +247,7 @@ class Evaluator:
         """The request under way or still fresh for the same query, else a new one."""
         now = self._clock.monotonic()
         half = plan.interval_seconds / 2
-        for key in [k for k, r in self._requests.items() if r.task.done() and now >= r.fresh_until]:
-            del self._requests[key]
+        self._purge(now)
         key = (plan.endpoint, query)
         known = self._requests.get(key)
         shared = half if no_older_seconds is None else min(half, no_older_seconds)
@@ -232,12 +259,22 @@ class Evaluator:
         self._requests[key] = request
         return request
 
+    def _purge(self, now: float) -> None:
+        if now - self._purged_at < _PURGE_SECONDS:
+            return
+        self._purged_at = now
+        for key in [k for k, r in self._requests.items() if r.task.done() and now >= r.fresh_until]:
+            del self._requests[key]
+
     async def _ask(self, name: str, plan: EvaluationPlan, query: str, *, urgent: bool) -> _Reading:
         began = self._clock.monotonic()
         result = "success"
         try:
-            endpoint, own = self._endpoints[plan.endpoint], name in ALWAYS_ASKED
-            return _Reading(samples=await endpoint.vector(query, plan.namespace, own=own, urgent=urgent))
+            author = (
+                Author.OPERATOR if name in ALWAYS_ASKED else Author.POLICY if name in dict(plan.raw) else Author.ADMIN
+            )
+            endpoint = self._endpoints[plan.endpoint]
+            return _Reading(samples=await endpoint.vector(query, plan.namespace, author=author, urgent=urgent))
         except SignalError as error:
             result = error.reason
             return _Reading(error=f"{error.reason}: {error}")
@@ -273,7 +310,7 @@ class Evaluator:
         ahead_seconds = self._clock.time() - now
         before = self._watched.get(plan, _Watched(at, began, ahead_seconds))
         gap = began - before.ended > _GAP_INTERVALS * plan.interval_seconds
-        stepped = abs(ahead_seconds - before.ahead_seconds) > _STEP_SECONDS
+        stepped = abs(ahead_seconds - before.ahead_seconds) > STEP_SECONDS
         clock_since = now + ahead_seconds if stepped else before.clock_since
         since = max(at, clock_since) if gap else clock_since if stepped else before.since
         for old in [p for p, watched in self._watched.items() if now - watched.ended > _PLAN_LIFE_SECONDS]:

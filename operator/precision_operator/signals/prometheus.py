@@ -29,8 +29,8 @@ from precision_operator.signals.transport import BoundedAdapter, PlainSession, r
 
 T = TypeVar("T")
 
-THREADS = 8
-"""Queries of one source at once."""
+THREADS = 12
+"""Queries of one source at once: those of evaluations (SLOTS, RAW_SLOTS and a trial), and what reports ask of the past."""
 
 STAMP_SECONDS = 120.0
 """An answer that is stamped longer ago is one of a cache, and is not believed; clocks may differ by this much."""

@@ -6,6 +6,7 @@ asks nobody.
 """
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -13,9 +14,11 @@ from typing import Generic, TypeVar
 
 from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.model import Evaluation
-from precision_operator.runtime.clock import Clock, within
-from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.runtime.clock import Clock
+from precision_operator.signals.evaluator import STEP_SECONDS, EvaluationPlan, Evaluator
 from precision_operator.signals.queries import ACK
+
+_LOG = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -47,6 +50,8 @@ class _Watch:
     evaluation: Evaluation | None = None
     began: float = 0.0
     """When the reading was asked for, perhaps by another policy; by the monotonic clock."""
+    ahead_seconds: float = 0.0
+    """Of the wall clock before the monotonic one when the answer came: what a step changes."""
     early_seconds: float = 0.0
     woken: bool = False
     due: float = 0.0
@@ -78,12 +83,15 @@ class EvaluationService(Generic[K]):
     def latest(self, key: K, plan: EvaluationPlan, *, every_seconds: float, urgent: bool = False) -> Evaluation | None:
         """The newest finished answer, or None while the first is under way; the next one is read when it is due.
 
-        An answer that is too old says Unknown of everything. ``urgent``: its queries go before others.
+        An answer that is too old says Unknown of everything, and one from before the wall clock was set is none: what it
+        is dated by means another time now. ``urgent``: its queries go before others.
         """
         watch = self._watches.get(key)
         if watch is None or watch.plan != plan:
             self.forget(key)
             watch = self._watches[key] = _Watch(plan)
+        if abs(self._ahead_seconds() - watch.ahead_seconds) > STEP_SECONDS:
+            watch.evaluation = None
         watch.urgent = urgent
         self._schedule(key, watch, every_seconds)
         found, now = watch.evaluation, self._clock.monotonic()
@@ -111,11 +119,15 @@ class EvaluationService(Generic[K]):
         if watch is not None and watch.task is not None:
             watch.task.cancel()
 
+    def forget_all(self) -> None:
+        """A leadership begins: what was read in an earlier one is not what this one decides on."""
+        for key in list(self._watches):
+            self.forget(key)
+
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
         tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
-        for key in list(self._watches):
-            self.forget(key)
+        self.forget_all()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._evaluator.close()
 
@@ -147,18 +159,24 @@ class EvaluationService(Generic[K]):
             # A neighbour's answer is taken only where it is new enough to count beside the last one.
             shared = min(shared, max(0.0, began - watch.began - TURN_SHARE * every_seconds))
         try:
-            work = self._evaluator.evaluate(watch.plan, no_older_seconds=shared, urgent=watch.urgent)
-            evaluation = await within(self._clock, self._deadline_seconds, work)
-        except TimeoutError:
-            evaluation = self._unknown(
-                f"EvaluationTimeout: no answer within {self._deadline_seconds:g} s; "
-                "see whether Prometheus is slow, or is asked for too much"
+            evaluation = await self._evaluator.evaluate(
+                watch.plan,
+                no_older_seconds=shared,
+                urgent=watch.urgent,
+                deadline_seconds=self._deadline_seconds,
             )
+        except Exception as error:  # noqa: BLE001  a defect must cost one reading, not all that would follow it
+            _LOG.exception("an evaluation failed unexpectedly", extra={"reason": "InternalError"})
+            evaluation = self._unknown(f"InternalError: {type(error).__name__}; see the operator's log")
         age = self._clock.time() - evaluation.at - (self._clock.monotonic() - began)
         watch.evaluation, watch.began = evaluation, began - min(max(age, 0.0), shared)
+        watch.ahead_seconds = self._ahead_seconds()
         watch.early_seconds = self._phase(watch.plan) * watch.plan.interval_seconds if first else 0.0
         watch.task, watch.reading = None, False
         self._finished(key, watch.urgent)
+
+    def _ahead_seconds(self) -> float:
+        return self._clock.time() - self._clock.monotonic()
 
     def _unknown(self, why: str) -> Evaluation:
         now = self._clock.time()

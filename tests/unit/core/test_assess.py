@@ -207,6 +207,13 @@ def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_b
     assert update_failing((second,), [], SPEC, at=AT + 30) == ()
 
 
+def test_a_breach_beyond_the_list_gets_its_workloads_name_when_it_is_seen_again_out_of_turn() -> None:
+    (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
+    rest = replace(first, key="", count=2, measured="")
+    (named,) = update_failing((rest,), [verdict(breach())], SPEC, at=AT + 1)
+    assert (named.key, named.since, named.count) == (VIEW.key, AT, 2)
+
+
 def test_fp32_cohort_counts_what_is_known_and_what_is_in_breach() -> None:
     views = [replace(VIEW, key=f"apps/Deployment/{n}", pods=(replace(POD, name=n),)) for n in ("good", "bad", "silent")]
     said = evaluation(good=FINE, bad=valued(3.0, Signal.NON_FINITE))

@@ -70,6 +70,29 @@ def test_a_workload_is_changed_by_the_commit_that_assigns_it_another_mode_and_by
     assert set(world.state.changed) == {w.key for w in world.workloads.values()}
 
 
+def test_nothing_is_kept_of_when_a_workload_changed_that_is_gone_unless_a_rollback_holds_it() -> None:
+    world = promoted()
+    world.bad = {"hot-1": NAN}
+    until(world, lambda w: w.state.held)
+    assert held_names(world) == {"hot-1"}
+    world.workloads = {name: w for name, w in world.workloads.items() if name not in ("hot-1", "hot-2")}
+    world.step()
+    assert key("hot-1") in world.state.changed
+    assert key("hot-2") not in world.state.changed
+
+
+def test_that_holds_too_where_nothing_else_of_the_assignment_changes() -> None:
+    world = promoted()
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    before = world.state
+    assert key("hot-2") in before.changed
+    del world.workloads["hot-2"]
+    world.step()
+    assert world.state.generation == before.generation
+    assert key("hot-2") not in world.state.changed
+
+
 def test_what_is_in_the_fallback_already_is_not_changed_by_the_commit_that_enforces() -> None:
     world = fleet()
     world.step()

@@ -9,14 +9,14 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.state import Phase
+from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeletePod, EvictPod, Notify
-from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, blocked, late
+from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begun, blocked, late
 from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
 from precision_operator.core.restarting import PLACELESS_SECONDS
 from tests.support.fleets import NAN, change, condition, until
-from tests.support.views import key, pod
+from tests.support.views import key, pod, workload
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
 GRADUAL = {
@@ -342,3 +342,28 @@ def test_an_escalation_says_who_cannot_be_restarted_and_a_condition_says_why() -
     notices = [a for _ in range(20) for a in emergency(world).step(10.0).actions if isinstance(a, Notify)]
     (said,) = [a.message for a in notices if a.reason == "RollbackEscalated"]
     assert "restarting free; fixed cannot be restarted" in said
+
+
+OLD, LEAVING, NEW = (
+    pod("old", created_at=50.0),
+    pod("leaving", created_at=50.0, terminating=True),
+    pod("new", created_at=70.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "replicas", "suspended", "expected"),
+    [
+        ((OLD, OLD), 2, False, False),
+        ((OLD, LEAVING), 2, False, True),
+        ((OLD, NEW), 2, False, True),
+        ((OLD,), 2, False, True),
+        ((OLD, OLD), 2, True, True),
+    ],
+    ids=["all as before", "one is leaving", "one is new", "one is gone", "its Job is suspended"],
+)
+def test_a_restart_has_begun_when_one_pod_of_the_workload_was_taken_away(
+    pods: tuple[PodView, ...], replicas: int, suspended: bool, expected: bool
+) -> None:
+    view = workload(pods=pods, replicas=replicas, suspended=suspended)
+    assert begun(view, Restart(1, 60.0, newest=50.0)) is expected

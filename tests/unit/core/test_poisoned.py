@@ -1,12 +1,19 @@
 """Weights that a loss shows to be poisoned: recognised by one look, whenever that comes, and rewound once."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
+from precision_operator.core.facts import look
+from precision_operator.core.phases.alone import hold
+from precision_operator.core.triggers import Trigger
 from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until
-from tests.support.views import key
+from tests.support.views import key, keys
 
 TWICE = {"evaluation": {"interval": "15s", "failureLimit": 1, "minSamples": 1, "window": "60s"}}
 
@@ -86,3 +93,24 @@ def test_a_workload_that_was_never_moved_is_not_taken_back_for_its_loss() -> Non
     answer(world, "abort")
     world.run(10, 5.0)
     assert rewinds(world) == {}
+
+
+def test_whose_weights_are_poisoned_stays_known_when_another_is_rolled_back_by_itself() -> None:
+    """Also where their losses are not to be seen any more; who is not held is not taken back for what was known of it."""
+    world = promoted(**TWICE)
+    world.bad = {"hot-1": NAN}
+    until(world, lambda w: w.state.held)
+    world.bad = {}
+    state = replace(world.state, poisoned=keys("hot-1", "hot-2"))
+    another = Trigger(
+        Severity.P0,
+        Scope.WORKLOAD,
+        "LossNotFinite",
+        "NaN",
+        keys("hot-3"),
+        world.now,
+        Strategy.EMERGENCY,
+        poisoned=keys("hot-3"),
+    )
+    after = hold(look(world.policy, state, world.observe(), world.now), another)
+    assert after.poisoned == keys("hot-1", "hot-3")

@@ -210,3 +210,47 @@ async def test_a_pass_ends_the_delay_that_was_asked_for_before_it() -> None:
     await clock.advance(5.0)
     assert queue.depth == 1
     queue.close()
+
+
+def by_first_letter(most: int = 1) -> WorkQueue[str]:
+    return WorkQueue(ManualClock(), group=lambda key: key[0], most_of_group=most)
+
+
+async def test_groups_go_in_turn_and_each_in_its_order() -> None:
+    queue = by_first_letter(most=9)
+    for key in ("a1", "a2", "a3", "b1", "b2"):
+        queue.add(key)
+    assert [await queue.get() for _ in range(5)] == ["a1", "b1", "a2", "b2", "a3"]
+
+
+async def test_a_group_never_has_all_workers_and_goes_on_when_one_of_its_keys_ends() -> None:
+    """200 slow passes of one namespace."""
+    queue = by_first_letter()
+    for number in range(200):
+        queue.add(f"a{number}")
+    slow = await queue.get()
+    waiting = asyncio.ensure_future(queue.get())
+    await settle()
+    assert not waiting.done()
+    queue.add("b")
+    await settle()
+    assert waiting.result() == "b"
+    waiting = asyncio.ensure_future(queue.get())
+    await settle()
+    queue.done("b")
+    await settle()
+    assert not waiting.done()
+    queue.done(slow)
+    await settle()
+    assert waiting.result() == "a1"
+    assert queue.depth == 198
+
+
+async def test_a_key_that_was_added_meanwhile_waits_behind_those_of_its_group() -> None:
+    queue = by_first_letter()
+    queue.add("a1")
+    queue.add("a2")
+    key = await queue.get()
+    queue.add(key)
+    queue.done(key)
+    assert await queue.get() == "a2"

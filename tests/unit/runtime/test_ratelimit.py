@@ -154,3 +154,34 @@ async def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
 def test_a_limit_that_lets_nothing_through_is_refused(rate: float, cap: int) -> None:
     with pytest.raises(ValueError, match="writesPerSecond"):
         RateLimiter(rate, cap, ManualClock())
+
+
+async def test_groups_go_in_turn_and_none_has_all_writes_in_flight() -> None:
+    """One namespace's emergency of many pods, whose writes hang, and another's of one."""
+    limiter = RateLimiter(1000, 4, ManualClock())
+    writers = Writers(limiter, keep=True)
+    large = [writers.start(f"a{i}", emergency=True, group="a") for i in range(50)]
+    await settle()
+    assert writers.got == ["a0", "a1", "a2"]
+    writers.start("b", emergency=True, group="b")
+    await settle()
+    assert writers.got[3:] == ["b"]
+    writers.start("c", emergency=True, group="c")
+    for writer in large[:2]:
+        writer.cancel()
+        await settle()
+    assert writers.got[4:] == ["a3", "c"]
+    writers.leave.set()
+    await asyncio.gather(*writers.tasks, return_exceptions=True)
+    assert limiter.in_flight == 0
+
+
+async def test_an_emergency_that_may_not_go_for_its_group_holds_nobody_back() -> None:
+    writers = Writers(RateLimiter(1000, 2, ManualClock()), keep=True)
+    writers.start("a1", emergency=True, group="a")
+    writers.start("a2", emergency=True, group="a")
+    writers.start("b", group="b")
+    await settle()
+    assert writers.got == ["a1", "b"]
+    writers.leave.set()
+    await asyncio.gather(*writers.tasks)

@@ -68,10 +68,21 @@ async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:
 async def test_passes_within_an_interval_share_its_reading() -> None:
     rig = Rig()
     first = (await rig.observe()).evaluation
-    rig.wandering.offset = 3600.0
     await rig.wandering.advance(10.0)
     assert (await rig.observe()).evaluation is first
     assert len(rig.trainers.asked) == 1
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0], ids=["forward", "back"])
+async def test_nothing_is_decided_on_an_answer_from_before_the_wall_clock_was_set(seconds: float) -> None:
+    rig = Rig()
+    await rig.observe()
+    await rig.wandering.advance(10.0)
+    rig.wandering.offset = seconds
+    assert rig.gatherer.awaits(KEY, policy(), State())
+    found = (await rig.observe()).evaluation
+    assert found is not None
+    assert found.clock_since == found.continuous_since == rig.wandering.time()
 
 
 async def test_an_answer_that_another_policy_had_asked_for_is_followed_by_one_in_time() -> None:

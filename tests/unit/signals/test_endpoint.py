@@ -9,12 +9,16 @@ import pytest
 
 from precision_operator.errors import EndpointNotAnswering, SignalError, SourceUnavailable
 from precision_operator.signals.endpoint import (
+    ANSWERED_SECONDS,
     FAILURE_LIMIT,
     LONGEST_SECONDS,
     NAMESPACE_SLOTS,
+    RAW_SLOTS,
     SHORTEST_SECONDS,
     SLOTS,
+    URGENT_SLOTS,
     WAIT_SECONDS,
+    Author,
     Endpoint,
 )
 from precision_operator.signals.port import Sample
@@ -48,15 +52,16 @@ class Rig:
         return self.endpoint.circuit.name
 
     def ask(
-        self, query: str, namespace: str = "a", *, own: bool = True, urgent: bool = False
+        self, query: str, namespace: str = "a", *, author: Author = Author.OPERATOR, urgent: bool = False
     ) -> asyncio.Task[Sequence[Sample]]:
-        return asyncio.ensure_future(self.endpoint.vector(query, namespace, own=own, urgent=urgent))
+        return asyncio.ensure_future(self.endpoint.vector(query, namespace, author=author, urgent=urgent))
 
-    async def fail(self, times: int, *, own: bool = True) -> None:
+    async def fail(self, times: int, namespace: str = "a", *, author: Author = Author.OPERATOR) -> None:
         self.source.error = SourceUnavailable("away")
         for _ in range(times):
             with pytest.raises(SourceUnavailable):
-                await self.ask("q", own=own)
+                await self.ask("q", namespace, author=author)
+        self.source.error = None
 
 
 async def test_no_namespace_holds_all_slots() -> None:
@@ -115,7 +120,7 @@ async def test_one_query_tries_for_all_and_the_others_follow_it() -> None:
     asked = len(rig.source.asked)
     rig.source.error = None
     rig.source.answers.clear()
-    tasks = [rig.ask("trial"), rig.ask("follower"), rig.ask("theirs", own=False)]
+    tasks = [rig.ask("trial"), rig.ask("follower"), rig.ask("theirs", author=Author.POLICY)]
     await settle()
     assert rig.source.asked[asked:] == ["trial"]
     rig.source.answers.set()
@@ -128,6 +133,7 @@ async def test_a_failed_trial_doubles_the_rest_up_to_a_limit_with_the_words_of_b
     await rig.fail(FAILURE_LIMIT)
     await rig.clock.advance(SHORTEST_SECONDS)
     rest_seconds = SHORTEST_SECONDS
+    rig.source.error = SourceUnavailable("away")
     for _ in range(6):
         with pytest.raises(EndpointNotAnswering):
             await rig.ask("trial")
@@ -140,5 +146,50 @@ async def test_a_failed_trial_doubles_the_rest_up_to_a_limit_with_the_words_of_b
 
 async def test_a_policys_own_promql_cannot_open_the_circuit_for_others() -> None:
     rig = Rig()
-    await rig.fail(10 * FAILURE_LIMIT, own=False)
+    await rig.fail(10 * FAILURE_LIMIT, author=Author.POLICY)
     assert rig.circuit == "CLOSED"
+
+
+async def test_a_namespace_whose_own_queries_fail_opens_no_circuit_for_those_that_are_answered() -> None:
+    """It exports too many series, or its answers are partial."""
+    rig = Rig()
+    await rig.ask("q", "well")
+    await rig.fail(10 * FAILURE_LIMIT, "large")
+    assert rig.circuit == "CLOSED"
+    await rig.fail(1, "well")
+    assert rig.circuit == "OPEN", "nobody is answered any more"
+
+
+async def test_an_answer_of_long_ago_does_not_speak_for_the_endpoint() -> None:
+    rig = Rig()
+    await rig.ask("q", "gone")
+    await rig.clock.advance(ANSWERED_SECONDS)
+    await rig.fail(FAILURE_LIMIT, "large")
+    assert rig.circuit == "OPEN"
+
+
+async def test_urgent_queries_of_many_namespaces_leave_slots_to_a_breach_that_nobody_knows_of_yet() -> None:
+    rig = Rig()
+    rig.source.answers.clear()
+    urgent = [rig.ask(f"u{i}", f"u{i}", urgent=True) for i in range(10 * SLOTS)]
+    await settle()
+    assert len(rig.source.asked) == URGENT_SLOTS
+    others = [rig.ask("calm", "calm") for _ in range(SLOTS - URGENT_SLOTS)]
+    await settle()
+    assert rig.source.asked[URGENT_SLOTS:] == ["calm"] * len(others)
+    rig.source.answers.set()
+    await asyncio.gather(*urgent, *others)
+
+
+async def test_promql_of_policies_takes_no_slot_from_the_operators_queries() -> None:
+    rig = Rig()
+    rig.source.answers.clear()
+    raw = [rig.ask(f"raw{i}", f"r{i}", author=Author.POLICY, urgent=True) for i in range(10 * SLOTS)]
+    raw += [rig.ask(f"calm{i}", f"r{i}", author=Author.POLICY) for i in range(10 * SLOTS)]
+    await settle()
+    assert len(rig.source.asked) == RAW_SLOTS
+    ours = [rig.ask(f"ours{i}", f"n{i}") for i in range(SLOTS)]
+    await settle()
+    assert rig.source.asked[RAW_SLOTS:] == [f"ours{i}" for i in range(SLOTS)]
+    rig.source.answers.set()
+    await asyncio.gather(*raw, *ours)

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from precision_operator.core.model import Evaluation
 from precision_operator.errors import SourceUnavailable
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.port import MetricSource, Sample
@@ -30,10 +33,13 @@ class Timely:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.asked = 0
+        self.answers = False
 
     async def vector(self, query: str) -> Sequence[Sample]:
         self.asked += 1
         await self.clock.sleep(5.0)
+        if self.answers:
+            return []
         raise SourceUnavailable("no answer within 5 s")
 
 
@@ -50,6 +56,15 @@ class Answering:
         return []
 
 
+class Partly:
+    """Never answers one query."""
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        if "nonfinite_loss" in query:
+            await asyncio.Event().wait()
+        return [Sample({"pod": "p"}, 1.0)]
+
+
 class Rig:
     """A service whose policies are passed over as often as their evaluations end."""
 
@@ -57,10 +72,16 @@ class Rig:
         self.clock = ManualClock()
         self.answering = Answering(self.clock)
         self.timely = Timely(self.clock)
-        sources: dict[str, MetricSource] = {"main": self.answering, "hung": Hanging(), "timely": self.timely}
+        sources: dict[str, MetricSource] = {
+            "main": self.answering,
+            "hung": Hanging(),
+            "timely": self.timely,
+            "partly": Partly(),
+        }
         self.finished: list[tuple[str, bool]] = []
+        self.evaluator = Evaluator(sources, {}, self.clock)
         self.service: EvaluationService[str] = EvaluationService(
-            Evaluator(sources, {}, self.clock),
+            self.evaluator,
             self.clock,
             finished=lambda key, urgent: self.finished.append((key, urgent)),
             phase=phase if spread else lambda plan: 0.0,
@@ -145,4 +166,81 @@ async def test_policies_of_one_namespace_stay_together_and_namespaces_spread() -
     first, second, third = rig.answering.at[:3]
     assert EVERY / 2 <= second - first < EVERY
     assert third - second >= EVERY
+    await rig.service.close()
+
+
+async def test_one_query_that_hangs_costs_its_own_signal_and_no_other() -> None:
+    rig = Rig()
+    plan = replace(PLAN, endpoint="partly", queries=(("memory", ""), ("nonFinite", "")))
+    rig.service.latest("p", plan, every_seconds=EVERY)
+    await rig.clock.advance(DEADLINE_SECONDS)
+    found = rig.service.latest("p", plan, every_seconds=EVERY)
+    assert found is not None
+    assert {name for name, error in found.errors.items() if error.startswith("EvaluationTimeout: ")} == {"nonFinite"}
+    await rig.service.close()
+
+
+async def test_a_defect_costs_one_reading_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = Rig()
+
+    async def fails(*_: object, **__: object) -> Evaluation:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.evaluator, "evaluate", fails)
+        assert rig.service.latest("p", PLAN, every_seconds=EVERY) is None
+        await settle()
+        assert rig.finished == [("p", False)]
+        found = rig.service.latest("p", PLAN, every_seconds=EVERY)
+        assert found is not None
+        assert found.errors["ack"].startswith("InternalError: ZeroDivisionError")
+        assert "an evaluation failed unexpectedly" in caplog.text
+    await rig.clock.advance(EVERY)
+    assert len(rig.answering.at) == 1, "the next one is read as if nothing had happened"
+    await rig.service.close()
+
+
+async def test_a_leadership_decides_on_no_answer_of_an_earlier_one() -> None:
+    rig = Rig()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await settle()
+    await rig.clock.advance(100 * EVERY)
+    rig.service.forget_all()
+    assert rig.service.latest("p", PLAN, every_seconds=EVERY) is None
+    await settle()
+    found = rig.service.latest("p", PLAN, every_seconds=EVERY)
+    assert found is not None
+    assert "EvaluationLate" not in str(found.errors)
+    await rig.service.close()
+
+
+async def test_a_policy_that_is_edited_while_it_is_read_gets_an_answer_to_what_it_says_now() -> None:
+    rig = Rig()
+    rig.service.latest("p", replace(PLAN, endpoint="hung"), every_seconds=EVERY)
+    await settle()
+    assert rig.service.latest("p", PLAN, every_seconds=EVERY) is None
+    await settle()
+    found = rig.service.latest("p", PLAN, every_seconds=EVERY)
+    assert found is not None
+    assert "EvaluationTimeout" not in str(found.errors)
+    await rig.clock.advance(DEADLINE_SECONDS)
+    assert rig.finished == [("p", False)], "nothing comes of the reading before"
+    await rig.service.close()
+
+
+async def test_an_alert_during_a_reading_brings_another_one() -> None:
+    rig = Rig()
+    rig.timely.answers = True
+    plan = replace(PLAN, endpoint="timely")
+    rig.service.latest("p", plan, every_seconds=EVERY)
+    await rig.clock.advance(1.0)
+    rig.service.wake("p")
+    await rig.clock.advance(4.0)
+    assert rig.finished == [("p", False)]
+    asked = rig.timely.asked
+    rig.service.latest("p", plan, every_seconds=EVERY)
+    await settle()
+    assert rig.timely.asked > asked
     await rig.service.close()
