@@ -182,7 +182,7 @@ class App:
                 clock=clock,
                 reporter=self._reporter,
                 investigator=self._investigator,
-                leads=lambda epoch: self._elector.is_leader and self._elector.epoch == epoch,
+                leads=self._elector.leads,
             ),
             queue=self._queue,
             elector=self._elector,

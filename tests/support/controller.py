@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from precision_operator.admission.pod import admit
@@ -137,7 +137,10 @@ class Controller:
             restarts=self.restarts,
             metrics=self.metrics,
             clock=clock,
+            leads=lambda epoch: self.leads(),
         )
+        self.leads: Callable[[], bool] = lambda: True
+        """Whether the Lease is held; asked before each write."""
 
     def fleet(self, *names: str, hot: bool = True, **spec: object) -> None:
         """A policy over these workloads, each with one pod."""

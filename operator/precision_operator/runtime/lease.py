@@ -107,6 +107,10 @@ class LeaseElector:
         """``leaseTransitions`` of our leadership, or of the last one: rises with every change of leader."""
         return self._epoch
 
+    def leads(self, epoch: int) -> bool:
+        """Whether the leadership of that epoch goes on: once another has led, ours is a new one."""
+        return self.is_leader and self._epoch == epoch
+
     async def run(self, stop: asyncio.Event) -> None:
         """Campaign until ``stop`` is set, then give the Lease back. Errors of the API are logged and tried again.
 

@@ -215,6 +215,7 @@ async def test_a_foreign_write_is_a_conflict_and_the_leader_yields() -> None:
     assert one.told == ["started 1", "stopped"]
     await clock.advance(7)
     assert one.told[2:] == ["started 8"], "and takes it again when it expires"
+    assert (one.elector.leads(1), one.elector.leads(8)) == (False, True), "what it decided before is not written"
     await one.kill()
 
 

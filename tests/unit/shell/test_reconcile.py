@@ -15,7 +15,7 @@ from precision_operator.api.assignment import VERSION
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
-from precision_operator.errors import Conflict, Forbidden, NewerVersion, NotFound, Unavailable
+from precision_operator.errors import Conflict, Forbidden, LeaseLost, NewerVersion, NotFound, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
 from precision_operator.shell.enforcement import FRESH_SECONDS
 from precision_operator.shell.inventory import PolicyKey
@@ -309,6 +309,22 @@ async def test_a_stale_leader_loses_at_the_commit_before_it_has_touched_a_pod() 
     with pytest.raises(Conflict):
         await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
     assert rig.pod_writes == []
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3], ids=["before the commit", "after it", "after a pod"])
+async def test_a_pass_whose_lease_is_lost_writes_nothing_more(asked: int) -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.manual.advance(15.0)
+    rig.kube.writes.clear()
+    answers = [True] * (asked - 1)
+    rig.leads = lambda: bool(answers) and answers.pop()
+    try:
+        await rig.go()
+    except LeaseLost:
+        assert asked == 1
+    written = [plural for _, plural, _ in rig.kube.writes if plural != "events"]
+    assert written == ["precisionassignments", "pods"][: asked - 1]
 
 
 async def test_a_new_leader_goes_on_where_the_last_one_died() -> None:
