@@ -117,9 +117,8 @@ class Restarting:
         elif 0 <= self.sight.now - restart.since < RESTARTING_SECONDS and (
             workload is None or workload.key not in self._placeless_keys
         ):
-            back = sum(not p.pending and p.created_at > restart.newest for p in live_pods(workload)) if workload else 0
             self._workloads += 1
-            self._pods += max(0, workload.replicas - back) if workload is not None else 1
+            self._pods += _not_back(workload, restart) if workload is not None else 1
 
     def begin(self) -> None:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
@@ -310,3 +309,8 @@ class Restarting:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
         signals = self.sight.evaluation.pods.get(pod.name) if self.sight.evaluation is not None else None
         return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
+
+
+def _not_back(workload: WorkloadView, restart: Restart) -> int:
+    back = sum(not pod.pending and pod.created_at > restart.newest for pod in live_pods(workload))
+    return max(0, workload.replicas - back)

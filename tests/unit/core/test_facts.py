@@ -93,6 +93,22 @@ def test_who_crashes_while_it_is_moved_has_failed_though_its_last_samples_still_
     assert (world.step(1.0).state.phase, world.state.reason) == (Phase.ROLLING_BACK, "TrainingFailing")
 
 
+def test_a_workload_that_one_of_its_pods_reports_nothing_of_is_unknown_and_not_left_out() -> None:
+    world = fleet(strategy={"steps": [{"setWeight": 100}, {"pause": {"duration": "1h"}}]})
+    world.add("two", pods=2)
+    until(world, lambda w: key("two") in w.state.members)
+    world.run(2)
+    observation = world.observe()
+    assert observation.evaluation is not None
+    (two,) = (w for w in observation.workloads if w.key == key("two"))
+    seen = {name: signals for name, signals in observation.evaluation.pods.items() if name != two.pods[0].name}
+    assert len(seen) < len(observation.evaluation.pods)
+    partly = replace(observation, evaluation=replace(observation.evaluation, pods=seen))
+    facts = look(world.policy, world.state, partly, world.now)
+    assert world.state.phase is Phase.PROGRESSING
+    assert facts.verdict_of[key("two")].unknown
+
+
 @pytest.mark.parametrize(
     ("attempts", "level", "expected"), [(0, 0.4, 0.4), (1, 0.4, 0.1), (1, 0.02, 0.02), (1, None, None)]
 )
