@@ -277,11 +277,11 @@ def test_get_names_workloads_that_cannot_be_moved_and_those_of_another_policy(cl
     assert line["delivery"] is None
     assert any("cannot be moved by delivery Auto" in problem for problem in line["problems"])
     assert any("disagree about the selector" in problem for problem in line["problems"])
-    assert [cohort["name"] for cohort in later["cohorts"]] == ["left to the older policy older"]
+    assert [cohort["name"] for cohort in later["cohorts"]] == ["left to the policy older"]
     assert later["cohorts"][0]["workloads"][0]["assigned"] is None
     # one that is asked for by name is judged beside its rivals all the same
     (named,) = cli.json("get", "younger")
-    assert [cohort["name"] for cohort in named["cohorts"]] == ["left to the older policy older"]
+    assert [cohort["name"] for cohort in named["cohorts"]] == ["left to the policy older"]
 
 
 def test_get_of_an_empty_namespace_says_so(cli: Cli) -> None:

@@ -223,6 +223,18 @@ def state_version(body: Mapping[str, object]) -> int:
     return integer(mapping(body.get("state")).get("version"), VERSION)
 
 
+def rolled_back_in(body: Mapping[str, object]) -> frozenset[str] | None:
+    """What a rollback holds, or is about to, without reading the rest of the object; None: all that it governs."""
+    raw = mapping(body.get("state"))
+    if raw.get("phase") in (Phase.ROLLING_BACK, Phase.HELD):
+        return None
+    if not sequence(raw.get("holds")):
+        return frozenset()
+    groups = ((kind, mapping(group)) for kind, group in mapping(raw.get("workloads")).items())
+    lines = ((f"{kind}/{name}", text(line)) for kind, group in groups for name, line in group.items())
+    return frozenset(key for key, line in lines if " held=" in line)
+
+
 def _modes(raw: object) -> dict[str, Mode]:
     modes = {key: parse_mode(text(value)) for key, value in mapping(raw).items()}
     return {key: mode for key, mode in modes.items() if mode is not None}

@@ -105,7 +105,7 @@ class State:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     """Workload key → mode, where that is not the fallback."""
     contested: frozenset[str] = frozenset()
-    """Workloads that belong to an older policy: this one assigns them nothing, not even its fallback."""
+    """Workloads that belong to another policy: this one assigns them nothing, not even its fallback."""
     enforce: bool = False
     """False until the fleet's modes were observed: pods start as their templates have them."""
     hold_on_delete: bool = True

@@ -99,7 +99,7 @@ async def read_fleets(
     """
     inventory = Inventory()
     for namespace in sorted({target.policy.namespace for target in targets}):
-        # All policies: a workload of two belongs to the older one.
+        # All policies: a workload of two belongs to one of them.
         for resource in (POLICIES, *(kind.resource for kind in KINDS)):
             for body in await session.api.list(resource, namespace):
                 inventory.observe(resource, body, deleted=False)
@@ -114,7 +114,7 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
     cohorts: dict[str, list[WorkloadLine]] = {}
     for view in inventory.selected(policy.namespace, selector):
         rival = _older_policy(target, inventory, view)
-        name = f"left to the older policy {rival}" if rival is not None else _cohort(target, view.key)
+        name = f"left to the policy {rival}" if rival is not None else _cohort(target, view.key)
         assigned = state.assigned(view.key) if state.enforce and rival is None else None
         cohorts.setdefault(name, []).append(_workload(target, view, assigned, evaluation))
     return Fleet(target, tuple(Cohort(name, tuple(lines)) for name, lines in cohorts.items()))

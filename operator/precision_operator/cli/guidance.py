@@ -153,7 +153,8 @@ REASONS: Mapping[str, Guidance] = {
         ),
     ),
     "PolicyConflict": Guidance(
-        "a workload of two policies belongs to the older one", ("make the selectors disjoint: `!get`",)
+        "a workload of two policies belongs to the one that holds it, else to the older one",
+        ("make the selectors disjoint: `!get`",),
     ),
     "FleetTooLarge": Guidance(
         "the record of so many workloads would not fit into one PrecisionAssignment: nothing is moved",

@@ -195,7 +195,7 @@ def _accepted(facts: Facts) -> Condition:
     contested = facts.observation.contested
     if contested:
         found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
-        text = f"an older policy selects them too: {found}; make them disjoint"
+        text = f"they belong to another policy, which is older or holds them: {found}; make the selectors disjoint"
         return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
     if not facts.workloads and facts.observation.unsupported:
         return _is("Accepted", False, UNSUPPORTED, unsupported(facts))

@@ -43,6 +43,9 @@ _DEFAULTS: Mapping[str, object] = {"failurePolicy": "Fail", "matchPolicy": "Equi
 _NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
 """Names of what gives new pods their mode, and of what proves it."""
 
+_NAMESPACES = "namespaceSelector"
+_EXCLUDING = ("NotIn", "DoesNotExist")
+
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9-]+:[a-z0-9.-]+")
 _SHIPPED_NAMESPACE = "precision-system"
 
@@ -138,7 +141,8 @@ class InstalledPolicies:
             return Admission(False, "AdmissionNotInstalled", text)
         except KubeError as error:
             return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
-        where = difference(self._normal(ours.spec), self._normal(_spec(body)))
+        mine, theirs = self._normal(ours.spec), self._normal(_spec(body))
+        where = difference(mine, _without_exclusions(theirs, mine))
         if where is None:
             return None
         text = f"{ours.kind} {ours.name} is not the shipped one: {where} differs: {_next_step(ours)}"
@@ -159,6 +163,25 @@ class InstalledPolicies:
         for namespace in {_SHIPPED_NAMESPACE, self._namespace}:
             raw = raw.replace(json.dumps(namespace), '"<operator>"')
         return json.loads(raw)
+
+
+def _without_exclusions(installed: object, ours: object) -> object:
+    """Without what a cloud adds to webhooks of others to keep them away from namespaces of its own.
+
+    It stays a difference where our webhooks are not all kept away alike: else the echo shows where nothing is enforced.
+    """
+    webhooks = [mapping(webhook) for webhook in sequence(mapping(installed).get("webhooks"))]
+    selectors = [mapping(webhook.get(_NAMESPACES)) for webhook in webhooks]
+    if not selectors or any(selector != selectors[0] for selector in selectors):
+        return installed
+    shipped_ones = [
+        mapping(webhook.get(_NAMESPACES)) for webhook in map(mapping, sequence(mapping(ours).get("webhooks")))
+    ]
+    known = [entry for selector in shipped_ones for entry in sequence(selector.get("matchExpressions"))]
+    found = sequence(selectors[0].get("matchExpressions"))
+    kept = [entry for entry in found if entry in known or mapping(entry).get("operator") not in _EXCLUDING]
+    selector = {**selectors[0], "matchExpressions": kept}
+    return {**mapping(installed), "webhooks": [{**webhook, _NAMESPACES: selector} for webhook in webhooks]}
 
 
 def difference(ours: object, installed: object, path: str = "spec") -> str | None:

@@ -119,10 +119,6 @@ class Inventory:
                 changed |= self.observe(PODS, body, deleted=False)
         return changed
 
-    def age(self, key: PolicyKey) -> tuple[str, str]:
-        """See :meth:`Namespace.age`."""
-        return self._space(key.namespace).age(key.name)
-
     def policy_keys(self) -> tuple[PolicyKey, ...]:
         """All policies, and the assignments whose policy is gone, sorted."""
         return tuple(sorted(key for namespace in self._namespaces for key in self.policy_keys_in(namespace)))
@@ -153,8 +149,12 @@ class Inventory:
         return _keys(namespace, self._space(namespace).rivals(uid))
 
     def owner(self, key: PolicyKey, uid: str) -> PolicyKey:
-        """The oldest of the policies that select a workload, ``key`` among them; by uid among those of the same second."""
-        return min(self.rivals(key.namespace, uid) | {key}, key=self.age)
+        """Of the policies that select a workload, ``key`` among them, the one that it belongs to.
+
+        It is the one that holds it after a rollback, else the oldest; by uid among those of the same second.
+        """
+        rivals, space = self.rivals(key.namespace, uid) | {key}, self._space(key.namespace)
+        return key if len(rivals) == 1 else min(rivals, key=lambda rival: space.precedence(rival.name, uid))
 
     def named(self, namespace: str, name: str) -> Keys:
         """The policies that select a workload of this name."""

@@ -1,9 +1,10 @@
 """What is known of one namespace: policies, assignments and workloads with their pods, and which concern which."""
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from sys import intern
 
+from precision_operator.api.assignment import rolled_back_in
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
@@ -34,12 +35,33 @@ class AssignmentRecord:
     selector: Selector
     listed: Names | None
     """The keys of the workloads that it is about; None: all that its selector matches."""
+    contested: Names = field(compare=False)
+    """The keys of the workloads that it leaves to another policy."""
+    rolled_back: Names | None = field(compare=False)
+    """The keys of the workloads that a rollback holds; None: all that it is about."""
 
     @classmethod
     def read(cls, body: Mapping[str, object]) -> "AssignmentRecord":
         """Of its body."""
-        listed = None if text(body.get("default")) else frozenset(mapping(body.get("modes")))
-        return cls(text(mapping(body.get("metadata")).get("uid")), parse_selector(body.get("selector")), listed)
+        modes = mapping(body.get("modes"))
+        return cls(
+            text(mapping(body.get("metadata")).get("uid")),
+            parse_selector(body.get("selector")),
+            listed=None if text(body.get("default")) else frozenset(modes),
+            contested=frozenset(key for key, mode in modes.items() if mode == ""),
+            rolled_back=rolled_back_in(body),
+        )
+
+    def governs(self, workload: WorkloadRecord) -> bool:
+        """Whether it is about this workload, and does not leave it to another policy."""
+        key = workload.view.key
+        listed = self.listed is None or key in self.listed
+        return listed and key not in self.contested and self.selector.matches(workload.template_labels)
+
+    def holds(self, workload: WorkloadRecord) -> bool:
+        """Whether a rollback under it holds this workload."""
+        held = self.rolled_back is None or workload.view.key in self.rolled_back
+        return held and self.governs(workload)
 
 
 @dataclass(slots=True)
@@ -105,9 +127,9 @@ class Namespace:
     def put_assignment(self, name: str, record: AssignmentRecord) -> Names:
         """It came or changed; what else stands in it, the operator itself has written."""
         known = self.assignments.get(name)
+        self.assignments[name] = record
         if known == record:
             return NOBODY
-        self.assignments[name] = record
         if known is None or known.selector != record.selector:
             self._selectors_changed()
         return frozenset([name])
@@ -261,17 +283,18 @@ class Namespace:
         return frozenset(
             name
             for name in self.concerned(workload)
-            if name in self.policies or self._holds(name, workload.record.view.key)
+            if name in self.policies or self.assignments[name].governs(workload.record)
         )
 
-    def _holds(self, name: str, key: str) -> bool:
-        listed = self.assignments[name].listed
-        return listed is None or key in listed
+    def precedence(self, name: str, uid: str) -> tuple[bool, str, str]:
+        """Sorts the policies that select a workload, by its uid.
 
-    def age(self, name: str) -> tuple[str, str]:
-        """When a policy was created, and its uid: sorts by age. One that is gone was there before, and comes first."""
-        found = self.policies.get(name)
-        return (found.created, found.uid) if found is not None else ("", "")
+        First is who holds what a rollback took back: a policy that is created again is young, and must not lose it to an
+        older one. Then they sort by age; one that is gone was there before.
+        """
+        workload, assignment, policy = self.workloads.get(uid), self.assignments.get(name), self.policies.get(name)
+        holds = workload is not None and assignment is not None and assignment.holds(workload.record)
+        return (not holds, policy.created, policy.uid) if policy is not None else (not holds, "", "")
 
     def named(self, workload: str) -> Names:
         """The policies that select a workload of this name."""

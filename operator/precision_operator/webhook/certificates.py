@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -52,17 +52,29 @@ def belongs(key: bytes, certificate: x509.Certificate) -> bool:
     """Whether a PEM key is the certificate's."""
     try:
         public = load_pem_private_key(key, None).public_key()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     return public.public_bytes(*form) == certificate.public_key().public_bytes(*form)
+
+
+def can_sign(key: bytes, certificate: x509.Certificate) -> bool:
+    """Whether the two can issue leaves that are believed: a person may have put something else in their place."""
+    try:
+        extensions = certificate.extensions
+        authority = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        known = isinstance(certificate.public_key(), ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
+    except (x509.ExtensionNotFound, ValueError, UnsupportedAlgorithm):
+        return False
+    return authority and known and belongs(key, certificate)
 
 
 def issued_by(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
     """Whether the authority signed it."""
     try:
         leaf.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -166,7 +166,11 @@ class CertificateKeeper:
             file = Path(folder) / "leaf.pem"
             file.touch(mode=0o600)
             file.write_bytes(leaf[1] + leaf[0])
-            self.context.load_cert_chain(file)
+            try:
+                self.context.load_cert_chain(file)
+            except ssl.SSLError as error:  # a key that is too short, for one
+                _LOG.warning("the certificate cannot be served: %s", error, extra={"reason": "CertificateInvalid"})
+                return
         self._loaded = leaf
 
 

@@ -12,6 +12,7 @@ from cryptography import x509
 from precision_operator.webhook.certificates import (
     Pair,
     belongs,
+    can_sign,
     due,
     issued_at,
     issued_by,
@@ -68,7 +69,7 @@ def next_action(
     """
     authorities = [a for a in read_certificates(secret.get(AUTHORITIES, b"")) if valid(a, now)]
     key = secret.get(AUTHORITY_KEY, b"")
-    if not authorities or not belongs(key, authorities[0]) or due(authorities[0], now):
+    if not authorities or not can_sign(key, authorities[0]) or due(authorities[0], now):
         made = new_authority(now, lifetimes.authority)
         trusted = made.certificate + to_pem(authorities[:1])
         return WriteSecret({**secret, AUTHORITIES: trusted, AUTHORITY_KEY: made.key})

@@ -100,6 +100,35 @@ async def test_who_serves_the_webhook_is_the_installations_choice_and_all_else_i
     assert "spec.webhooks[0].failurePolicy differs" in differs.message
 
 
+OF_THE_CLOUD = {"key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"]}
+ONLY_SOME = {"key": "team", "operator": "In", "values": ["vision"]}
+
+
+@pytest.mark.parametrize(
+    ("added", "to", "reason"),
+    [
+        (OF_THE_CLOUD, (0, 1), None),
+        ({"key": "control-plane", "operator": "DoesNotExist"}, (0, 1), None),
+        (OF_THE_CLOUD, (0,), "AdmissionDiffers"),
+        (ONLY_SOME, (0, 1), "AdmissionDiffers"),
+    ],
+    ids=["not-in", "does-not-exist", "not-of-the-echo", "narrowed"],
+)
+async def test_a_cloud_may_keep_all_of_the_webhook_away_from_its_own_namespaces(
+    added: dict[str, Any], to: tuple[int, ...], reason: str | None
+) -> None:
+    """AKS does so to each webhook of others. Where only the echo still came, it would prove nothing."""
+    kube, body = FakeKube(), stored_configuration()
+    for index in to:
+        selector = copy.deepcopy(body["webhooks"][index]["namespaceSelector"])
+        selector["matchExpressions"].insert(0, added)
+        body["webhooks"][index]["namespaceSelector"] = selector
+    kube.put(MUTATING_WEBHOOKS, body)
+    policies = InstalledPolicies(kube, ManualClock(), namespace="n", mode=AdmissionMode.WEBHOOK, ours=[CONFIGURATION])
+    found = await policies.differs()
+    assert (found.reason if found is not None else None) == reason
+
+
 @pytest.mark.parametrize("ours", shipped(), ids=lambda ours: f"{ours.kind} {ours.name}")
 async def test_what_the_api_server_fills_in_is_no_difference(ours: Shipped) -> None:
     assert difference(ours.spec, as_stored(ours.spec)) is None

@@ -238,7 +238,40 @@ def test_a_workload_of_two_policies_belongs_to_the_older_one(key_first: bool) ->
     for name, created in (("p", older if key_first else newer), ("q", newer if key_first else older)):
         inventory.observe(POLICIES, b.policy(name=name, uid=name, created=created), deleted=False)
     assert inventory.rivals("default", "d-1") == {KEY, OTHER}
-    assert min(KEY, OTHER, key=inventory.age) == (KEY if key_first else OTHER)
+    assert inventory.owner(KEY, "d-1") == (KEY if key_first else OTHER)
+
+
+def line(words: str) -> dict[str, Any]:
+    return {"workloads": {"apps/Deployment": {"train": words}}}
+
+
+HELD_ALONE = {"phase": "Healthy", "holds": ["LossNotFinite@2026-11-22T10:00:00.000Z"], **line("3 held=0")}
+
+
+@pytest.mark.parametrize(
+    ("kept", "owner"),
+    [
+        ({"state": {"phase": "Held"}}, KEY),
+        ({"state": {"phase": "RollingBack"}}, KEY),
+        ({"state": HELD_ALONE}, KEY),
+        (
+            {"state": {"phase": "Pending", **HELD_ALONE}, "default": None, "modes": {"apps/Deployment/train": "fp32"}},
+            KEY,
+        ),
+        ({"state": {"phase": "Healthy", **line("3 member")}}, OTHER),
+        ({"state": {**HELD_ALONE, **line("3 member")}}, OTHER),
+        ({"state": {"phase": "Held"}, "modes": {"apps/Deployment/train": ""}}, OTHER),
+        ({"state": {"phase": "Held"}, "selector": {"matchLabels": {"app": "another"}}}, OTHER),
+    ],
+    ids=["fleet", "rollback", "alone", "left", "not-held", "another-is-held", "contested", "not-in-force"],
+)
+def test_what_a_rollback_holds_is_not_lost_to_an_older_policy(kept: dict[str, Any], owner: PolicyKey) -> None:
+    """A policy that is deleted and created again, or restored, is younger than all others."""
+    inventory = filled(DEPLOYMENT)
+    for name, created in (("q", "2026-11-22T09:00:00Z"), ("p", "2026-11-22T10:00:00Z")):
+        inventory.observe(POLICIES, b.policy(name=name, uid=name, created=created), deleted=False)
+    inventory.observe(ASSIGNMENTS, assignment(**kept), deleted=False)
+    assert inventory.owner(KEY, "d-1") == inventory.owner(OTHER, "d-1") == owner
 
 
 @pytest.mark.parametrize(
@@ -248,14 +281,15 @@ def test_a_workload_of_two_policies_belongs_to_the_older_one(key_first: bool) ->
         ({"default": None, "modes": {"apps/Deployment/train": "fp32"}}, {KEY, OTHER}),
         ({"default": None, "modes": {"apps/Deployment/another": "fp32"}}, {KEY}),
         ({"default": None}, {KEY}),
+        ({"modes": {"apps/Deployment/train": ""}}, {KEY}),
     ],
-    ids=["all", "this one", "another", "nothing"],
+    ids=["all", "this one", "another", "nothing", "left to another"],
 )
 def test_what_a_deleted_policy_still_holds_is_no_other_policys(kept: dict[str, Any], rivals: set[PolicyKey]) -> None:
     inventory = filled()
     inventory.observe(ASSIGNMENTS, assignment("q", **kept), deleted=False)
     assert inventory.rivals("default", "d-1") == rivals
-    assert min(KEY, OTHER, key=inventory.age) == OTHER, "it was there before"
+    assert inventory.owner(KEY, "d-1") == (OTHER if OTHER in rivals else KEY), "it was there before"
 
 
 def test_a_new_list_forgets_what_it_lacks_in_its_namespace_only() -> None:

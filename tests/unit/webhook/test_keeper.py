@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import MUTATING_WEBHOOKS, SECRETS, JsonObject, JsonValue
@@ -50,6 +56,17 @@ def secret(kube: FakeKube) -> dict[str, str]:
 def bundles(kube: FakeKube) -> list[str]:
     body: Any = kube.objects[MUTATING_WEBHOOKS.plural, "", CONFIGURATION]
     return [webhook["clientConfig"].get("caBundle", "") for webhook in body["webhooks"]]
+
+
+def self_signed(*, bits: int) -> dict[str, bytes]:
+    key = rsa.generate_private_key(65537, bits)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "w")])
+    begin = datetime(2026, 11, 22, tzinfo=UTC)
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = built.serial_number(1).not_valid_before(begin).not_valid_after(begin + timedelta(days=9))
+    certificate = made.sign(key, hashes.SHA256())
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return {"crt": certificate.public_bytes(Encoding.PEM), "key": plain}
 
 
 async def test_only_the_leader_writes_and_the_others_serve_what_it_wrote() -> None:
@@ -162,6 +179,22 @@ async def test_a_broken_secret_leaves_the_last_good_leaf_in_use(caplog: pytest.L
     await follower.look()
     assert follower._loaded == loaded
     assert "no certificate with its key" in caplog.text
+
+
+async def test_a_certificate_that_cannot_be_served_leaves_the_last_good_one_in_use(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A short key is refused only when it is loaded, and must not end the process."""
+    kube = installed()
+    follower = replica(kube, leading=False)
+    await replica(kube, leading=True).look()
+    await follower.look()
+    loaded = follower._loaded
+    short = {f"tls.{name}": base64.b64encode(part).decode() for name, part in self_signed(bits=1024).items()}
+    kube.put(SECRETS, {**kube.objects[SECRETS.plural, NAMESPACE, SETTINGS.secret], "data": {**secret(kube), **short}})
+    await follower.look()
+    assert (follower.loaded, follower._loaded) == (True, loaded)
+    assert "cannot be served" in caplog.text
 
 
 async def test_what_cert_manager_keeps_is_only_read() -> None:

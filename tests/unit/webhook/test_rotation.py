@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from cryptography import x509
 
 from precision_operator.webhook.certificates import (
     Pair,
@@ -164,6 +165,17 @@ def test_what_cannot_be_used_is_made_anew(key: str, value: bytes, steps: list[st
     world.settled()
     world.secret = {**world.secret, key: value}
     assert world.settled() == steps
+    assert world.trusted(world.leaf)
+
+
+def test_a_pair_that_is_no_authority_signs_nothing() -> None:
+    """A leaf of it would be refused by every API server, or could not be made at all."""
+    world = World()
+    world.settled()
+    world.secret = {**world.secret, AUTHORITIES: world.leaf, AUTHORITY_KEY: world.secret[LEAF_KEY]}
+    assert world.settled() == ["secret ca.crt ca.key", "bundle", "secret tls.crt tls.key"]
+    authority, *_ = read_certificates(world.secret[AUTHORITIES])
+    assert authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert world.trusted(world.leaf)
 
 

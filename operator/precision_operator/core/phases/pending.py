@@ -116,7 +116,7 @@ def _missing(facts: Facts) -> Closed | None:
     if facts.observation.problem is not None:
         return Closed(*facts.observation.problem)
     if facts.observation.contested and not facts.workloads:
-        return Closed("PolicyConflict", "an older policy selects all of these workloads; make the selectors disjoint")
+        return Closed("PolicyConflict", "all of these workloads belong to other policies; make the selectors disjoint")
     if not facts.workloads and facts.observation.unsupported:
         return Closed(UNSUPPORTED, unsupported(facts))
     if not facts.workloads:
