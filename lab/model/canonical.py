@@ -138,6 +138,8 @@ class _Encoder:
             self._entries[key].append(("modes", mode))
         for key, generation in state.changed.items():
             self._entries[key].append(("changed", self._ranks[generation]))
+        for key, share in state.shares.items():
+            self._entries[key].append(("shares", share))
         for key, restart in state.restarts.items():
             self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
         for key, since in state.silent.items():
@@ -149,7 +151,18 @@ class _Encoder:
         for name in ("held", "failing", "mitigations"):
             for entry in getattr(state, name):
                 self._entries[entry.key].append((name, self.encode(entry)))
-        apart = {*_ROLES, "silent", "modes", "changed", "restarts", "suspensions", "held", "failing", "mitigations"}
+        apart = {
+            *_ROLES,
+            "silent",
+            "modes",
+            "changed",
+            "shares",
+            "restarts",
+            "suspensions",
+            "held",
+            "failing",
+            "mitigations",
+        }
         for name in _names_of(State):
             if name not in apart:
                 told.append(self._field(name, getattr(state, name)))

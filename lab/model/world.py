@@ -28,7 +28,7 @@ from precision_operator.core.actions import (
 )
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
-from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request
+from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request, RunsOn
 from precision_operator.core.windows import TUNINGS
 
 GOOD = {
@@ -60,6 +60,8 @@ class World(Cluster):
     """Values that differ from GOOD on all workloads, in any precision."""
     unobservable: set[str] = field(default_factory=set)
     """Workloads, or single pods, that Prometheus has no samples of."""
+    world_sizes: dict[str, int] = field(default_factory=dict)
+    """Workload → ranks of each of its process groups, where its trainers say so."""
     crowded: set[str] = field(default_factory=set)
     """Workloads whose devices have no room left for FP32."""
     metrics_away: bool = False
@@ -103,6 +105,7 @@ class World(Cluster):
                         1000.0,
                         fp32_shortage_bytes=lacks,
                         fp32_memory=1.0 if mode is Mode.FP32 else None,
+                        runs_on=RunsOn(world_size=self.world_sizes[name]) if name in self.world_sizes else None,
                         values=self._values(name, mode),
                     )
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)

@@ -45,6 +45,7 @@ DEFAULTS: Json = {
     "target": "fp16",
     "fallback": "fp32",
     "delivery": "Auto",
+    "unit": "Workload",
     "suspend": False,
     "deletionPolicy": "Hold",
     "prometheusRef": {"name": "default"},

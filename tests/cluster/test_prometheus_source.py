@@ -130,7 +130,7 @@ def trainers() -> Iterator[dict[str, Trainer]]:
                 "genesis_fp32_baseline_peak_bytes": 4e9,
                 "genesis_memory_headroom_bytes": 5e8,
             },
-            run={"device": "cuda", "model": "world", "torch": "2.6.0", "capability": "9.0"},
+            run={"device": "cuda", "model": "world", "torch": "2.6.0", "capability": "9.0", "world_size": "8"},
             allocated_bytes=3.4e9,
         ),
         "calm": Trainer(
@@ -245,7 +245,7 @@ async def test_the_built_in_queries_give_the_numbers_that_were_exported(promethe
     }
     assert bad.fp32_shortage_bytes == pytest.approx(1e8), "4 GB are needed: 3.4 are allocated, 0.5 are left"
 
-    assert bad.runs_on == RunsOn("2.6.0", "cuda", "9.0")
+    assert bad.runs_on == RunsOn("2.6.0", "cuda", "9.0", 8)
 
     calm = evaluation.pods["calm"]
     assert (calm.runs_on, calm.fp32_memory) == (RunsOn("", "cpu", ""), 0.0)

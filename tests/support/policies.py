@@ -88,6 +88,7 @@ GOOD: dict[str, Json] = {
         "reenable": {"steps": [{"setWeight": 5}, {"pause": {"duration": "72h"}}, {"setWeight": 100}]}
     },
     "a warning level above enter": {"criteria": {"overflow": {"enter": 0.06, "leave": 0.04, "warn": 0.5}}},
+    "pods as units": {"unit": "Pod"},
     "another metric source": {"prometheusRef": {"name": "team-a"}},
     "all four operators": selecting(
         {"key": "app", "operator": "In", "values": ["a", ""]},
@@ -101,6 +102,12 @@ GOOD: dict[str, Json] = {
 """What it takes."""
 
 BAD: dict[str, tuple[Json, str]] = {
+    # unit
+    "an unknown unit": ({"unit": "Node"}, "spec.unit"),
+    "pods as units on labelled nodes": (
+        {"unit": "Pod", "strategy": {"canary": {"by": "NodeLabel"}}},
+        "unit: Pod chooses pods by a hash",
+    ),
     # selector
     "no selector": ({"selector": None}, "spec.selector"),
     "an empty selector": ({"selector": {}}, "an empty one would select every workload of the namespace: name a label"),

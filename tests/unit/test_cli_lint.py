@@ -157,3 +157,9 @@ def test_the_exit_code_says_whether_the_server_would_refuse(tmp_path: Path, caps
 @pytest.mark.parametrize("path", sorted((ROOT / "manifests" / "samples").glob("*.yaml")), ids=lambda p: p.name)
 def test_our_samples_have_no_error(path: Path) -> None:
     assert messages(path.read_text(), "error") == []
+
+
+@pytest.mark.parametrize("delivery", ["Restart", "NewOnly"])
+def test_pods_as_units_that_only_a_restart_moves_are_warned_of(delivery: str) -> None:
+    assert any(text.startswith("spec.unit: Pod moves pods hot") for text in warnings(unit="Pod", delivery=delivery))
+    assert not any(text.startswith("spec.unit") for text in warnings(unit="Pod"))

@@ -30,8 +30,10 @@ from precision_operator.api.wire import (
 )
 from precision_operator.api.workload import kind_of, name_of
 
-VERSION = 2
-"""Of ``state``. An operator that reads a higher one writes nothing. 2: suspended Jobs are recorded."""
+VERSION = 3
+"""Of ``state``. An operator that reads a higher one writes nothing. 2: suspended Jobs are recorded. 3: so are members
+that have moved in part; where there is none, 2 is written.
+"""
 
 OBJECT_LIMIT_BYTES = 1024 * 1024
 """What an assignment may take: etcd refuses objects of more than 1.5 MiB."""
@@ -47,6 +49,8 @@ _FIELDS = {
 }
 _SILENT = "s"
 """Of a workload that is silent, with the place of its time in ``silences``; short, for all may be."""
+_PART = "p"
+"""Of a member that has moved in part, with how many of its pods; in the place of ``member``, and no longer."""
 _WORDS = {"members": "member", "canary": "canary", "breached": "breached", "poisoned": "poisoned"}
 
 
@@ -95,7 +99,7 @@ def assignment_to_wire(state: State) -> dict[str, object]:
 
 def _state_to_wire(state: State) -> dict[str, object]:
     wire: dict[str, object] = {
-        "version": VERSION,
+        "version": VERSION if state.shares else VERSION - 1,
         "policy": {"uid": state.policy_uid, "generation": state.observed_generation},
         "commands": dict(state.commands),
         "settings": json.loads(state.settings) if state.settings else None,
@@ -156,7 +160,11 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
     lines: dict[str, list[str]] = {key: [str(generation)] for key, generation in state.changed.items()}
     for role, word in _WORDS.items():
         for key in getattr(state, role):
+            if role == "members" and key in state.shares:
+                continue
             lines.setdefault(key, ["0"]).append(word)
+    for key, share in state.shares.items():
+        lines.setdefault(key, ["0"]).append(f"{_PART}={share}")
     holds = {hold: index for index, hold in enumerate(_holds(state))}
     for held in state.held:
         lines.setdefault(held.key, ["0"]).append(f"held={holds[_hold(held)]}")
@@ -264,6 +272,7 @@ def _with_workloads(
     changed: dict[str, int] = {}
     held: list[HeldWorkload] = []
     silent: dict[str, float] = {}
+    shares: dict[str, int] = {}
     restarts: dict[str, Restart] = {}
     suspensions: dict[str, Suspension] = {}
     lines = {f"{kind}/{name}": line for kind, group in raw.items() for name, line in mapping(group).items()}
@@ -280,6 +289,9 @@ def _with_workloads(
                 index = _number(rest)
                 since = silences[index] if index is not None and index < len(silences) else None
                 silent.update({key: since} if since is not None else {})
+            elif head == _PART:
+                shares[key] = _number(rest) or 0
+                roles["member"].append(key)
             elif head == "restart":
                 restarts[key] = _restart(rest)
             elif head in ("suspended", "resuming"):
@@ -289,6 +301,7 @@ def _with_workloads(
         changed={key: generation for key, generation in changed.items() if generation},
         held=tuple(held),
         silent=silent,
+        shares=shares,
         restarts=restarts,
         suspensions=suspensions,
         members=tuple(roles["member"]),

@@ -40,6 +40,14 @@ class Delivery(StrEnum):
     NEW_ONLY = "NewOnly"
 
 
+class Unit(StrEnum):
+    """What the weight of a step counts."""
+
+    WORKLOAD = "Workload"
+    POD = "Pod"
+    """Pods of independent replicas; a process group is one."""
+
+
 class Strategy(StrEnum):
     """How a breach is answered."""
 
@@ -178,6 +186,7 @@ class PolicySpec:
     target: Mode = Mode.FP16
     fallback: Mode = Mode.FP32
     delivery: Delivery = Delivery.AUTO
+    unit: Unit = Unit.WORKLOAD
     suspend: bool = False
     hold_on_delete: bool = True
     """After a deletion, what a rollback put into the fallback stays there."""
@@ -291,6 +300,7 @@ def parse_spec(raw: object) -> PolicySpec:
         target=parse_mode(text(body.get("target"))) or Mode.FP16,
         fallback=parse_mode(text(body.get("fallback"))) or Mode.FP32,
         delivery=choice(body.get("delivery"), Delivery.AUTO),
+        unit=choice(body.get("unit"), Unit.WORKLOAD),
         suspend=boolean(body.get("suspend"), False),
         hold_on_delete=body.get("deletionPolicy") != "Release",
         prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),

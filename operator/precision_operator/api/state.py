@@ -149,6 +149,8 @@ class State:
     changed: Mapping[str, int] = field(default_factory=dict)
     """Workload → the generation of its last change of mode: a pod that carries an older one is not right."""
     members: tuple[str, ...] = ()
+    shares: Mapping[str, int] = field(default_factory=dict)
+    """Member → how many of its pods train in the target, where that is not all: its new pods start in the fallback."""
     held: tuple[HeldWorkload, ...] = ()
     silent: Mapping[str, float] = field(default_factory=dict)
     """Workload → since when its own metrics have been missing, where the policy rolls back for that."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy
+from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy, Unit
 from precision_operator.cli.schema import Fault
 from precision_operator.core.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
@@ -42,6 +42,13 @@ def _modes(spec: PolicySpec) -> Iterator[Fault]:
             "spec.delivery",
             f"{spec.delivery} restarts no pods: running pods without the contract (docs/contract.md) stay as they are, "
             "in a rollback too; Auto restarts those",
+        )
+
+    if spec.unit is Unit.POD and spec.delivery in (Delivery.RESTART, Delivery.NEW_ONLY):
+        yield Fault(
+            "spec.unit",
+            f"Pod moves pods hot, found delivery {spec.delivery}: workloads of several pods that are no process group "
+            "will not take part; use delivery: Auto, or unit: Workload",
         )
 
 

@@ -135,7 +135,8 @@ def _cohort(target: Target, key: str) -> str:
         return "rolled back"
     if state.precision is Mode.FP16 and key in in_bf16(state.mitigations):
         return "in bf16, against their overflow"
-    return f"moved to {state.precision or target.policy.spec.target}"
+    partly = "moved in part" if key in state.shares else "moved"
+    return f"{partly} to {state.precision or target.policy.spec.target}"
 
 
 def _older_policy(target: Target, inventory: Inventory, view: WorkloadView) -> str | None:
@@ -161,7 +162,8 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
     delivery = resolve_delivery(target.policy.spec.delivery, view)
     failing = [f for f in state.failing if f.key == view.key]
     lenient = state.phase in _ROLLED or view.key in state.held_keys
-    accepted = accepted_modes(assigned, rollback=lenient) if assigned is not None else frozenset(Mode)
+    partly = view.key in state.shares and not lenient
+    accepted = accepted_modes(assigned, rollback=lenient) if assigned is not None and not partly else frozenset(Mode)
     return WorkloadLine(
         name=view.name,
         kind=view.kind,
@@ -188,6 +190,9 @@ def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | 
         yield "a change of its template has not reached its pods: a restart would bring it in"
     if view.labels_disagree:
         yield "its own labels and its template's disagree about the selector; the template's count"
+    share = target.state.shares.get(view.key)
+    if share is not None and target.state.phase not in _ROLLED:
+        yield f"moved in part: {share} of its pods"
     progress = under_way(target.state, view.key)
     if progress:
         yield progress

@@ -84,6 +84,17 @@ REASONS: Mapping[str, Guidance] = {
             "label nodes: `!kubectl label node NODE fp16=enabled`; the operator needs rbac.nodes of the chart to read them",
         ),
     ),
+    "PodsIndivisible": Guidance(
+        "spec.unit is Pod, and these workloads of several pods can be moved by a restart only, which takes all of them",
+        (
+            "declare the contract in their pod template, by hand or by one label (docs/onboarding.md)",
+            "or select them by another policy, with spec.unit: Workload",
+        ),
+    ),
+    "ProcessGroupUnknown": Guidance(
+        "spec.unit is Pod, and nobody says whether the pods of these workloads train together: they move at 100 % only",
+        ("have the trainer export world_size in genesis_run_info (docs/contract.md), or set spec.unit: Workload",),
+    ),
     "CauseNotPrecision": Guidance(
         "workloads that train in FP32 are in breach too, so that a rollback would not help",
         ("look for what they share: data, storage, network, a node",),

@@ -192,6 +192,11 @@ def _not_shorter(longer: str, shorter: str) -> Predicate:
 
 
 _KNOWN: Mapping[str, Predicate] = {
+    "self.unit != 'Pod' || !has(self.strategy) || !has(self.strategy.canary) || !has(self.strategy.canary.by) || "
+    "self.strategy.canary.by != 'NodeLabel'": lambda v: (
+        mapping(v).get("unit") != "Pod"
+        or mapping(mapping(mapping(v).get("strategy")).get("canary")).get("by") != "NodeLabel"
+    ),
     "self.fallback == 'fp32' || self.target == 'fp16'": lambda v: (
         mapping(v).get("fallback") == "fp32" or mapping(v).get("target") == "fp16"
     ),

@@ -20,6 +20,7 @@ def assign(facts: Facts, before: State, state: State) -> State:
             selector=facts.selector,
             fallback=facts.spec.fallback,
             modes=_modes(facts, before, state),
+            shares=_shares(facts, state),
             contested=frozenset(key for key, _ in facts.observation.contested),
         )
         if facts.admission_waits is not None and before.enforce:
@@ -43,7 +44,15 @@ def _nothing_raised(before: State, after: State) -> State:
             mode = was
         if mode is not None and mode is not fallback:
             safest[key] = mode
-    return replace(after, fallback=fallback, modes=safest)
+    partly = {key: min(n, before.shares.get(key, 0)) for key, n in after.shares.items()}
+    still = {key: n for key, n in before.shares.items() if key in after.members and key not in safest}
+    return replace(after, fallback=fallback, modes=safest, shares={**still, **partly})
+
+
+def _shares(facts: Facts, state: State) -> Mapping[str, int]:
+    """Of members that are there."""
+    alive = {w.key for w in facts.workloads}
+    return {key: share for key, share in state.shares.items() if key in alive.intersection(state.members)}
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
@@ -63,7 +72,7 @@ def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
     if state.phase is not Phase.PENDING:
         after = replace(facts, state=state)
         known = {w.key: w for w in facts.workloads}
-        modes |= {key: after.wanted(known[key]) for key in state.members if key in known}
+        modes |= {key: after.wanted(known[key]) for key in state.members if key in known and key not in state.shares}
     held = state.held_keys
     alone = {key: mode for key, mode in in_bf16.items() if key in held}
     return {key: m for key, m in modes.items() if key not in held and m is not facts.spec.fallback} | alone

@@ -16,7 +16,7 @@ from precision_operator.core.gates import Closed, names
 from precision_operator.core.gates.preflight import checked
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
-from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, unsupported
+from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, undivided, unsupported
 
 _STUCK = frozenset(
     {"ProgressDeadlineExceeded", "DeadlineExceeded", REGRESSED}
@@ -212,6 +212,9 @@ def _accepted(facts: Facts) -> Condition:
     if facts.stuck:
         text = f"cannot be moved by delivery {facts.spec.delivery}: {undeliverable(facts)}"
         return _is("Accepted", bool(facts.movable), "Undeliverable", text)
+    whole = undivided(facts)
+    if whole is not None:
+        return _is("Accepted", bool(facts.joinable), whole.reason, whole.message)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"

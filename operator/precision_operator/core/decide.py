@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import OnPendingRevision, Strategy
+from precision_operator.api.spec import Delivery, OnPendingRevision, Strategy
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State
 from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
@@ -102,7 +102,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         outcome = replace(outcome, desired=())
     else:
         state = assign(facts, before, outcome.state)
-        desired = tuple(_as_assigned(d, state) for d in outcome.desired)
+        desired = tuple(_as_assigned(facts, d, state) for d in outcome.desired)
         outcome = replace(outcome, state=state, desired=desired)
     going_on, took = _going_on(facts, outcome) if not facts.spec.suspend else (outcome.state.restarts, [])
     for _ in range(2):
@@ -176,8 +176,16 @@ def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:
     return replace(outcome, notices=(*outcome.notices, Notify("DeadlineUnreachable", text, warning=True)))
 
 
-def _as_assigned(desired: Desired, state: State) -> Desired:
-    """Running pods are asked for what new ones are given, also where this commit assigns another mode than was meant."""
+def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
+    """Running pods are asked for what new ones are given, also where this commit assigns another mode than was meant.
+
+    Of a member that has moved in part only the moved ones are asked for something else.
+    """
+    if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
+        moved = replace(facts, state=state).part(desired.workload)
+        return replace(
+            desired, delivery=Delivery.HOT, pods=frozenset(pod.uid for pod in moved.pods), rest=state.fallback
+        )
     assigned = state.assigned(desired.workload.key)
     return replace(desired, mode=assigned) if assigned is not None and assigned is not desired.mode else desired
 
@@ -208,7 +216,8 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
         if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
         age_seconds = facts.now - restart.since
-        acknowledged = at.progress(workload, desired.accepted, desired.delivery).acknowledged
+        seen = workload if desired.pods is None else at.part(workload)
+        acknowledged = at.progress(seen, desired.accepted, desired.delivery).acknowledged
         if acknowledged and complete(workload) and workload.key not in state.suspensions:
             took += [round(age_seconds, 3)] * (0 < age_seconds < RESTARTING_SECONDS)
         elif not (acknowledged and age_seconds >= RESTARTING_SECONDS):
@@ -288,6 +297,8 @@ def _promotes(before: State, after: State) -> bool:
     if not after.enforce or after.fallback is None or after.phase in (Phase.ROLLING_BACK, Phase.HELD):
         return False
     if is_safer(before.fallback or after.fallback, than=after.fallback):
+        return True
+    if any(share > before.shares.get(key, 0) for key, share in after.shares.items()):
         return True
     return after.modes != before.modes and any(
         is_safer(before.assigned(key) or Mode.FP32, than=mode) for key, mode in after.modes.items()

@@ -13,7 +13,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpec
+from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpec, Unit
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import MAX_POD_GENERATION
@@ -31,6 +31,14 @@ from precision_operator.core.progress import (
     progress_of,
     resolve_delivery,
     running_pods,
+)
+from precision_operator.core.units import (
+    Cohort,
+    asked_for_less,
+    extend_units,
+    moved_pods,
+    one_group,
+    trains_alone,
 )
 
 REDUCED = (Mode.FP16, Mode.BF16)
@@ -76,9 +84,94 @@ class Facts:
 
     @cached_property
     def members(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
-        """The cohort as it is now, without workloads that were rolled back by themselves."""
+        """The cohort as it is now, without workloads that were rolled back by themselves; of some only a part has moved."""
         inside = frozenset(self.state.members) - self.state.held_keys
-        return tuple((w, d) for w, d in self.movable if w.key in inside)
+        return tuple((self.part(w), d) for w, d in self.movable if w.key in inside)
+
+    def part(self, workload: WorkloadView) -> WorkloadView:
+        """The workload with the pods that have moved, or are to; all of them where it has no share."""
+        share = self.state.shares.get(workload.key)
+        if share is None:
+            return workload
+        pods = moved_pods(
+            self.policy.uid,
+            workload,
+            share,
+            fallback=self.state.fallback or self.spec.fallback,
+            evaluation=self.evaluation,
+            may_join=self._may_join,
+        )
+        return replace(workload, pods=pods, replicas=len(pods))
+
+    def asked_part(self, member: tuple[WorkloadView, Delivery]) -> tuple[WorkloadView, Delivery]:
+        """Of one that has moved in part, the pods that were asked already: who joins must not hide what they suffer."""
+        workload, delivery = member
+        fallback = self.state.fallback or self.spec.fallback
+        if workload.key not in self.state.shares:
+            return member
+        return replace(workload, pods=tuple(p for p in workload.pods if asked_for_less(p, fallback))), delivery
+
+    def _may_join(self, pod: PodView) -> bool:
+        """It can be moved without the others of its workload, and watched there."""
+        return pod.hot and not pod.pending and trains_alone(pod, self.evaluation) and self._is_watched(pod)
+
+    @cached_property
+    def unmoved(self) -> tuple[WorkloadView, ...]:
+        """What was not moved: workloads outside of the cohort, and the other pods of those that have moved in part."""
+        inside = {*self.state.members, *self.state.held_keys}
+        partly = [w for w, _ in self.movable if w.key in self.state.shares and w.key not in self.state.held_keys]
+        rest = ((w, {pod.uid for pod in self.part(w).pods}) for w in partly)
+        parts = (replace(w, pods=tuple(pod for pod in w.pods if pod.uid not in moved)) for w, moved in rest)
+        return (*(w for w, _ in self.movable if w.key not in inside), *parts)
+
+    @cached_property
+    def indivisible(self) -> tuple[WorkloadView, ...]:
+        """Under ``unit: Pod``: workloads of several pods that a restart would move, which no share of them can be."""
+        return tuple(w for w, d in self.movable if self._is_indivisible(w, d)) if self._by_pods else ()
+
+    def _is_indivisible(self, workload: WorkloadView, delivery: Delivery) -> bool:
+        several = max(workload.replicas, len(live_pods(workload))) > 1
+        return several and delivery is not Delivery.HOT and one_group(workload, self.evaluation) is not True
+
+    @cached_property
+    def unknown_groups(self) -> tuple[WorkloadView, ...]:
+        """Under ``unit: Pod``: workloads of several pods of which nobody says whether they train together."""
+        if not self._by_pods:
+            return ()
+        known = {*self.state.shares, *(w.key for w in self.indivisible)}
+        several = [w for w, _ in self.movable if max(w.replicas, len(live_pods(w))) > 1 and w.key not in known]
+        return tuple(w for w in several if one_group(w, self.evaluation) is None)
+
+    @property
+    def _by_pods(self) -> bool:
+        """Steps count pods. What leaves reduced precision goes as a whole."""
+        return self.spec.unit is Unit.POD and self.spec.target in REDUCED
+
+    @cached_property
+    def joinable(self) -> tuple[tuple[WorkloadView, Delivery], ...]:
+        """What can be in a cohort."""
+        refused = {w.key for w in self.indivisible} - {*self.state.members}
+        return self.movable if not refused else tuple((w, d) for w, d in self.movable if w.key not in refused)
+
+    def units(self, workload: WorkloadView) -> int:
+        """How many places of a step it takes as a whole."""
+        if not self._by_pods:
+            return 1
+        divided = workload.key in self.state.shares or one_group(workload, self.evaluation) is False
+        seen = self.evaluation.pods if self.evaluation is not None else {}
+        return max(1, len(running_pods(workload, seen))) if divided else 1
+
+    def moved_units(self, cohort: Cohort) -> int:
+        """How many places of a step are taken."""
+        if not self._by_pods:
+            return len(cohort.members)
+        known = {w.key: self.units(w) for w, _ in self.movable}
+        return sum(cohort.shares.get(key, known.get(key, 1)) for key in cohort.members)
+
+    @property
+    def cohort(self) -> Cohort:
+        """The cohort as the state has it."""
+        return Cohort(self.state.members, self.state.shares)
 
     @cached_property
     def poisoned(self) -> frozenset[str]:
@@ -283,25 +376,66 @@ class Facts:
     @property
     def unwatched(self) -> Closed | None:
         """Which workloads run, and could not join a cohort for want of samples."""
-        known = self.watched | self.state.held_keys | {*self.state.members}
-        late = [w.name for w, _ in self.movable if w.key not in known and not all(p.pending for p in live_pods(w))]
+        known = self.watched | self.state.held_keys | {*self.state.members}.difference(self.state.shares)
+        late = [w.name for w, _ in self.joinable if w.key not in known and not all(p.pending for p in live_pods(w))]
         if not late:
             return None
         text = f"Prometheus has no samples of {names(late)}: nothing is moved that could not be watched"
         return Closed("NoSamples", text)
 
-    def in_cohort(self, step_index: int, members: Sequence[str]) -> tuple[str, ...]:
+    def in_cohort(self, step_index: int, members: Sequence[str]) -> Cohort:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
 
-        What could not be watched does not join, nor what a rollback holds.
+        What could not be watched does not join, nor what a rollback holds. At 100 % all are in it as a whole.
         """
+        all_of_it = self.stages[step_index].weight >= 100
+        if self._by_pods and not all_of_it:
+            return self._cohort_of_pods(step_index, members)
+        found = self._cohort_of_workloads(step_index, members)
+        return Cohort(found, {} if all_of_it else {key: n for key, n in self.state.shares.items() if key in found})
+
+    def _cohort_of_pods(self, step_index: int, members: Sequence[str]) -> Cohort:
+        """Of pods that train alone as many as there are places, lowest hash first; everything else as a whole.
+
+        Of what nobody says whether it trains together nothing joins.
+        """
+        held, shares, alive = self.state.held_keys, self.state.shares, {w.key for w in self.workloads}
+        together = {w.key: one_group(w, self.evaluation) for w, _ in self.joinable}
+        parts = {w.key: self.part(w) for w, _ in self.joinable if w.key in shares and together[w.key] is not True}
+        fallback = self.state.fallback or self.spec.fallback
+        carried = {key: sum(asked_for_less(pod, fallback) for pod in part.pods) for key, part in parts.items()}
+        # A process group that has moved in part goes back, until it joins as a whole.
+        stay = {key for key in members if key in alive and (carried.get(key) or key in held or key not in shares)}
+        sizes = {key: shares[key] if key in held else carried[key] for key in stay if key in shares}
+        kept = Cohort(tuple(sorted(stay)), sizes)
+        pods: dict[str, list[PodView]] = {}
+        whole: dict[str, int] = {}
+        first = frozenset(w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target)
+        for workload, delivery in self.joinable:
+            key = workload.key
+            if key in held or (key in stay and key not in shares) or (key not in parts and key not in self.watched):
+                continue
+            if key not in parts and (key in first or together[key] is True or self._is_single(workload, delivery)):
+                whole[key] = self.units(workload)
+            elif key in parts or (together[key] is False and delivery is Delivery.HOT):
+                inside = {pod.uid for pod in parts[key].pods if asked_for_less(pod, fallback)} if key in parts else ()
+                pods[key] = [p for p in live_pods(workload) if p.uid not in inside and self._may_join(p)]
+        places = self.cohort_size(step_index) - self.moved_units(kept)
+        return extend_units(self.policy.uid, kept, pods=pods, whole=whole, places=places, first=first)
+
+    def _is_single(self, workload: WorkloadView, delivery: Delivery) -> bool:
+        """It has one pod: one that changes hot joins as a pod, where it is known to train alone."""
+        single = max(workload.replicas, len(live_pods(workload))) <= 1
+        return single and (delivery is not Delivery.HOT or one_group(workload, self.evaluation) is None)
+
+    def _cohort_of_workloads(self, step_index: int, members: Sequence[str]) -> tuple[str, ...]:
         kept, joining = set(members), self.watched - self.state.held_keys
-        candidates = [w for w, _ in self.movable if w.key in kept or w.key in joining]
+        candidates = [w for w, _ in self.joinable if w.key in kept or w.key in joining]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
         candidates += [w for w in self.workloads if w.key in self.stuck_keys and w.key in kept]
         # What trains in the target already is a canary already.
         moved = {w.key for w, _ in self.residual if self.state.modes[w.key] is self.spec.target}
-        size, first = self.cohort_size(step_index), frozenset(moved)
+        size, first = cohort_size(self.stages[step_index].weight, len(self.joinable)), frozenset(moved)
         if self.staged is not None and step_index == 0:
             first = self.staged & {w.key for w in candidates}
             size = len(first | kept)
@@ -343,8 +477,13 @@ class Facts:
         return 0 if again else self.spec.evaluation.failure_limit
 
     def cohort_size(self, step_index: int) -> int:
-        """How many workloads the step's weight is."""
-        return cohort_size(self.stages[step_index].weight, len(self.movable))
+        """How many places the step's weight is."""
+        return cohort_size(self.stages[step_index].weight, self.total_units)
+
+    @cached_property
+    def total_units(self) -> int:
+        """How many places all of the fleet takes."""
+        return sum(self.units(w) for w, _ in self.joinable) if self._by_pods else len(self.movable)
 
     @property
     def window_clear(self) -> bool:
@@ -471,7 +610,7 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
     verdicts = []
     inside = frozenset(facts.state.members) - facts.state.held_keys
     stranded = tuple((w, d) for w, d in facts.rescuable if w.key in inside)
-    for workload, _ in (*facts.members, *stranded):
+    for workload, _ in (*map(facts.asked_part, facts.members), *stranded):
         pods = live_pods(workload)
         # On its way to BF16 it is judged in what it still trains in; with BF16 as fallback, in what the others have left.
         for mode in dict.fromkeys((facts.wanted(workload), facts.target, facts.spec.target)):

@@ -157,6 +157,8 @@ class RunsOn:
     """``cuda`` or ``cpu``."""
     capability: str = ""
     """Of a CUDA device, e.g. ``8.0``."""
+    world_size: int = 0
+    """Ranks of its process group; 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ def _requests(sight: Sight, desired: Desired) -> list[Action]:
     """What is asked of running pods; never waits for anything."""
     since = sight.changed.get(desired.workload.key, 0)
     return [
-        RequestPod(desired.workload, pod, _asked(desired, pod), sight.generation, desired.rewind, desired.tuning)
-        for pod in live_pods(desired.workload)
-        if pod.hot and _owed(desired, pod, since=since)
+        RequestPod(one.workload, pod, _asked(one, pod), sight.generation, one.rewind, one.tuning)
+        for pod, one in ((pod, desired.of(pod)) for pod in live_pods(desired.workload))
+        if pod.hot and _owed(one, pod, since=since)
     ]
 
 

@@ -96,11 +96,11 @@ def goes_on(comparison: Comparison | None) -> Comparison | None:
 
 def difference(facts: Facts, evaluation: Evaluation) -> float | None:
     """How much more the rest falls short than the canary, -1 to 1; None where one side is on the way, or not known."""
-    target, inside = facts.target, {*facts.state.members, *facts.state.held_keys}
+    target = facts.target
     moved = [w for w, _ in facts.members if live_pods(w) and facts.wanted(w) is target]
     if not all(trains_in(w, evaluation.pods, target) for w in moved):
         return None
-    rest = [w for w, _ in facts.movable if w.key not in inside and trains_in(w, evaluation.pods, facts.spec.fallback)]
+    rest = [w for w in facts.unmoved if trains_in(w, evaluation.pods, facts.spec.fallback)]
     # As if in reduced precision: for FP32 the signals that are relative to its baseline would be left out.
     canary, others = (
         [assess(w, facts.spec, evaluation, mode=Mode.FP16, failing=frozenset()) for w in side] for side in (moved, rest)

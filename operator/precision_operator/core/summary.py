@@ -81,12 +81,9 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
     rollback = state.phase in _ROLLED_BACK
     if state.phase is Phase.PENDING or state.precision is None:
         return 0, ()
-    inside = frozenset(state.members) - state.held_keys
     at, count, unacknowledged = replace(facts, state=state), 0, list[str]()
     steady = state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
-    for workload, delivery in facts.movable:
-        if not rollback and workload.key not in inside:
-            continue
+    for workload, delivery in facts.movable if rollback else at.members:
         accepted = accepted_modes(at.fallback_of(workload) if rollback else at.wanted(workload), rollback=rollback)
         progress = at.progress(workload, accepted, delivery)
         count += progress.requested if steady else progress.acknowledged

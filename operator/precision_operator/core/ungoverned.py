@@ -1,7 +1,7 @@
 """What the selector matches and is not moved, in words."""
 
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import names
+from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
 
 UNSUPPORTED = "UnsupportedKind"
@@ -28,6 +28,25 @@ def hot_only(facts: Facts) -> str:
             found.setdefault(workload.no_restart, []).append(workload.name)
     shown = [f"{names(found[why])} ({why})" for why in sorted(found)[:_REASONS_LIMIT]]
     return "; ".join(shown)
+
+
+def undivided(facts: Facts) -> Closed | None:
+    """Which workloads ``unit: Pod`` cannot divide, and what to do; None: there are none."""
+    if facts.indivisible:
+        who = names([w.name for w in facts.indivisible])
+        text = (
+            f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart, which moves all of them: "
+            "declare the contract in their templates (docs/contract.md), or select them by a policy with unit: Workload"
+        )
+        return Closed("PodsIndivisible", text)
+    if facts.unknown_groups:
+        who = names([w.name for w in facts.unknown_groups])
+        text = (
+            f"whether the pods of {who} are one process group is not known, so they move as a whole and at 100 % only: "
+            "export world_size in genesis_run_info (docs/contract.md), or set spec.unit: Workload"
+        )
+        return Closed("ProcessGroupUnknown", text)
+    return None
 
 
 def undeliverable(facts: Facts) -> str:

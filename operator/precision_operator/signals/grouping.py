@@ -136,4 +136,4 @@ def _runs_on(labels: Mapping[str, str]) -> RunsOn:
     torch, device, capability = (
         bounded(labels.get(name, ""), _LABEL_CHARACTERS) for name in ("torch", "device", "capability")
     )
-    return RunsOn(torch, device, capability)
+    return RunsOn(torch, device, capability, generation_text(labels.get("world_size")) or 0)

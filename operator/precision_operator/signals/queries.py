@@ -85,7 +85,7 @@ BUILT_IN: Mapping[str, str] = {
         f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
     ),
     # What the process says that it runs on.
-    RUN: f"max by (pod, torch, device, capability) ({_metric('run_info')})",
+    RUN: f"max by (pod, torch, device, capability, world_size) ({_metric('run_info')})",
     # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.
     "overflow": (
         f"max by (pod) ({_increase('fp16_overflow_steps_total')}"

@@ -31,6 +31,7 @@ FULL = State(
     modes={key("a"): Mode.FP16},
     enforce=True,
     members=keys("a", "b"),
+    shares={key("b"): 3},
     canary=keys("b"),
     breached=keys("a"),
     poisoned=keys("a"),
@@ -78,6 +79,10 @@ def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() ->
     assert wire["state"]["version"] == VERSION
 
 
+def test_the_version_before_is_written_where_no_workload_has_moved_in_part() -> None:
+    assert wired(replace(FULL, shares={}))["state"]["version"] == VERSION - 1
+
+
 def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
     state = State(fallback=None, hold_on_delete=False)
     wire = wired(state)
@@ -91,7 +96,7 @@ def test_what_belongs_to_one_workload_stands_in_one_line() -> None:
         "apps/Deployment": {
             "a": "400 member breached poisoned restart=2@1970-01-01T00:16:40.500Z,1970-01-01T00:15:00.250Z "
             "suspended=uid-a,3@1970-01-01T00:16:40.500Z",
-            "b": "411 member canary held=0",
+            "b": "411 canary p=3 held=0",
             "c": "0 held=0",
             "d": "0 resuming=uid-d,4@1970-01-01T00:16:40.500Z",
         }

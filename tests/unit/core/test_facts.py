@@ -51,11 +51,11 @@ def test_of_two_kinds_with_the_same_name_only_the_one_that_cannot_be_moved_is_st
 def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> None:
     world = fleet()
     undeclared(world, "hot-0", False)
-    assert key("hot-0") not in facts(world).in_cohort(len(facts(world).stages) - 1, ())
+    assert key("hot-0") not in facts(world).in_cohort(len(facts(world).stages) - 1, ()).members
     world = promoted()
     members = world.state.members
     undeclared(world, "hot-0", False)
-    assert key("hot-0") in facts(world).in_cohort(len(facts(world).stages) - 1, members)
+    assert key("hot-0") in facts(world).in_cohort(len(facts(world).stages) - 1, members).members
 
 
 def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer() -> None:
@@ -178,7 +178,7 @@ def test_a_held_workload_keeps_its_place_in_no_cohort() -> None:
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(2)
     assert held_names(world) == {"hot-2"}
-    assert key("hot-2") not in facts(world).in_cohort(len(facts(world).stages) - 1, ())
+    assert key("hot-2") not in facts(world).in_cohort(len(facts(world).stages) - 1, ()).members
     assert "hot-2" not in {w.name for w, _ in facts(world).members}
 
 

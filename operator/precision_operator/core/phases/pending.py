@@ -18,7 +18,7 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
 from precision_operator.core.triggers import find_trigger
-from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, unsupported
+from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, undivided, unsupported
 
 
 def pending(facts: Facts) -> Outcome:
@@ -42,7 +42,8 @@ def pending(facts: Facts) -> Outcome:
     # Those in breach are assigned the fallback by the commit that begins to enforce.
     kept = {key: mode for key, mode in modes.items() if key not in breached}
     facts = replace(facts, state=replace(state, modes=kept))
-    members = facts.in_cohort(0, tuple(sorted(adopted)))
+    cohort = facts.in_cohort(0, tuple(sorted(adopted)))
+    members = cohort.members
     if not members:
         return Outcome(state, _swept(facts), waiting=_nobody_joins(facts, closed))
     first = f"step 1 of {len(facts.stages)}: {names([w.name for w, _ in facts.movable if w.key in members])}"
@@ -55,6 +56,7 @@ def pending(facts: Facts) -> Outcome:
         fallback=facts.spec.fallback,
         precision=facts.spec.target,
         members=members,
+        shares=cohort.shares,
         step_index=0,
         step_since=facts.now,
         evidence_since=None,
@@ -109,7 +111,9 @@ def _nobody_joins(facts: Facts, closed: Closed | None) -> Closed:
     if all(w.key in state.held_keys for w, _ in facts.movable):
         text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
         return closed or Closed("AwaitingRetry", text)
-    return facts.unwatched or Closed("CohortNotRunning", "no workload has a running pod: scale one up")
+    return (
+        facts.unwatched or undivided(facts) or Closed("CohortNotRunning", "no workload has a running pod: scale one up")
+    )
 
 
 def _missing(facts: Facts) -> Closed | None:

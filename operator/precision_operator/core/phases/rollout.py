@@ -38,8 +38,8 @@ def rollout(facts: Facts) -> Outcome:
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
     index = min(facts.state.step_index, len(facts.stages) - 1)
     # A member that was deleted is replaced: a cohort without its canary has proved nothing.
-    members = facts.in_cohort(index, facts.state.members)
-    facts = replace(facts, state=replace(facts.state, step_index=index, members=members))
+    cohort = facts.in_cohort(index, facts.state.members)
+    facts = replace(facts, state=replace(facts.state, step_index=index, members=cohort.members, shares=cohort.shares))
     before, state = facts, replace(facts.state, evidence_since=_evidence_since(facts), comparison=compared(facts))
     followed = follow_held(facts)
     state = replace(state, incident=followed.incident) if followed is not None else state
@@ -113,7 +113,8 @@ def _waiting(facts: Facts) -> Closed | None:
     window = window or regressed(facts)
     if window is not None:
         return window
-    if len(facts.state.members) < facts.cohort_size(facts.state.step_index) and facts.unwatched is not None:
+    places = facts.cohort_size(facts.state.step_index) - facts.moved_units(facts.cohort)
+    if places > 0 and facts.unwatched is not None:
         return facts.unwatched
     given = GateInput(
         policy=facts.policy,
@@ -146,8 +147,8 @@ def _evidence_since(facts: Facts) -> float | None:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts.state.evidence_since
-    members = {w.key for w, _ in facts.members if w.pods}
-    judged = {v.workload.key for v in facts.verdicts}
+    members = {(w.key, len(w.pods)) for w, _ in facts.members if w.pods}
+    judged = {(v.workload.key, len(v.workload.pods)) for v in facts.verdicts}
     good = members <= judged and all(
         promotes(facts.promotion[signal], reading)
         for verdict in facts.verdicts
@@ -173,17 +174,19 @@ def _promote(facts: Facts) -> Outcome:
         )
         return Outcome(done, assigned(facts), notices=(Notify("Promoted", done.message),))
     index = state.step_index + 1
-    members = facts.in_cohort(index, state.members)
+    cohort = facts.in_cohort(index, state.members)
+    moved = f"{facts.moved_units(cohort)} of {facts.total_units}"
     promoted = replace(
         state,
         phase=Phase.PROGRESSING,
         reason="StepPromoted",
-        message=f"step {index + 1} of {len(stages)}: {len(members)} of {len(facts.movable)} to {facts.spec.target}",
+        message=f"step {index + 1} of {len(stages)}: {moved} to {facts.spec.target}",
         step_index=index,
         step_since=facts.now,
         evidence_since=None,
         comparison=goes_on(state.comparison),
-        members=members,
+        members=cohort.members,
+        shares=cohort.shares,
     )
     facts = replace(facts, state=promoted)
     return Outcome(promoted, assigned(facts), notices=(Notify("StepPromoted", promoted.message),))

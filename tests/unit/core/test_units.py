@@ -1,0 +1,247 @@
+"""``unit: Pod``: pods of independent replicas move one by one; what cannot be divided moves as a whole, or not at all."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Unit
+from precision_operator.api.state import Phase
+from precision_operator.core.actions import DeletePod
+from precision_operator.core.model import PodView
+from tests.support.fleets import NAN, answer, change, condition, phase_of, respec, until
+from tests.support.views import key
+
+STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
+
+
+def replicas(count: int = 10, *, world_size: int = 1, **spec: object) -> World:
+    """One Deployment of several pods, each a process group of this size; every step waits for a person."""
+    world = World(policy(**{**FAST, "strategy": STEPS, "unit": "Pod", **spec}))
+    world.add("a", pods=count)
+    world.world_sizes["a"] = world_size
+    return world
+
+
+def asked(world: World, name: str = "a") -> set[str]:
+    """Uids of the pods that were asked for FP16."""
+    return {pod.uid for pod in world.workloads[name].pods if pod.effective_mode is Mode.FP16}
+
+
+def pods(world: World, name: str = "a") -> tuple[PodView, ...]:
+    return world.workloads[name].pods
+
+
+def paused(world: World) -> World:
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    return world
+
+
+def at_next_step(world: World) -> World:
+    index = world.state.step_index
+    answer(world, "promote")
+    until(world, lambda w: w.state.step_index > index)
+    world.run(3)
+    return world
+
+
+def test_a_step_moves_its_share_of_the_pods_and_new_pods_stay_in_the_fallback() -> None:
+    world = paused(replicas())
+    assert len(asked(world)) == 2
+    assert world.state.shares == {key("a"): 2}
+    assert (dict(world.state.modes), world.state.assigned(key("a"))) == ({}, Mode.FP32)
+
+
+def test_the_pods_of_a_step_are_among_those_of_the_next() -> None:
+    world = paused(replicas())
+    before = asked(world)
+    at_next_step(world)
+    assert before < asked(world)
+    assert len(asked(world)) == 5
+
+
+def test_at_100_percent_the_workload_is_assigned_as_a_whole() -> None:
+    world = paused(replicas())
+    at_next_step(world)
+    at_next_step(paused(world))
+    assert (dict(world.state.shares), dict(world.state.modes)) == ({}, {key("a"): Mode.FP16})
+    assert len(asked(world)) == 10
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+
+
+def test_what_a_lost_pod_leaves_free_another_one_takes_and_nobody_moves_back() -> None:
+    world = paused(replicas())
+    gone = min(asked(world))
+    stays = asked(world) - {gone}
+    change(world, "a", pods=tuple(pod for pod in pods(world) if pod.uid != gone))
+    world.run(4)
+    assert len(pods(world)) == 10
+    assert stays < asked(world)
+    assert len(asked(world)) == 2
+
+
+def test_what_is_asked_by_nobody_is_put_back() -> None:
+    world = paused(replicas())
+    moved = asked(world)
+    other = next(pod for pod in pods(world) if pod.uid not in moved)
+    forged = replace(other, request=replace(next(p.request for p in pods(world) if p.uid in moved and p.request)))
+    change(world, "a", pods=tuple(forged if pod.uid == other.uid else pod for pod in pods(world)))
+    world.run(3)
+    assert len(asked(world)) == 2
+    assert sum(mode is Mode.FP16 for mode, _ in world.processes("a")) == 2
+
+
+def test_a_breach_in_a_moved_pod_takes_all_of_the_workload_back() -> None:
+    world = paused(replicas())
+    world.bad["a"] = NAN
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.state.incident is not None
+    assert world.state.breached == (key("a"),)
+    assert (asked(world), {mode for mode, _ in world.processes("a")}) == (set(), {Mode.FP32})
+
+
+def test_a_fault_that_the_other_pods_have_too_is_not_the_precisions() -> None:
+    world = paused(replicas())
+    world.everywhere[Signal.FAILURES] = 0.9
+    respec(world, rollback=replace(world.policy.spec.rollback, fleet_minimum=1))
+    world.run(5)
+    assert phase_of(world) in (Phase.PROGRESSING, Phase.PAUSED)
+    assert condition(world, "Progressing").reason == "CauseNotPrecision"
+
+
+def test_after_a_rollback_another_attempt_counts_pods_again() -> None:
+    world = paused(replicas())
+    answer(world, "rollback")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert not asked(world)
+    world.run(30)
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    assert len(asked(world)) == 2
+
+
+def test_a_process_group_is_one_unit_and_never_split() -> None:
+    world = replicas(4, world_size=4)
+    world.add("b", pods=4)
+    world.world_sizes["b"] = 4
+    paused(world)
+    assert sorted([len(asked(world, "a")), len(asked(world, "b"))]) == [0, 4]
+    assert not world.state.shares
+
+
+def test_what_becomes_a_process_group_goes_back_and_is_not_split_any_more() -> None:
+    world = paused(replicas())
+    world.add("b", pods=10)
+    world.world_sizes.update(a=10, b=1)
+    world.run(4)
+    assert key("a") not in world.state.shares
+    assert len(asked(world, "a")) in (0, 10)
+
+
+def test_what_nobody_says_of_its_process_group_is_not_moved_below_100_percent() -> None:
+    world = replicas()
+    del world.world_sizes["a"]
+    world.run(5)
+    assert (phase_of(world), asked(world)) == (Phase.PENDING, set())
+    assert condition(world, "Progressing").reason == "ProcessGroupUnknown"
+    assert "world_size" in condition(world, "Progressing").message
+
+
+def test_what_nobody_says_moves_as_a_whole_at_100_percent() -> None:
+    world = replicas(strategy={"steps": [{"setWeight": 100}]})
+    del world.world_sizes["a"]
+    world.run(5)
+    assert len(asked(world)) == 10
+
+
+def test_a_prometheus_that_is_away_moves_nothing() -> None:
+    world = paused(replicas())
+    before = asked(world)
+    world.metrics_away = True
+    world.run(5)
+    assert asked(world) == before
+
+
+def test_several_pods_that_only_a_restart_moves_are_refused_with_the_next_step() -> None:
+    world = replicas()
+    world.add("literal", hot=False, pods=3)
+    world.world_sizes["literal"] = 1
+    paused(world)
+    found = condition(world, "Accepted")
+    assert (found.status, found.reason) == ("True", "PodsIndivisible")
+    assert "literal" in found.message
+    assert "unit: Workload" in found.message
+    at_next_step(at_next_step(world))
+    assert key("literal") not in world.state.members
+
+
+def test_a_fleet_of_nothing_else_does_not_begin() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod"}))
+    world.add("literal", hot=False, pods=3)
+    world.run(4)
+    assert (phase_of(world), condition(world, "Progressing").reason) == (Phase.PENDING, "PodsIndivisible")
+    assert condition(world, "Accepted").status == "False"
+
+
+def test_a_single_pod_that_only_a_restart_moves_is_one_unit() -> None:
+    world = World(policy(**{**FAST, "unit": "Pod", "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}]}}))
+    for name in ("x", "y"):
+        world.add(name, hot=False)
+    world.run(4)
+    assert len(world.state.members) == 1
+
+
+def test_what_was_moved_before_the_unit_changed_is_still_taken_back_by_a_restart() -> None:
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
+    world.add("literal", hot=False, pods=3)
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    respec(world, unit=Unit.POD)
+    world.run(2)
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert {mode for mode, _ in world.processes("literal")} == {Mode.FP32}
+
+
+def test_a_unit_that_is_set_back_widens_no_share_before_its_step() -> None:
+    world = paused(replicas())
+    before = asked(world)
+    respec(world, unit=Unit.WORKLOAD)
+    world.run(3)
+    assert asked(world) == before
+
+
+def test_pods_of_several_workloads_are_counted_together() -> None:
+    world = replicas(6)
+    world.add("b", pods=4)
+    world.world_sizes["b"] = 1
+    paused(world)
+    assert len(asked(world)) + len(asked(world, "b")) == 2
+
+
+@pytest.mark.parametrize("remaining", [1, 3])
+def test_fewer_pods_are_not_all_moved_because_more_were(remaining: int) -> None:
+    world = paused(replicas(20))
+    moved = asked(world)
+    kept = [pod for pod in pods(world) if pod.uid not in moved][:remaining]
+    change(world, "a", replicas=remaining, pods=tuple(kept))
+    world.run(4)
+    assert len(asked(world)) == 1, "a step moves one unit at least"
+
+
+def test_a_template_that_lost_the_contract_takes_no_pod_of_a_share_away() -> None:
+    world = paused(replicas())
+    world.undeclare("a")
+    decisions = [world.step() for _ in range(4)]
+    assert not [a for d in decisions for a in d.actions if isinstance(a, DeletePod)]
+
+
+def test_new_pods_of_a_share_are_moved_only_where_they_can_be_watched() -> None:
+    world = paused(replicas())
+    moved = asked(world)
+    change(world, "a", pods=tuple(pod for pod in pods(world) if pod.uid not in moved))
+    world.unobservable |= {pod.name for pod in pods(world)}
+    world.run(3)
+    assert asked(world) == set()
