@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import copy
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -186,6 +188,17 @@ class _WithTelemetry(torch.nn.Module):
         return tree_map(self._tied, output)
 
     def _tied(self, value: object) -> object:
+        # DDP looks into these; pytree takes those that nobody registered for leaves.
+        if isinstance(value, dict):
+            entries = copy.copy(value)
+            entries.update({key: tree_map(self._tied, part) for key, part in value.items()})
+            return entries
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            twin = copy.copy(value)
+            for part in dataclasses.fields(value):
+                # Not setattr: it may be frozen.
+                object.__setattr__(twin, part.name, tree_map(self._tied, getattr(value, part.name)))
+            return twin
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
         tied: torch.Tensor = _Tie.apply(value, self.telemetry)

@@ -139,7 +139,7 @@ class ExtendedFP16Trainer(Boundaries):
                 find_unused_parameters=self.config.find_unused_parameters,
                 static_graph=self.config.static_graph,
             )
-        self._one = torch.ones((), device=self.device)
+        self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._autocast = Autocast(self.device)
         self._micro_step = 0
         self._begun = False
