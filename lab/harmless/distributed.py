@@ -61,6 +61,39 @@ def ddp_nano_gpt(start: Start) -> Iterator[float]:
         )
 
 
+@case(
+    "two ranks, Adam, two networks, the generator's loss goes through the wrapped judge",
+    shape="dcgan with DDP",
+    ranks=2,
+)
+def ddp_gan(start: Start) -> Iterator[float]:
+    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+    judge = nn.Sequential(nn.Linear(WIDTH, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    makes = start(generator, torch.optim.Adam(generator.parameters(), lr=1e-3))
+    judges = start(judge, torch.optim.Adam(judge.parameters(), lr=1e-3))
+
+    def judged(net: nn.Module, both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return F.softplus(-net(both[0])).mean() + F.softplus(net(both[1])).mean()
+
+    for step in range(STEPS):
+        code = noise(8, 4, seed=500 * dist.get_rank() + step)
+        yield judges.step((_batch(step), generator(code).detach()), judged)
+        yield makes.step(code, lambda net, latent: F.softplus(judges.module(net(latent)).neg_()).mean())
+
+
+@case("two ranks, Adam, the model is called twice a step", shape="SimCLR", ranks=2)
+def ddp_two_views(start: Start) -> Iterator[float]:
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def loss_of(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        one, other = net(x), net(x.flip(1))
+        return F.cross_entropy(one.float() @ other.float().T, torch.arange(len(x)))
+
+    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2), Setting(mode=PrecisionMode.MIXED_BF16))
+    for step in range(STEPS):
+        yield loop.step(_batch(step), loss_of)
+
+
 class _Gathered(torch.autograd.Function):
     """All ranks' rows; the gradient of this rank's own."""
 

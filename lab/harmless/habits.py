@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -173,6 +174,39 @@ def steps_without_gradients(start: Start) -> Iterator[float]:
 @case("habits, SGD, clipped, steps in which no optimized parameter has a gradient, BF16")
 def clipped_steps_without_gradients(start: Start) -> Iterator[float]:
     yield from _tasks(start, Setting(mode=PrecisionMode.MIXED_BF16, max_grad_norm=1.0))
+
+
+@case("habits, Adam, hooks of the script's own forward and backward, BF16")
+def own_hooks(start: Start) -> Iterator[float]:
+    model = _small()
+    seen: list[float] = []
+
+    def note_forward(_: nn.Module, __: object, out: torch.Tensor) -> None:
+        seen.append(out.detach().float().std().item())
+
+    def note_backward(_: nn.Module, __: object, gradients: object) -> None:
+        assert isinstance(gradients, tuple)
+        seen.append(gradients[0].float().norm().item())
+
+    for layer in model:
+        layer.register_forward_hook(note_forward)
+        layer.register_full_backward_hook(note_backward)
+    loop = start(model, torch.optim.Adam(model.parameters(), lr=1e-2), Setting(mode=PrecisionMode.MIXED_BF16))
+    for step in range(2 * STEPS):
+        yield loop.step(noise(16, WIDTH, seed=step).requires_grad_(), _square)
+    yield from seen
+
+
+@case("habits, Adam, a model under torch.jit.script, BF16")
+def scripted(start: Start) -> Iterator[float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still in use
+        model = torch.jit.script(_small())
+    loop = start(
+        model, torch.optim.Adam(model.parameters(), lr=1e-2), Setting(mode=PrecisionMode.MIXED_BF16, replay=True)
+    )
+    for step in range(2 * STEPS):
+        yield loop.step(noise(16, WIDTH, seed=step), _square)
 
 
 class _Lion(torch.optim.Optimizer):

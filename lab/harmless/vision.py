@@ -35,7 +35,9 @@ class _Residual(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(x + self.body(x))
+        out: torch.Tensor = self.body(x)
+        out += x
+        return F.relu_(out)
 
 
 def small_resnet() -> nn.Module:
@@ -68,6 +70,15 @@ def imagenet_channels_last(start: Start) -> Iterator[float]:
     for step in range(STEPS):
         images, labels = _labelled(step, 3)
         yield loop.step((images.to(memory_format=torch.channels_last), labels), classify)
+
+
+@case("vision, SGD, additions in place, FP16 with loss scaling", shape="imagenet loop with GradScaler")
+def imagenet_fp16(start: Start) -> Iterator[float]:
+    model = small_resnet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loop = start(model, optimizer, Setting(mode=PrecisionMode.MIXED_FP16, replay=True))
+    for step in range(2 * STEPS):
+        yield loop.step(_labelled(step, 3), classify)
 
 
 @case("vision, Adadelta, dropout", shape="mnist")

@@ -43,8 +43,9 @@ def test_a_script_has_the_same_losses_without_and_with_us(name: str) -> None:
     assert outcome.losses_equal
 
 
-def test_ranks_that_use_different_experts_and_return_an_object_train_as_under_plain_ddp() -> None:
-    outcome = measure.apart(CASES["ddp_experts"])
+@pytest.mark.parametrize("name", ["ddp_experts", "ddp_gan"])
+def test_ranks_train_as_under_plain_ddp(name: str) -> None:
+    outcome = measure.apart(CASES[name])
     assert outcome.finished, outcome.reported
     assert outcome.losses_equal
 
