@@ -7,7 +7,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check admission restarts isolation model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check admission restarts isolation harmless model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ restarts: setup ## Restart every kind on the full cluster, kill leaders meanwhil
 
 isolation: setup ## Measure how well tenants are kept apart; writes build/isolation.json (PARTS="decide …" for some of them)
 	@$(PYTHON) -m lab.isolation $(PARTS)
+
+harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about a minute)
+	@$(PYTHON) -m lab.harmless $(CASES)
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
 	@$(PYTHON) -m lab.model all

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import copy
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -156,14 +158,23 @@ def wrap(
     return compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
 
 
-class Advice:
-    """Says which of our settings an error of DDP is about. A context manager without state, so one serves all steps."""
+class OwnStep:
+    """Around the forward pass of a trainer's own step. Says which of our settings an error of DDP is about."""
+
+    def __init__(self, wrapped: DistributedDataParallel | None) -> None:
+        """For what :func:`wrap` returned; None without DDP."""
+        module = wrapped.module if wrapped is not None else None
+        self._module = module if isinstance(module, _WithTelemetry) else None
 
     def __enter__(self) -> None:
-        """Costs nothing in a step that goes well."""
+        """The telemetry parameter is a root of the backward pass to come."""
+        if self._module is not None:
+            self._module.in_step = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Translate."""
+        if self._module is not None:
+            self._module.in_step = False
         if isinstance(error, RuntimeError) and "finished reduction in the prior iteration" in str(error):
             raise ConfigError(UNUSED) from error
 
@@ -176,16 +187,29 @@ class _WithTelemetry(torch.nn.Module):
         self.model = model
         self.telemetry = telemetry
         self._in_graph = in_graph
+        self.in_step = False
+        """Outside its own step the model stands in another one's loss (GAN): DDP waits for the telemetry there too."""
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """The model's forward, unchanged."""
         output: object = self.model(*args, **kwargs)
-        if not (self._in_graph and torch.is_grad_enabled()):
+        if (self.in_step and not self._in_graph) or not torch.is_grad_enabled():
             return output
         # DDP looks for parameters that the outputs do not depend on, and takes them for unused: not this one.
         return tree_map(self._tied, output)
 
     def _tied(self, value: object) -> object:
+        # DDP looks into these; pytree takes those that nobody registered for leaves.
+        if isinstance(value, dict):
+            entries = copy.copy(value)
+            entries.update({key: tree_map(self._tied, part) for key, part in value.items()})
+            return entries
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            twin = copy.copy(value)
+            for part in dataclasses.fields(value):
+                # Not setattr: it may be frozen.
+                object.__setattr__(twin, part.name, tree_map(self._tied, getattr(value, part.name)))
+            return twin
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
         tied: torch.Tensor = _Tie.apply(value, self.telemetry)
@@ -197,7 +221,7 @@ class _Tie(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: object, value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-        return value.view_as(value)
+        return value.clone()  # not a view: a loss may change it in place
 
     @staticmethod
     def backward(ctx: object, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:

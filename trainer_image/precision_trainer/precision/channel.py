@@ -19,11 +19,11 @@ class Channel:
 
     def __init__(self, world_size: int, device: torch.device) -> None:
         # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
-        self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, device=device))
+        self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float32, device=device))
         self._mailbox: Mailbox[Sent] = Mailbox(device)
         self._world_size, self._device = world_size, device
         self._key: tuple[object, ...] | None = None
-        self._header = torch.zeros(HEADER, device=device)
+        self._header = torch.zeros(HEADER, dtype=torch.float32, device=device)
         self._quiet_mode: PrecisionMode | None = None
         self._quiet: list[float] = []
 

@@ -95,7 +95,7 @@ def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:
     """
     world = dist.get_world_size()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    used = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=message.device)
+    used = torch.tensor([int(parameter.grad is not None) for parameter in parameters], device=message.device)
     dist.all_reduce(used)
     for parameter, ranks in zip(parameters, used.tolist(), strict=True):
         if not ranks:  # used nowhere: no gradient, as without us

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 Batch = TypeVar("Batch")
-_ADVICE = ddp.Advice()
 RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
@@ -139,7 +138,8 @@ class ExtendedFP16Trainer(Boundaries):
                 find_unused_parameters=self.config.find_unused_parameters,
                 static_graph=self.config.static_graph,
             )
-        self._one = torch.ones((), device=self.device)
+        self._own_step = ddp.OwnStep(self._ddp)
+        self._one = torch.ones((), dtype=torch.float32, device=self.device)
         self._autocast = Autocast(self.device)
         self._micro_step = 0
         self._begun = False
@@ -252,7 +252,7 @@ class ExtendedFP16Trainer(Boundaries):
     def _forward(
         self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, reduces: bool
     ) -> torch.Tensor:
-        with self._autocast(self.mode), _ADVICE:
+        with self._autocast(self.mode), self._own_step:
             if reduces or self._ddp is None:
                 return loss_fn(self.module, batch)
             with self._ddp.no_sync():

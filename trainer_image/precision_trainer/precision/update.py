@@ -46,7 +46,7 @@ class GradientUpdate:
         self._settled = 0
         # Constants and results have their tensors once: making them costs more than the arithmetic.
         self._max_norm, self._epsilon, self._one, self._found_inf, self._coefficient = (
-            torch.full((), value, device=device) for value in (max_grad_norm, 1e-6, 1.0, 0.0, 0.0)
+            torch.full((), value, dtype=torch.float32, device=device) for value in (max_grad_norm, 1e-6, 1.0, 0.0, 0.0)
         )
 
     def __call__(self, scaler: LossScaler | None, *, measure: bool) -> Updated:
@@ -62,7 +62,7 @@ class GradientUpdate:
         if scaler is not None:
             scaler.unscale_(gradients, self._found_inf)
         norm = norms = None
-        if measure or self._clips:
+        if gradients and (measure or self._clips):  # none: the loss went through other parameters
             norms = torch.stack(torch._foreach_norm(gradients))
             norm = torch.linalg.vector_norm(norms)
         if scaler is None:

@@ -46,9 +46,11 @@ def check_finite(tensors: Mapping[str, object], what: str, but: Collection[str] 
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    if not tensor.is_floating_point() or not tensor.numel():
+    value = tensor.detach()
+    if value.layout is not torch.strided:  # a graph's adjacency, say
+        value = value.coalesce().values() if value.layout is torch.sparse_coo else value.values()
+    if not value.is_floating_point() or not value.numel():
         return True
     # One pass without a temporary of the tensor's size; NaN wins in both.
-    value = tensor.detach()
     low, high = torch.aminmax(value if value.element_size() > 1 else value.float())  # FP8 has no order of its own
     return bool(torch.isfinite(low) & torch.isfinite(high))
