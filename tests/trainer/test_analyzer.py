@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from precision_trainer import PrecisionAnalyzer, cli
+from precision_trainer import ExtendedFP16Trainer, PrecisionAnalyzer, cli
 from precision_trainer.analyzer import fp8, gemm
 from precision_trainer.analyzer.alignment import misalignments
 from precision_trainer.analyzer.comparison import ModeRun, compare
@@ -24,6 +24,8 @@ from precision_trainer.analyzer.hardware import Hardware, detect, fp8_missing, k
 from precision_trainer.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
 from precision_trainer.analyzer.recommend import recommend
 from precision_trainer.errors import ConfigError
+from precision_trainer.precision.config import read_boot
+from precision_trainer.sentinel.machine import SentinelConfig
 
 CPU = torch.device("cpu")
 A_GPU = Hardware(
@@ -313,6 +315,27 @@ def test_a_module_near_fp16s_limit_or_that_loses_its_gradients_is_kept_in_fp32()
     assert [item.module for item in advice.keep_fp32] == ["loud", "deaf"]
     assert "65504" in advice.keep_fp32[0].why
     assert recommend(A_GPU, seen, RUNS, ()).keep_fp32 == ()  # BF16 reaches as far as FP32
+
+
+def test_the_line_for_a_layer_to_keep_in_fp32_pins_it_in_a_trainer_it_is_given_to() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("loud", nn.Linear(8, 8))
+    model.add_module("fine", nn.Linear(8, 8))
+    modules = ModuleProbe("loud", "Linear", 4e4, 1.0), ModuleProbe("fine", "Linear", 1.0)
+    old = dataclasses.replace(A_GPU, bf16=False)
+    advice = recommend(old, dataclasses.replace(GOOD, modules=modules), RUNS, ())
+    assert "PRECISION_FP32_MODULES=loud" in advice.settings
+    boot = read_boot(dict(setting.split("=", 1) for setting in advice.settings), has_cuda=True)
+    assert boot.errors == ()
+    config = dataclasses.replace(boot.scaling, precision_mode=boot.mode, sentinel=SentinelConfig(enabled=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+    seen: dict[str, torch.dtype] = {}
+    for name, module in model.named_children():
+        module.register_forward_hook(lambda _m, _i, output, name=name: seen.update({name: output.dtype}))
+    trainer.backward_and_step(trainer.training_step(torch.randn(2, 8), mean_square))
+    assert seen == {"loud": torch.float32, "fine": torch.float16}
 
 
 def test_fp8_says_why_not() -> None:

@@ -99,6 +99,14 @@ def test_one_run_measures_every_figure_and_says_on_what(tmp_path: Path) -> None:
     assert sum(found["part_seconds"].values()) <= found["seconds"] + 1
     cost = found["overhead_us"]
     assert {"ours", "ours_upper", "fabric", "accelerate"} <= set(cost)
+    assert cost["unclipped"] == {
+        name: cost[key]
+        for name, key in (
+            ("ours", "ours_unclipped"),
+            ("ours_upper", "ours_unclipped_upper"),
+            ("fabric", "fabric_unclipped"),
+        )
+    }
     assert len(cost["rounds_us"]["bare"]) == len(cost["rounds_us"]["ours"]) == TINY.overhead_rounds
     assert cost["ours"] == pytest.approx(
         statistics.median(a - b for a, b in zip(cost["rounds_us"]["ours"], cost["rounds_us"]["bare"], strict=True)),

@@ -64,7 +64,7 @@ def recommend(
             break
     # Overflow is FP16's alone: BF16 reaches as far as FP32.
     keep = tuple(_keep_fp32(probe)) if chosen == "fp16" else ()
-    settings = _settings(chosen, probe.loss_scale, hardware)
+    settings = _settings(chosen, probe.loss_scale, hardware, keep)
     scale = probe.loss_scale if chosen == "fp16" else 1.0
     return Recommendation(chosen, scale, keep, tuple(_alignment(misaligned)), tuple(evidence), settings)
 
@@ -131,7 +131,7 @@ def _alignment(found: Iterable[Misalignment]) -> Iterable[str]:
             yield f"{item.module}: {item.side} {item.size} -> {advice}"
 
 
-def _settings(mode: str, scale: float, hardware: Hardware) -> tuple[str, ...]:
+def _settings(mode: str, scale: float, hardware: Hardware, keep: Iterable[KeepFp32]) -> tuple[str, ...]:
     if mode == "fp32":
         return ("ENABLE_FP16_TRAINING=false",)
     settings = ["ENABLE_FP16_TRAINING=true", f"PRECISION_MODE={mode}"]
@@ -139,6 +139,9 @@ def _settings(mode: str, scale: float, hardware: Hardware) -> tuple[str, ...]:
         settings.append(f"FP16_LOSS_SCALE={scale:g}")
     if hardware.device == "cpu":
         settings.append("PRECISION_ALLOW_CPU=true")
+    names = ",".join(item.module for item in keep if item.module)
+    if names:
+        settings.append(f"PRECISION_FP32_MODULES={names}")
     return tuple(settings)
 
 

@@ -128,7 +128,8 @@ def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = S
 
     Returns:
         ``ours``, ``ours_upper``, ``fabric``, ``accelerate`` (and the same, unclipped): microseconds a step over bare, the
-        median of the paired differences and the upper bound of its interval; ``cpu_time``: the same in CPU time of the
+        median of the paired differences and the upper bound of its interval; ``unclipped``: ``ours``, ``ours_upper`` and
+        ``fabric`` without clipping, once more; ``cpu_time``: the same in CPU time of the
         thread, for a machine that others use; and the raw rounds.
     """
     with ExitStack() as cleanup:
@@ -144,9 +145,12 @@ def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = S
             for name, make in variants.items()
         }
         timed = interleave(contenders, rounds=rounds, steps=steps, warm_up=WARM_UP, tick=tick)
+    compared = _compare(timed.wall)
     return {
-        **_compare(timed.wall),
+        **compared,
         "bare_step_us": round(1e6 * median_interval(timed.wall["bare"]).median, 1),
+        "unclipped": {name: compared[f"{name}_unclipped"] for name in ("ours", "fabric")}
+        | {"ours_upper": compared["ours_unclipped_upper"]},
         "cpu_time": _compare(timed.cpu),
         "steps_a_round": steps,
         "rounds_us": _microseconds(timed.wall),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -65,7 +65,10 @@ def _open(letter: _Letter[Note]) -> list[float]:
         letter.ready.synchronize()
     values: list[float] = []
     for piece in letter.pieces:
-        numbers = piece.tolist()
         # Of a 0-D tensor tolist() gives the number itself, whatever its annotation says.
-        values += numbers if piece.dim() else (cast(float, numbers),)
+        numbers: list[float] | float = piece.tolist()
+        if isinstance(numbers, list):
+            values += numbers
+        else:
+            values.append(numbers)
     return values

@@ -23,6 +23,7 @@ SETTINGS = {
     REQUEST_FILE_ENV: DEFAULT_REQUEST_FILE,
     "PRECISION_ALLOW_CPU": "false",
     "PRECISION_FP32_MODULES": "none: every module follows the mode",
+    "PRECISION_SENTINEL": "true",
     "PRECISION_ALLOW_TF32": "false: FP32 is strict",
     POD_UID_ENV: "none: a restarted container waits for its own lease",
     "FP16_LOSS_SCALE": "65536",

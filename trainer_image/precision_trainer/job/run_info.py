@@ -39,7 +39,7 @@ def run_info(
         "world_size": str(world_size),
         "batch_size": str(options.batch_size),
         "lr": f"{options.learning_rate:g}",
-        "clipping": _clipping(options),
+        "clipping": clipping(options),
         "accumulation": str(options.accumulation),
         "fp32": "tf32" if allow_tf32 else "strict",
         "fp8": options.fp8,
@@ -52,7 +52,8 @@ def model_hash(model: torch.nn.Module) -> str:
     return hashlib.sha256(repr(layout).encode()).hexdigest()[:12]
 
 
-def _clipping(options: TrainOptions) -> str:
+def clipping(options: TrainOptions) -> str:
+    """What ``train`` clips to: ``1``, ``adaptive``, ``0.5+adaptive`` or ``off``."""
     fixed = f"{options.max_grad_norm:g}" if options.max_grad_norm > 0 else ""
     return "+".join(filter(None, (fixed, "adaptive" if options.adaptive_clipping else ""))) or "off"
 

@@ -31,7 +31,7 @@ from .boot import Requests, Start
 from .loop import Loop
 from .options import TrainOptions
 from .report import Reporter
-from .run_info import device_name, run_info
+from .run_info import clipping, device_name, run_info
 from .signals import StopFlag
 from .tasks import build_task
 
@@ -133,6 +133,8 @@ class Session:
         # Rank 0 decides for the whole gang.
         start = Start.from_wire(ddp.exchange(requests.start(log).to_wire() if rank == 0 else {})[0])
 
+        if rank == 0:
+            log.event("clipping", message=f"gradient clipping (--max-grad-norm): {clipping(options)}")
         torch.manual_seed(options.seed)
         self._task = task or build_task(options)
         model = self._task.model.to(self._device)

@@ -22,6 +22,8 @@ class Channel:
         self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float32, device=device))
         self._mailbox: Mailbox[Sent] = Mailbox(device)
         self._world_size, self._device = world_size, device
+        self.quiet = False
+        """The header made last says nothing but the mode: a gang of one need not send it."""
         self._key: tuple[object, ...] | None = None
         self._header = torch.zeros(HEADER, dtype=torch.float32, device=device)
         self._quiet_mode: PrecisionMode | None = None
@@ -45,12 +47,14 @@ class Channel:
         key = (request, stop, running, verdict, finding)
         if key != self._key:
             self._key = key
+            self.quiet = request is None and not stop and verdict is None and finding is None
             header = encode(request, stop=stop, running=running, verdict=verdict, finding=finding)
             self._header = torch.tensor(header, dtype=torch.float32, device=self._device)
         return self._header
 
     def put(self, sent: Sent, numbers: list[torch.Tensor]) -> None:
-        """Send the averaged message and what follows it (steps.read_record) to the host, unread; see Mailbox.put."""
+        """Send the averaged message and what follows it (steps.read_record) to the host, unread; see Mailbox.put. Of a gang
+        of one with nothing to say, the header may be left out."""
         self._mailbox.put(sent, numbers)
 
     def read(self, keep: int) -> Iterator[tuple[Sent, Agreed | None, StepRecord]]:
@@ -62,13 +66,19 @@ class Channel:
         mailbox = self._mailbox
         while len(mailbox) > keep:
             sent, values = mailbox.get()
+            if len(values) < HEADER:
+                yield sent, None, read_record(sent, values)
+                continue
             if sent.mode is not self._quiet_mode:
                 self._quiet_mode, self._quiet = sent.mode, encode(None, stop=False, running=sent.mode)
             # What nearly every step says, so it is not decoded: nothing asked, nothing found, all ranks in one mode.
             quiet = values[:HEADER] == self._quiet
             agreed = None if quiet else decode(values[:WIDTH], self._world_size, sent.mode)
-            yield sent, agreed, read_record(sent, values)
+            yield sent, agreed, read_record(sent, values[HEADER:])
 
     def peek(self) -> list[StepRecord]:
         """The steps on their way; they stay. Waits for the device."""
-        return [read_record(sent, values) for sent, values in self._mailbox.peek()]
+        return [
+            read_record(sent, values if len(values) < HEADER else values[HEADER:])
+            for sent, values in self._mailbox.peek()
+        ]

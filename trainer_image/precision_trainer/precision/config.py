@@ -42,8 +42,8 @@ class ExtendedFP16Config:
     """Good steps in a row before the scale grows, [1, 2^31)."""
     gradient_accumulation_steps: int = 1
     """Micro-batches a step, [1, 65536]. A step is one optimizer update; precision changes only between steps."""
-    max_grad_norm: float = 1.0
-    """Global gradient norm is clipped to this, after unscaling; 0 turns clipping off. [0, inf)."""
+    max_grad_norm: float = 0.0
+    """Global gradient norm is clipped to this, after unscaling; 0, the default: nothing is clipped. [0, inf)."""
     adaptive_clipping: bool = False
     """Clip a gradient whose norm is far above the average of those before it as well (clipping.py)."""
     use_ddp: bool = False

@@ -65,6 +65,14 @@ def check_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
                 f"module {name} has sparse gradients: expected dense ones, unscaled and clipped without a wait; "
                 "make it with sparse=False"
             )
+        if type(module).get_extra_state is torch.nn.Module.get_extra_state:
+            continue
+        extra: object = module.get_extra_state()
+        if not isinstance(extra, torch.Tensor):
+            raise ConfigError(
+                f"module {name} keeps an extra state of type {type(extra).__name__}: expected a tensor, which a checkpoint "
+                "can hold and check; let its get_extra_state() return one, or keep the values in buffers"
+            )
     if _needs_closure(optimizer):
         raise ConfigError(
             f"{type(optimizer).__name__}.step() needs a closure, which computes the loss several times a step: expected an "

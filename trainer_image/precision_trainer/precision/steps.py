@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from ..gang.agreement import HEADER, WIDTH
 from ..gang.request import PrecisionRequest
 from ..sentinel.replay import Replay
 from .modes import PrecisionMode
@@ -104,9 +103,7 @@ class Boundary(NamedTuple):
 
 
 def read_record(sent: Sent, values: list[float]) -> StepRecord:
-    """A record from the numbers a step sent to the host: the averaged message, found_inf, loss scale and, if it was
-    measured, the gradient norm."""
-    mode = sent.mode
-    scale = values[WIDTH + 1] if mode.uses_scaler else 1.0
-    norm = values[WIDTH + 2] if len(values) > WIDTH + 2 else None
-    return StepRecord(sent.step, mode, sent.generation, values[HEADER], values[WIDTH] > 0, scale, norm)
+    """A record from what a step sent to the host after the header: the mean loss, found_inf, the loss scale (1 where no
+    scaler runs) and, if it was measured, the gradient norm."""
+    loss, found_inf, scale, *norm = values
+    return StepRecord(sent.step, sent.mode, sent.generation, loss, found_inf > 0, scale, norm[0] if norm else None)

@@ -147,7 +147,7 @@ class ExtendedFP16Trainer(Boundaries):
         self._pending: PrecisionRequest | None = None
         self.adaptive_clip = AdaptiveClip(self.device) if self.config.adaptive_clipping else None
         self._gradient_update = GradientUpdate(
-            optimizer, self.config.max_grad_norm, self.adaptive_clip, device=self.device
+            optimizer, self.config.max_grad_norm, self.adaptive_clip, device=self.device, order=model.parameters()
         )
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
@@ -252,8 +252,11 @@ class ExtendedFP16Trainer(Boundaries):
     def _forward(
         self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, reduces: bool
     ) -> torch.Tensor:
+        if self._ddp is None:
+            with self._autocast(self.mode):
+                return loss_fn(self.module, batch)
         with self._autocast(self.mode), self._own_step:
-            if reduces or self._ddp is None:
+            if reduces:
                 return loss_fn(self.module, batch)
             with self._ddp.no_sync():
                 return loss_fn(self._ddp, batch)
@@ -341,7 +344,7 @@ class ExtendedFP16Trainer(Boundaries):
         if self._ddp is None:  # the message of a gang of one is its own mean
             if not done:
                 torch.autograd.backward(part, root)
-            mean = [header, self._loss_sum]
+            mean = [self._loss_sum] if self._channel.quiet else [header, self._loss_sum]
         elif done:
             mean = [preflight.reduce(self.model, torch.cat((header, self._loss_sum.reshape(1))))]
         else:
@@ -361,7 +364,7 @@ class ExtendedFP16Trainer(Boundaries):
         """Update or skip, and send the record off. Nothing here waits for the device (fused optimizer).
 
         Args:
-            numbers: the message averaged over the ranks, in pieces: [WIDTH] together.
+            numbers: the message averaged over the ranks, in pieces: [WIDTH] together, or the loss alone (Channel.quiet).
         """
         if self.cold is not None:
             self.cold.gather()
@@ -369,9 +372,8 @@ class ExtendedFP16Trainer(Boundaries):
         updated = self._gradient_update(scaler, measure=self.step % self._norm_every == 0)
         if self.cold is not None:
             self.cold.publish()
-        scale = self.scaler.scale_value
-        # A copy, where it is told: the sentinel or a request may change the scale before the record is read.
-        numbers += (updated.found_inf, scale if scaler is None else scale.clone())
+        # A copy: the sentinel or a request may change the scale before the record is read.
+        numbers += (updated.found_inf, self._one if scaler is None else scaler.scale_value.clone())
         if updated.norm is not None:
             numbers.append(updated.norm)
         number = 0

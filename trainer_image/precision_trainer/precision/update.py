@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,13 +37,24 @@ class GradientUpdate:
         adaptive: AdaptiveClip | None = None,
         *,
         device: torch.device,
+        order: Iterable[torch.Tensor] = (),
     ) -> None:
-        """Clip to the global norm ``max_grad_norm`` (0: not at all), and further where ``adaptive`` says so."""
+        """Clip to the global norm ``max_grad_norm`` (0: not at all), and further where ``adaptive`` says so.
+
+        ``order``: the model's parameters. The norm is summed in their order, as ``clip_grad_norm_`` of these
+        does: the groups of an optimizer may have another one, and the sum another last bit.
+        """
         self._optimizer = optimizer
+        self._places = {parameter: place for place, parameter in enumerate(order)}
+        self._ordered: list[torch.Tensor] | None = None
+        """The optimizer's parameters in the model's order; None where that is their own order."""
+        self._known = 0
         self._fixed, self._adaptive = max_grad_norm > 0, adaptive
         self._clips = self._fixed or adaptive is not None
-        # Set by torch for optimizers whose kernel reads found_inf itself.
-        self._fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self._zeroed = False
+        # Where the kernel reads found_inf itself (torch marks such optimizers), the host need not: that would wait for the
+        # device. On a CPU there is nothing to wait for, and the kernel's way is the dearer one.
+        self.on_device = device.type != "cpu" and bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         self._settled = 0
         # Constants and results have their tensors once: making them costs more than the arithmetic.
         self._max_norm, self._epsilon, self._one, self._found_inf, self._coefficient = (
@@ -63,8 +75,9 @@ class GradientUpdate:
             scaler.unscale_(gradients, self._found_inf)
         norm = norms = None
         if gradients and (measure or self._clips):  # none: the loss went through other parameters
-            norms = torch.stack(torch._foreach_norm(gradients))
-            norm = torch.linalg.vector_norm(norms)
+            each = torch._foreach_norm(gradients)
+            norms = torch.stack(each)
+            norm = torch.linalg.vector_norm(self._in_order(parameters, each, norms))
         if scaler is None:
             # Clipping by a norm that is not finite would spoil finite gradients too.
             self._check([norm] if norm is not None and self._clips else gradients)
@@ -76,6 +89,21 @@ class GradientUpdate:
         self.drop()
         return Updated(self._found_inf, norm, norms, [] if norms is not None else gradients)
 
+    def _in_order(
+        self, parameters: list[torch.Tensor], each: Sequence[torch.Tensor], norms: torch.Tensor
+    ) -> torch.Tensor:
+        """``norms``, [P], which are ``each`` stacked, in the model's order of ``parameters``."""
+        if self._known != len(parameters):
+            self._known = len(parameters)
+            last = len(self._places)
+            ordered = sorted(parameters, key=lambda parameter: self._places.get(parameter, last))
+            same = all(one is other for one, other in zip(ordered, parameters, strict=True))
+            self._ordered = None if same else ordered
+        if self._ordered is None:
+            return norms
+        found = dict(zip((parameter for parameter in parameters if parameter.grad is not None), each, strict=True))
+        return torch.stack([found[parameter] for parameter in self._ordered if parameter in found])
+
     def drop(self) -> None:
         """Drop the gradients: zero_grad(set_to_none=True), without its profiling of every call."""
         for group in self._optimizer.param_groups:
@@ -84,7 +112,8 @@ class GradientUpdate:
 
     def _check(self, tensors: list[torch.Tensor]) -> None:
         """Set found_inf to 1.0 if a value is inf or NaN, else to 0.0: GradScaler's kernel, "unscaling" by 1."""
-        self._found_inf.zero_()
+        if not self._zeroed:
+            self._found_inf.zero_()
         if tensors:
             torch._amp_foreach_non_finite_check_and_unscale_(tensors, self._found_inf, self._one)
 
@@ -101,11 +130,12 @@ class GradientUpdate:
         torch._foreach_mul_(gradients, self._coefficient)
 
     def _step(self, parameters: list[torch.Tensor]) -> None:
-        if not self._fused or self._first_momentum(parameters):
-            # Any other optimizer has to be told by the host: one wait a step.
-            if not self._found_inf.item():
+        if not self.on_device or self._first_momentum(parameters):
+            self._zeroed = not self._found_inf.tolist()
+            if self._zeroed:
                 self._optimizer.step()
             return
+        self._zeroed = False
         # The contract between torch.amp and fused optimizers: the kernel reads found_inf and rolls its own step count back.
         # Gradients are unscaled already, hence no grad_scale. vars(): the attributes are not declared on Optimizer.
         vars(self._optimizer).update(grad_scale=None, found_inf=self._found_inf)
