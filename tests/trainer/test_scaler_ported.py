@@ -328,6 +328,7 @@ def test_an_optimizer_that_reads_found_inf_is_given_it_with_gradients_that_are_u
     pair = _Pair()
     optimizer = _Told(list(pair.scaled.parameters()))
     trainer = ExtendedFP16Trainer(pair.scaled, optimizer, _config(), allow_cpu=True)
+    trainer._gradient_update.on_device = True  # on a CPU the host reads found_inf
     trainer.backward_and_step(trainer.training_step(pair.data[0], _loss))
     ((grad_scaler, grad_scale, found_inf),) = optimizer.told
     assert grad_scaler is None
