@@ -35,6 +35,8 @@ from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, syml
 from .task import to_device
 
 LEARNING_RATE = 3e-4
+MAX_GRAD_NORM = 1.0
+"""Of the global gradient norm: rewards and falls make single batches of trajectories much steeper than the rest."""
 
 
 class WorldModel:
@@ -258,7 +260,12 @@ class WorldModel:
             model = RSSM(config).to(self.device)
             optimizer = torch.optim.AdamW(model.parameters(), lr=self._learning_rate, fused=True)
             mode = self._start.mode
-            settings = replace(self._scaling, precision_mode=mode, enabled=mode is not PrecisionMode.FP32)
+            settings = replace(
+                self._scaling,
+                precision_mode=mode,
+                enabled=mode is not PrecisionMode.FP32,
+                max_grad_norm=MAX_GRAD_NORM,
+            )
             trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
             trainer.applied = self._start.request
             if self._start.request is not None:
