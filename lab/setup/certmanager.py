@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import yaml
 
 from lab import paths
 from lab.digest import digest
-from lab.locking import machine_lock
 from lab.process import run
-from lab.progress import step
-from lab.setup.go import find_go
+from lab.setup.go import compiled_once
 from lab.setup.kube import ENVIRONMENT
 
 MODULE = paths.ROOT / "lab" / "certmanager"
@@ -26,28 +22,16 @@ _KINDS = ("certificaterequests", "certificates", "challenges", "clusterissuers",
 
 def cert_manager() -> Path:
     """Return the folder with `controller`, `cainjector` and `crds.yaml`, compiled once a machine (about three minutes)."""
-    target = paths.shared_cache() / f"cert-manager-{digest([MODULE], (*COMMANDS, *_KINDS))}"
-    if not target.is_dir():
-        with machine_lock("cert-manager"):
-            if not target.is_dir():
-                _compile(target)
-    return target
+    name = f"cert-manager-{digest([MODULE], (*COMMANDS, *_KINDS))}"
+    return compiled_once(name, "compile cert-manager (about three minutes on two cores the first time)", _build)
 
 
-def _compile(target: Path) -> None:
-    go = find_go()
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
-    flags = ["-trimpath", "-mod=readonly", "-ldflags", "-s -w", "-o", f"{scratch}/"]
-    try:
-        with step("compile cert-manager (about three minutes on two cores the first time)"):
-            packages = [f"{_MODULE}/cmd/{name}" for name in COMMANDS]
-            run([go, "build", *flags, *packages], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
-            source = run([go, "list", "-m", "-f", "{{.Dir}}", _MODULE], cwd=MODULE, env=ENVIRONMENT).stdout.strip()
-            (scratch / "crds.yaml").write_text("\n---\n".join(_crd(Path(source), kind) for kind in _KINDS))
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def _build(go: Path, folder: Path) -> None:
+    flags = ["-trimpath", "-mod=readonly", "-ldflags", "-s -w", "-o", f"{folder}/"]
+    packages = [f"{_MODULE}/cmd/{name}" for name in COMMANDS]
+    run([go, "build", *flags, *packages], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
+    source = run([go, "list", "-m", "-f", "{{.Dir}}", _MODULE], cwd=MODULE, env=ENVIRONMENT).stdout.strip()
+    (folder / "crds.yaml").write_text("\n---\n".join(_crd(Path(source), kind) for kind in _KINDS))
 
 
 def _crd(source: Path, kind: str) -> str:

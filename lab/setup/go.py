@@ -1,14 +1,17 @@
-"""Find a Go toolchain that is new enough, or bring one."""
+"""Find a Go toolchain that is new enough, or bring one; compile with it once a machine."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from lab import paths
 from lab.errors import LabError
+from lab.locking import machine_lock
 from lab.process import run
 from lab.progress import step
 
@@ -36,6 +39,31 @@ def find_go() -> Path:
             f"install Go {NEEDED[0]}.{NEEDED[1]} and put it on PATH",
         )
     return program
+
+
+def compiled_once(name: str, title: str, build: Callable[[Path, Path], None]) -> Path:
+    """Return the folder ``name`` of the machine's cache. Where it is missing, ``build(go, folder)`` fills it first.
+
+    A build that fails, or is killed, leaves no folder of that name.
+    """
+    target = paths.shared_cache() / name
+    if not target.is_dir():
+        with machine_lock(name):
+            if not target.is_dir():
+                _fill(target, title, build)
+    return target
+
+
+def _fill(target: Path, title: str, build: Callable[[Path, Path], None]) -> None:
+    go = find_go()
+    scratch = target.with_name(f"{target.name}.{os.getpid()}")
+    scratch.mkdir(parents=True)
+    try:
+        with step(title):
+            build(go, scratch)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _version(program: Path) -> tuple[int, int]:

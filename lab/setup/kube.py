@@ -10,8 +10,7 @@ from lab import paths
 from lab.digest import digest
 from lab.locking import machine_lock
 from lab.process import run
-from lab.progress import step
-from lab.setup.go import find_go
+from lab.setup.go import compiled_once, find_go
 
 VERSION = "v1.36.3"
 COMMANDS = (
@@ -58,9 +57,8 @@ def _is(stamp: Path, text: str) -> bool:
 
 
 def _install(sources: str, stamp: Path) -> None:
-    cached = paths.shared_cache() / f"kube-{sources}"
-    if not cached.is_dir():
-        _compile(cached)
+    title = f"compile Kubernetes {VERSION} (about 6 minutes on two cores the first time)"
+    cached = compiled_once(f"kube-{sources}", title, _build)
     paths.BIN.mkdir(parents=True, exist_ok=True)
     for name in _PROGRAMS:
         _replace(cached / name, paths.BIN / name)
@@ -72,28 +70,11 @@ def _install(sources: str, stamp: Path) -> None:
     stamp.write_text(sources)
 
 
-def _compile(target: Path) -> None:
-    go = find_go()
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
+def _build(go: Path, folder: Path) -> None:
     # -trimpath keeps the checkout's path out of Go's cache keys, so that any checkout reuses what another compiled.
-    build: list[str | Path] = [
-        go,
-        "build",
-        "-trimpath",
-        "-mod=readonly",
-        "-ldflags",
-        " ".join(link_flags(VERSION)),
-        "-o",
-        scratch,
-    ]
-    try:
-        with step(f"compile Kubernetes {VERSION} (about 6 minutes on two cores the first time)"):
-            run([*build, *(f"./cmd/{name}" for name in _PROGRAMS)], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
-        if not target.is_dir():
-            scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    flags = ["-trimpath", "-mod=readonly", "-ldflags", " ".join(link_flags(VERSION))]
+    packages = [f"./cmd/{name}" for name in _PROGRAMS]
+    run([go, "build", *flags, "-o", folder, *packages], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
 
 
 def link_flags(version: str) -> list[str]:

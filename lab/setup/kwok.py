@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from lab import paths
 from lab.digest import digest
-from lab.locking import machine_lock
 from lab.process import run
-from lab.progress import step
-from lab.setup.go import find_go
+from lab.setup.go import compiled_once
 from lab.setup.kube import ENVIRONMENT
 
 MODULE = paths.ROOT / "lab" / "kwok"
@@ -24,34 +20,13 @@ _STAGES = ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml", "pod/fas
 
 def kwok() -> Path:
     """Return the folder with `kwok` and its `stages.yaml`, compiled once a machine (about two minutes)."""
-    target = paths.shared_cache() / f"kwok-{digest([MODULE], _STAGES)}"
-    if not target.is_dir():
-        with machine_lock("kwok"):
-            if not target.is_dir():
-                _compile(target)
-    return target
+    name = f"kwok-{digest([MODULE], _STAGES)}"
+    return compiled_once(name, "compile kwok (about two minutes the first time)", _build)
 
 
-def _compile(target: Path) -> None:
-    go = find_go()
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
-    build: list[str | Path] = [
-        "build",
-        "-trimpath",
-        "-mod=readonly",
-        "-ldflags",
-        "-s -w",
-        "-o",
-        scratch / "kwok",
-        f"{_MODULE}/cmd/kwok",
-    ]
-    try:
-        with step("compile kwok (about two minutes the first time)"):
-            run([go, *build], cwd=MODULE, env=ENVIRONMENT, timeout=1200)
-            source = run([go, "list", "-m", "-f", "{{.Dir}}", _MODULE], cwd=MODULE, env=ENVIRONMENT).stdout.strip()
-            stages = [(Path(source) / "kustomize" / "stage" / name).read_text() for name in _STAGES]
-            (scratch / "stages.yaml").write_text("\n---\n".join(stages))
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def _build(go: Path, folder: Path) -> None:
+    flags = ["-trimpath", "-mod=readonly", "-ldflags", "-s -w"]
+    run([go, "build", *flags, "-o", folder / "kwok", f"{_MODULE}/cmd/kwok"], cwd=MODULE, env=ENVIRONMENT, timeout=1200)
+    source = run([go, "list", "-m", "-f", "{{.Dir}}", _MODULE], cwd=MODULE, env=ENVIRONMENT).stdout.strip()
+    stages = [(Path(source) / "kustomize" / "stage" / name).read_text() for name in _STAGES]
+    (folder / "stages.yaml").write_text("\n---\n".join(stages))

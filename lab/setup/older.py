@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 from lab import paths
 from lab.digest import digest
-from lab.locking import machine_lock
 from lab.process import run
-from lab.progress import step
-from lab.setup.go import find_go
+from lab.setup.go import compiled_once
 from lab.setup.kube import ENVIRONMENT, link_flags
 
 VERSION = "v1.33.13"
@@ -25,24 +21,13 @@ COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 def older_control_plane() -> Path:
     """Return the folder that holds its commands, compiled once a machine: about five minutes on two cores."""
-    target = paths.shared_cache() / f"kube-{VERSION}-{digest([MODULE], link_flags(VERSION))}"
-    if not target.is_dir():
-        with machine_lock("kube-older"):
-            if not target.is_dir():
-                _compile(target)
-    return target
+    name = f"kube-{VERSION}-{digest([MODULE], link_flags(VERSION))}"
+    title = f"compile the control plane of Kubernetes {VERSION} (about 5 minutes on two cores the first time)"
+    return compiled_once(name, title, _build)
 
 
-def _compile(target: Path) -> None:
-    go = find_go()
-    scratch = target.with_name(f"{target.name}.{os.getpid()}")
-    scratch.mkdir(parents=True)
+def _build(go: Path, folder: Path) -> None:
     flags = ["-trimpath", "-mod=readonly", "-ldflags", " ".join(link_flags(VERSION))]
-    try:
-        with step(f"compile the control plane of Kubernetes {VERSION} (about 5 minutes on two cores the first time)"):
-            run([go, "build", *flags, "-o", scratch / "kube", "."], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
-        for command in COMMANDS:
-            (scratch / command).symlink_to("kube")
-        scratch.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    run([go, "build", *flags, "-o", folder / "kube", "."], cwd=MODULE, env=ENVIRONMENT, timeout=2400)
+    for command in COMMANDS:
+        (folder / command).symlink_to("kube")
