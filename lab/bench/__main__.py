@@ -45,6 +45,7 @@ from lab.progress import say, step
 from lab.prometheus import Prometheus
 
 OUT = paths.BUILD / "bench"
+PARTS = ("creations", "large", "rollbacks", "with_pods", "many")
 SCRAPE = "1s"
 STEADY_SECONDS = 60.0
 PODS = "bench-pods"
@@ -143,25 +144,14 @@ async def with_pods(plane: ControlPlane, api: Api, *, n: int, replicas: int, rou
 
 
 async def run(arguments: argparse.Namespace, directory: Path) -> Json:
-    """All parts, on two control planes: the fleets of the first are gone when the second begins."""
+    """The parts that are asked for, on two control planes: the fleets of the first are gone when the second begins."""
     raw: Json = {}
-    with ControlPlane(directory / "rollbacks") as plane:
-        async with Api(plane) as api:
-            raw["pod_creations_per_second"] = await creations.measure(plane, api)
-            for namespace in (SYSTEM, FLEET, BARE, PODS):
-                plane.kubectl("create", "namespace", namespace)
-                plane.kubectl.wait_for_namespace(namespace)
-            with step("5,000 workloads in one policy"):
-                raw["large"] = large.mid_rollback(plane.kubectl, count=5000, name_length=60)
-            with kubelets(plane):
-                raw["rollbacks"] = await rollbacks(
-                    plane, api, n=arguments.n, rounds=arguments.rounds, kills=arguments.kills
-                )
-                if arguments.pod_rounds:
-                    raw["with_pods"] = await with_pods(
-                        plane, api, n=arguments.pods, replicas=2, rounds=arguments.pod_rounds
-                    )
-    if arguments.many:
+    wanted = frozenset(arguments.parts)
+    if wanted - {"many"}:
+        with ControlPlane(directory / "rollbacks") as plane:
+            async with Api(plane) as api:
+                await _on_one_plane(plane, api, wanted, arguments, raw)
+    if "many" in wanted:
         with ControlPlane(directory / "many") as plane:
             with step("the product's CRDs and admission policies"):
                 apply_product(plane.kubectl)
@@ -176,20 +166,48 @@ async def run(arguments: argparse.Namespace, directory: Path) -> Json:
     return raw
 
 
+async def _on_one_plane(
+    plane: ControlPlane, api: Api, wanted: frozenset[str], arguments: argparse.Namespace, raw: Json
+) -> None:
+    if "creations" in wanted:
+        raw["pod_creations_per_second"] = await creations.measure(plane, api)
+    else:
+        apply_product(plane.kubectl)
+    for namespace in (SYSTEM, FLEET, BARE, PODS):
+        plane.kubectl("create", "namespace", namespace)
+        plane.kubectl.wait_for_namespace(namespace)
+    if "large" in wanted:
+        with step("5,000 workloads in one policy"):
+            raw["large"] = large.mid_rollback(plane.kubectl, count=5000, name_length=60)
+    with kubelets(plane):
+        if "rollbacks" in wanted:
+            raw["rollbacks"] = await rollbacks(
+                plane, api, n=arguments.n, rounds=arguments.rounds, kills=arguments.kills
+            )
+        if "with_pods" in wanted:
+            raw["with_pods"] = await with_pods(plane, api, n=arguments.pods, replicas=2, rounds=arguments.pod_rounds)
+
+
 def main() -> int:
     """Measure, write, show; 1 where a budget is missed."""
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description="The operator at scale.")
+    parser.add_argument("parts", nargs="*", help=f"which to measure; all where none is named: {', '.join(PARTS)}")
     parser.add_argument("-n", type=int, default=1000, help="Deployments with a pod each (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=4, help="rollbacks, over as many phases of the interval")
     parser.add_argument("--kills", type=int, default=5, help="leaders killed")
     parser.add_argument("--pods", type=int, default=100, help="Deployments with two pods each (default %(default)s)")
-    parser.add_argument("--pod-rounds", type=int, default=1, help="rollbacks of those; 0 leaves them out")
-    parser.add_argument("--many", type=int, default=10000, help="workloads under 100 policies; 0 leaves them out")
+    parser.add_argument("--pod-rounds", type=int, default=1, help="rollbacks of those")
+    parser.add_argument("--many", type=int, default=10000, help="workloads under 100 policies")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     arguments = parser.parse_args()
+    arguments.parts = arguments.parts or list(PARTS)
+    if unknown := sorted(set(arguments.parts) - set(PARTS)):
+        parser.error(f"expected parts of {', '.join(PARTS)}; found {', '.join(unknown)}")
     directory = Path(tempfile.mkdtemp(prefix="bench-operator-"))
+    rounds = OUT / "operator-rounds.json"
+    known = json.loads(rounds.read_text()) if rounds.exists() and set(arguments.parts) < set(PARTS) else {}
     try:
-        raw = asyncio.run(run(arguments, directory))
+        raw = {**known, **asyncio.run(run(arguments, directory))}
     except LabError as error:
         print(error, file=sys.stderr)
         return 1
@@ -199,7 +217,7 @@ def main() -> int:
         else:
             shutil.rmtree(directory, ignore_errors=True)
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "operator-rounds.json").write_text(json.dumps(raw, indent=1) + "\n")
+    rounds.write_text(json.dumps(raw, indent=1) + "\n")
     figures = summary(raw)
     (OUT / "operator.json").write_text(json.dumps(figures, indent=1) + "\n")
     return 0 if show(figures) else 1

@@ -19,6 +19,7 @@ from lab.prometheus import Prometheus
 from precision_operator.api.wire import parse_time
 
 INTERVAL_SECONDS = 15.0
+WINDOW_SECONDS = 60.0
 PROMOTION_SECONDS = 900.0
 _APPS = "/apis/apps/v1/namespaces"
 
@@ -73,7 +74,7 @@ async def _measure(
     steady_seconds: float,
 ) -> Json:
     scenes = [
-        Scene(api, name, trainers, prometheus, policy=f"fleet-{i}")
+        Scene(api, name, trainers, prometheus, policy=f"fleet-{i}", window_seconds=WINDOW_SECONDS)
         for name in names
         for i in range(policies // len(names))
     ]
@@ -87,7 +88,7 @@ async def _measure(
         for scene in scenes:
             labels = {"fleet": scene.policy}
             body = policy(scene.policy, interval_seconds=INTERVAL_SECONDS, labels=labels)
-            body["spec"]["evaluation"]["window"] = "60s"
+            body["spec"]["evaluation"]["window"] = f"{WINDOW_SECONDS:g}s"
             await api.create(scene.policies_path, [body])
         for scene in scenes:
             await scene.wait_phase("Healthy", seconds=PROMOTION_SECONDS)

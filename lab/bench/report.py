@@ -14,11 +14,25 @@ from lab.progress import console
 
 def summary(raw: Json) -> Json:
     """Medians, as build/bench/operator.json has them."""
-    part = raw["rollbacks"]
+    figures = _of_rollbacks(raw["rollbacks"]) if "rollbacks" in raw else {}
+    if "with_pods" in raw:
+        hot = raw["with_pods"]
+        figures["with_pods"] = {
+            "n": hot["n"],
+            "pods": hot["pods"],
+            "decided_to_last_patch_seconds": round(
+                median(r["decided_to_last_patch_seconds"] for r in hot["rounds"]), 3
+            ),
+            "api_writes": median(r["api_writes"] for r in hot["rounds"]),
+        }
+    return {**figures, **{key: raw[key] for key in ("large", "many", "pod_creations_per_second") if key in raw}}
+
+
+def _of_rollbacks(part: Json) -> Json:
     rounds, steady = part["rounds"], part["steady"]
     bare = {n: median(r["bare_seconds"][n] for r in rounds) for n in rounds[0]["bare_seconds"]}
     best = min(bare, key=lambda n: bare[n])
-    figures = {
+    return {
         "n": part["n"],
         "evaluation_interval_seconds": INTERVAL_SECONDS,
         "bare_seconds": round(bare[best], 3),
@@ -34,17 +48,6 @@ def summary(raw: Json) -> Json:
         "steady_writes": steady["writes"],
         "takeover_seconds": [round(seconds, 2) for seconds in part["takeover_seconds"]],
     }
-    if "with_pods" in raw:
-        hot = raw["with_pods"]
-        figures["with_pods"] = {
-            "n": hot["n"],
-            "pods": hot["pods"],
-            "decided_to_last_patch_seconds": round(
-                median(r["decided_to_last_patch_seconds"] for r in hot["rounds"]), 3
-            ),
-            "api_writes": median(r["api_writes"] for r in hot["rounds"]),
-        }
-    return {**figures, **{key: raw[key] for key in ("large", "many", "pod_creations_per_second") if key in raw}}
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,17 @@ class Budget:
 
 def budgets(figures: Json) -> list[Budget]:
     """The budgets of the design, over these figures."""
+    found = _of_a_rollback(figures) if "n" in figures else []
+    if "with_pods" in figures:
+        hot = figures["with_pods"]
+        found.append(Budget("two pods a workload: API writes", hot["pods"] + 10, hot["api_writes"]))
+    return [*found, *_of_scale(figures)]
+
+
+def _of_a_rollback(figures: Json) -> list[Budget]:
     n, interval, takeovers = figures["n"], figures["evaluation_interval_seconds"], figures["takeover_seconds"]
     patched, bare = figures["decided_to_last_patch_seconds"], figures["bare_seconds"]
-    found = [
+    return [
         Budget("breach visible → decided", interval + 0.5, figures["breach_to_decided_seconds"], "s"),
         Budget(f"decided → last of {n} requested, against bare {bare:g} s", 1.2, round(patched / bare, 2), "×"),
         Budget("API writes of the rollback", n + 10, figures["api_writes"]),
@@ -77,10 +88,6 @@ def budgets(figures: Json) -> list[Budget]:
         Budget("at rest: writes", 0, figures["steady_writes"], exactly=True),
         *([Budget(f"leader killed, slowest of {len(takeovers)}", 8.0, max(takeovers), "s")] if takeovers else []),
     ]
-    if "with_pods" in figures:
-        hot = figures["with_pods"]
-        found.append(Budget("two pods a workload: API writes", hot["pods"] + 10, hot["api_writes"]))
-    return [*found, *_of_scale(figures)]
 
 
 def _of_scale(figures: Json) -> list[Budget]:

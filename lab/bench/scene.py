@@ -29,6 +29,8 @@ class Scene:
     trainers: Trainers
     prometheus: Prometheus
     policy: str = POLICY
+    window_seconds: float = WINDOW_SECONDS
+    """The policy's: what is visible is so over the window that the operator asks about."""
 
     @property
     def assignments_path(self) -> str:
@@ -73,7 +75,7 @@ class Scene:
 
     async def break_all(self) -> float:
         """Everything breaches at once; returns when a poll of the operator's own query showed it first (epoch)."""
-        query = render(BUILT_IN["overflow"], self.namespace, WINDOW_SECONDS, MIN_STEPS)
+        query = render(BUILT_IN["overflow"], self.namespace, self.window_seconds, MIN_STEPS)
 
         async def visible() -> float | None:
             asked = time.time()
