@@ -113,8 +113,9 @@ class Controller:
             clock=clock,
         )
         evaluator = Evaluator({"default": self.trainers}, {}, clock)
+        began = clock.monotonic()
         self.evaluations: EvaluationService[PolicyKey] = EvaluationService(
-            evaluator, clock, finished=lambda key, urgent: None, phase=lambda plan: 0.0
+            evaluator, clock, finished=lambda key, urgent: None, phase=lambda plan: began
         )
         self.gatherer = Gatherer(
             inventory=self.inventory,

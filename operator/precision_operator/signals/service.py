@@ -7,12 +7,12 @@ asks nobody.
 
 import asyncio
 import logging
+import math
 import zlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from precision_operator.core.assess import TURN_SHARE
 from precision_operator.core.model import Evaluation
 from precision_operator.runtime.clock import Clock
 from precision_operator.signals.evaluator import STEP_SECONDS, EvaluationPlan, Evaluator
@@ -33,12 +33,16 @@ Finished = Callable[[K, bool], None]
 """Told of each evaluation's end: the policy, and whether it is urgent."""
 
 
-def phase(plan: EvaluationPlan) -> float:
-    """Which share of an interval the second reading comes early: policies that begin together must not go on together.
+TOGETHER_SECONDS = 0.5
+"""An answer that was asked for so long before a reading is due is one of the same turn."""
 
-    Those that may share answers stay together.
+
+def phase(plan: EvaluationPlan) -> float:
+    """When in an interval a plan is read, in seconds by the monotonic clock.
+
+    Policies that may share answers are read together, whenever they were made; namespaces spread over the interval.
     """
-    return 0.5 * zlib.crc32(f"{plan.endpoint}/{plan.namespace}".encode()) / 2**32
+    return plan.interval_seconds * zlib.crc32(f"{plan.endpoint}/{plan.namespace}".encode()) / 2**32
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +56,6 @@ class _Watch:
     """When the reading was asked for, perhaps by another policy; by the monotonic clock."""
     ahead_seconds: float = 0.0
     """Of the wall clock before the monotonic one when the answer came: what a step changes."""
-    early_seconds: float = 0.0
     woken: bool = False
     due: float = 0.0
     """When the task below reads."""
@@ -138,7 +141,7 @@ class EvaluationService(Generic[K]):
         elif watch.woken:
             due = watch.began + WAKE_SECONDS
         else:
-            due = watch.began + every_seconds * (1.0 - watch.early_seconds / watch.plan.interval_seconds)
+            due = self._next_turn(watch, every_seconds)
         if watch.task is not None:
             if watch.reading or due >= watch.due:
                 return
@@ -148,6 +151,15 @@ class EvaluationService(Generic[K]):
             self._read(key, watch, due - now, every_seconds), name="evaluation"
         )
 
+    def _next_turn(self, watch: _Watch, every_seconds: float) -> float:
+        """The turn after the last answer's; at most an interval after it. In a hurry there are no turns."""
+        interval = watch.plan.interval_seconds
+        if every_seconds < interval:
+            return watch.began + every_seconds
+        offset = self._phase(watch.plan)
+        passed = math.floor((watch.began + _together_seconds(interval) - offset) / interval)
+        return offset + (passed + 1) * interval
+
     async def _read(self, key: K, watch: _Watch, wait_seconds: float, every_seconds: float) -> None:
         if wait_seconds > 0:
             await self._clock.sleep(wait_seconds)
@@ -156,8 +168,8 @@ class EvaluationService(Generic[K]):
         began = self._clock.monotonic()
         shared = WAKE_SECONDS if woken else every_seconds / 2
         if not first and not woken:
-            # A neighbour's answer is taken only where it is new enough to count beside the last one.
-            shared = min(shared, max(0.0, began - watch.began - TURN_SHARE * every_seconds))
+            # A neighbour's answer is taken only where it is of the same turn: an older one would make the next one late.
+            shared = min(shared, began - watch.due + _together_seconds(every_seconds))
         try:
             evaluation = await self._evaluator.evaluate(
                 watch.plan,
@@ -171,7 +183,6 @@ class EvaluationService(Generic[K]):
         age = self._clock.time() - evaluation.at - (self._clock.monotonic() - began)
         watch.evaluation, watch.began = evaluation, began - min(max(age, 0.0), shared)
         watch.ahead_seconds = self._ahead_seconds()
-        watch.early_seconds = self._phase(watch.plan) * watch.plan.interval_seconds if first else 0.0
         watch.task, watch.reading = None, False
         self._finished(key, watch.urgent)
 
@@ -181,3 +192,8 @@ class EvaluationService(Generic[K]):
     def _unknown(self, why: str) -> Evaluation:
         now = self._clock.time()
         return Evaluation(at=now, continuous_since=now, errors={ACK: why})
+
+
+def _together_seconds(interval_seconds: float) -> float:
+    """Short intervals have short turns: an answer of the one before must not count as one of this."""
+    return min(TOGETHER_SECONDS, interval_seconds / 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -79,12 +80,13 @@ class Rig:
             "partly": Partly(),
         }
         self.finished: list[tuple[str, bool]] = []
+        began = self.clock.monotonic()
         self.evaluator = Evaluator(sources, {}, self.clock)
         self.service: EvaluationService[str] = EvaluationService(
             self.evaluator,
             self.clock,
             finished=lambda key, urgent: self.finished.append((key, urgent)),
-            phase=phase if spread else lambda plan: 0.0,
+            phase=phase if spread else lambda plan: began,
         )
 
 
@@ -152,20 +154,35 @@ async def test_200_policies_on_a_hung_endpoint_delay_no_other_policy() -> None:
     await rig.service.close()
 
 
-async def test_policies_of_one_namespace_stay_together_and_namespaces_spread() -> None:
+async def test_namespaces_spread_over_the_interval() -> None:
     assert phase(PLAN) == phase(replace(PLAN, window_seconds=99))
-    shares = [phase(replace(PLAN, namespace=f"team-{i}")) for i in range(100)]
-    assert 0.0 <= min(shares) < 0.1
-    assert 0.4 < max(shares) < 0.5
+    turns = [phase(replace(PLAN, namespace=f"team-{i}")) for i in range(100)]
+    assert 0.0 <= min(turns) < EVERY / 10
+    assert EVERY * 0.9 < max(turns) < EVERY
+
+
+async def test_policies_of_one_namespace_are_read_together_whenever_they_were_made() -> None:
     rig = Rig(spread=True)
-    rig.service.latest("p", PLAN, every_seconds=EVERY)
-    for _ in range(3):
-        await settle()
+    for i in range(12):
+        for key in ["p", "q"] if i >= 3 else ["p"]:
+            rig.service.latest(key, PLAN, every_seconds=EVERY)
+        await rig.clock.advance(EVERY / 3)
+    asked = len(rig.answering.at)
+    for _ in range(2 * 3):
+        for key in ["p", "q"]:
+            rig.service.latest(key, PLAN, every_seconds=EVERY)
+        await rig.clock.advance(EVERY / 3)
+    assert len(rig.answering.at) == asked + 2, "one query an interval for both"
+    await rig.service.close()
+
+
+async def test_no_two_answers_lie_further_apart_than_an_interval() -> None:
+    """What can be seen just after one is seen by the next one."""
+    rig = Rig(spread=True)
+    for _ in range(20):
         rig.service.latest("p", PLAN, every_seconds=EVERY)
-        await rig.clock.advance(EVERY)
-    first, second, third = rig.answering.at[:3]
-    assert EVERY / 2 <= second - first < EVERY
-    assert third - second >= EVERY
+        await rig.clock.advance(EVERY / 5)
+    assert max(b - a for a, b in pairwise(rig.answering.at)) <= EVERY + 1e-6
     await rig.service.close()
 
 
