@@ -10,6 +10,9 @@ class Mode(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
 
+    __hash__ = str.__hash__
+    """As its value: see ``Signal``."""
+
 
 _SAFETY = {Mode.FP32: 2, Mode.BF16: 1, Mode.FP16: 0}
 

@@ -14,3 +14,6 @@ class Signal(StrEnum):
     NON_FINITE = "nonFinite"
     SPEED = "speed"
     MEMORY = "memory"
+
+    __hash__ = str.__hash__
+    """As its value; that of ``Enum`` is a call of its own, tens of thousands of times an interval."""

@@ -1,6 +1,6 @@
 """What an answer of the API server means: an object, or one of our errors."""
 
-import json
+import msgspec
 
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, sequence, text
@@ -37,8 +37,8 @@ BUDGET_CHARACTERS = 200
 def parsed_object(raw: bytes) -> JsonObject | None:
     """The answer as an object; None where it is not one (a proxy's page, a cut stream)."""
     try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
+        answer = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
 

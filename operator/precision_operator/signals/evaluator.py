@@ -29,7 +29,7 @@ STEP_SECONDS = 1.0
 """What the wall clock may gain or lose between two evaluations: more is a step, and ends continuity too."""
 _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
-_PURGE_SECONDS = 1.0
+_PURGE_SECONDS = 5.0
 """How often answers that are not shared any more are looked for: there may be thousands."""
 _NAMED = 3
 """How many pods a log line names."""

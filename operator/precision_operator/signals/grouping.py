@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import isfinite
 
 from precision_operator.api.modes import Mode, parse_mode
@@ -14,6 +15,8 @@ from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, FP32_MEMORY, RUN, SHORTAGE, STEPS
 
 _LABEL_CHARACTERS = 40
+_DESCRIPTIONS = 256
+"""How many different descriptions of what runs are kept."""
 
 
 @dataclass(slots=True)
@@ -105,35 +108,35 @@ def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], a
 
 def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None) -> set[str]:
     """Each pod's value of one query; returns the pods that have several."""
-    values: dict[str, float] = {}
-    labels: dict[str, Mapping[str, str]] = {}
+    found: dict[str, Sample] = {}
     twice: set[str] = set()
     for sample in samples:
         name = sample.labels.get("pod")
         if not name:
             continue
-        if name in values:
+        if name in found:
             twice.add(name)
-        values[name] = sample.value
-        labels[name] = sample.labels
-    for name in values.keys() - twice:
+        found[name] = sample
+    for name in twice:
+        del found[name]
+    for name, sample in found.items():
         pod = pods[name]
-        if query == STEPS:
-            pod.steps = values[name]
+        if signal is not None:
+            pod.values[signal] = sample.value
+        elif query == STEPS:
+            pod.steps = sample.value
         elif query == SHORTAGE:
-            pod.shortage_bytes = values[name]
+            pod.shortage_bytes = sample.value
         elif query == FP32_MEMORY:
-            pod.fp32_memory = values[name]
+            pod.fp32_memory = sample.value
         elif query == RUN:
-            pod.runs_on = _runs_on(labels[name])
-        elif signal is not None:
-            pod.values[signal] = values[name]
+            said = sample.labels.get
+            pod.runs_on = _runs_on(said("torch", ""), said("device", ""), said("capability", ""), said("world_size"))
     return twice
 
 
-def _runs_on(labels: Mapping[str, str]) -> RunsOn:
-    """A tenant's text: bounded."""
-    torch, device, capability = (
-        bounded(labels.get(name, ""), _LABEL_CHARACTERS) for name in ("torch", "device", "capability")
-    )
-    return RunsOn(torch, device, capability, generation_text(labels.get("world_size")) or 0)
+@lru_cache(maxsize=_DESCRIPTIONS)
+def _runs_on(torch: str, device: str, capability: str, world_size: str | None) -> RunsOn:
+    """A tenant's text: bounded. A fleet says few different things, again and again."""
+    torch, device, capability = (bounded(text, _LABEL_CHARACTERS) for text in (torch, device, capability))
+    return RunsOn(torch, device, capability, generation_text(world_size) or 0)

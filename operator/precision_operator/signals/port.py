@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One element of an instant vector."""
+class Sample(NamedTuple):
+    """One element of an instant vector. A tuple: there are tens of thousands an interval."""
 
     labels: Mapping[str, str]
     value: float

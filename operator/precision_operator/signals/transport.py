@@ -4,7 +4,6 @@ Status codes, redirects, size, deadline, ``warnings`` and ``resultType`` are jud
 answer apart.
 """
 
-import json
 import socket
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import cast
 
+import msgspec
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -175,8 +175,8 @@ def _refusal(response: requests.Response, body: bytes) -> SignalError:
 
 def _object(body: bytes) -> dict[str, object]:
     try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
+        parsed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
         raise SourceUnavailable("expected JSON of Prometheus, found something else; check the endpoint's URL") from None
     if not isinstance(parsed, dict):
         raise SourceUnavailable(f"expected a JSON object, found {type(parsed).__name__}; check the endpoint's URL")
