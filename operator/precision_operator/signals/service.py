@@ -33,16 +33,19 @@ Finished = Callable[[K, bool], None]
 """Told of each evaluation's end: the policy, and whether it is urgent."""
 
 
+SPREAD_SECONDS = 3600.0
+"""Over which namespaces spread: longer than intervals are."""
 TOGETHER_SECONDS = 0.5
 """An answer that was asked for so long before a reading is due is one of the same turn."""
 
 
 def phase(plan: EvaluationPlan) -> float:
-    """When in an interval a plan is read, in seconds by the monotonic clock.
+    """One of the moments at which a plan is read, in seconds by the monotonic clock; the others lie intervals from it.
 
-    Policies that may share answers are read together, whenever they were made; namespaces spread over the interval.
+    Policies that may share answers are read together, whenever they were made, and also where the interval of one is a
+    multiple of the other's. Namespaces spread over the interval.
     """
-    return plan.interval_seconds * zlib.crc32(f"{plan.endpoint}/{plan.namespace}".encode()) / 2**32
+    return SPREAD_SECONDS * zlib.crc32(f"{plan.endpoint}/{plan.namespace}".encode()) / 2**32
 
 
 @dataclass(slots=True, eq=False)
