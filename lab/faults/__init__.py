@@ -1,1 +1,1 @@
-"""`make faults`: the operator under a fault at each of its writes, workflow by workflow, into build/faults.json."""
+"""Faults on purpose, and what came of them: recorded in etcd's order, judged afterwards."""
