@@ -40,24 +40,24 @@ class Writes:
         self.found.append(Violation(invariant, text, before.phase))
 
     def action(self, fleet: Fleet, decision: Decision, action: Action) -> None:
-        """S1, S8, L4, S5: no write asks for less than is assigned, is outranked, or changes nothing."""
+        """I1, I8, L4, I5: no write asks for less than is assigned, is outranked, or changes nothing."""
         before, after = fleet.state, decision.state
         if not isinstance(action, RequestPod | DeletePod | EvictPod) or _hastens(action):
             return
         assigned = after.assigned(action.workload.key) if after.enforce else None
         if assigned is None:
-            self.report("S1", "a pod is written to whose workload is assigned nothing", before)
+            self.report("I1", "a pod is written to whose workload is assigned nothing", before)
             return
         if action.generation > after.generation:
-            self.report("S8", "a write carries a generation that the state does not know", before)
+            self.report("I8", "a write carries a generation that the state does not know", before)
         if isinstance(action, DeletePod | EvictPod):
             if action.pod.terminating:
                 self.report("L4", "a pod that is on its way out is deleted", before)
             return
         if action.generation <= action.pod.generation and action.pod.request is not None:
-            self.report("S8", "a request does not outrank the one that the trainer has", before)
+            self.report("I8", "a request does not outrank the one that the trainer has", before)
         if is_safer(assigned, action.mode) and not action.checkpoint:
-            self.report("S1", "a pod is asked for something less safe than its workload is assigned", before)
+            self.report("I1", "a pod is asked for something less safe than its workload is assigned", before)
         since = after.changed.get(action.workload.key, 0)
         same = action.pod.effective_mode is action.mode and action.pod.generation >= since
         news = action.checkpoint or _first_tuning(after, action) or _first_rewind(action)
@@ -65,14 +65,14 @@ class Writes:
             self.report("L4", "a pod is asked for what it was asked for already", before)
 
     def budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
-        """S5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
+        """I5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
         before, after = fleet.state, decision.state
         urgent = after.incident is not None and after.incident.strategy is Strategy.EMERGENCY
         if after.phase is Phase.ROLLING_BACK or (urgent and after.alone):
             return
         active = sum(fleet.now - restart.since < RESTARTING_SECONDS for restart in after.restarts.values())
         if active > max(observation.restart_slots, len(before.restarts)):
-            self.report("S5", "more restarts than the cluster's budget", before)
+            self.report("I5", "more restarts than the cluster's budget", before)
 
     def write(self, fleet: Fleet, action: Action) -> None:
         """Check a write before it is carried out: a restart is the last resort, and has an end."""
@@ -85,29 +85,29 @@ class Writes:
         if workload is None or pod is None or pod.terminating or not fleet.may_take_away:
             return
         if fleet.times_taken(workload.name, pod.name) >= ROUNDS:
-            self.report("S9", "what comes back in the wrong mode is taken away without end", fleet.state)
+            self.report("I9", "what comes back in the wrong mode is taken away without end", fleet.state)
         if _needless(fleet, action):
-            self.report("S5", "a pod is taken away that trains as it is assigned", fleet.state)
+            self.report("I5", "a pod is taken away that trains as it is assigned", fleet.state)
 
     def _resumed(self, fleet: Fleet, action: ResumeJob) -> None:
-        """S11: a Job is resumed once it is empty, and only where we suspended it."""
+        """I4: a Job is resumed once it is empty, and only where we suspended it."""
         job = fleet.workloads.get(action.workload.name)
         if job is None or job.uid != action.workload.uid or job.object_generation != action.job_generation:
             return  # the write changes nothing
         if job.suspended and (job.suspended_by or job.pods):
-            self.report("S11", "a Job is resumed that others suspended, or that has pods", fleet.state)
+            self.report("I4", "a Job is resumed that others suspended, or that has pods", fleet.state)
 
     def jobs(self, fleet: Fleet) -> None:
-        """S11: what we suspend is recorded, and no pod of a Job is taken away one by one."""
+        """I4: what we suspend is recorded, and no pod of a Job is taken away one by one."""
         recorded = {key: record.uid for key, record in fleet.state.suspensions.items()}
         for job in fleet.workloads.values():
             ours = job.suspended and not job.suspended_by
             if ours and recorded.get(job.key) != job.uid and fleet.assignment is not None:
-                self.report("S11", "a Job that we suspended is not recorded: nobody will resume it", fleet.state)
+                self.report("I4", "a Job that we suspended is not recorded: nobody will resume it", fleet.state)
         if fleet.used_up:
-            self.report("S11", "a pod of a Job is taken away: it uses up the back-off limit", fleet.state)
+            self.report("I4", "a pod of a Job is taken away: it uses up the back-off limit", fleet.state)
         if fleet.assignment is None and any(j.suspended and not j.suspended_by for j in fleet.workloads.values()):
-            self.report("S11", "the assignment went while it recorded a suspended Job", fleet.state)
+            self.report("I4", "the assignment went while it recorded a suspended Job", fleet.state)
 
     def late(self, fleet: Fleet, action: Action) -> None:
         """Check a write of a leader that was replaced: what it would change must be what is still assigned."""
@@ -119,10 +119,10 @@ class Writes:
         )
         assigned = fleet.state.assigned(action.workload.key)
         if stands and assigned is not None and is_safer(assigned, action.mode):
-            self.report("S1", "a late write asks for something less safe than is assigned", fleet.state)
+            self.report("I1", "a late write asks for something less safe than is assigned", fleet.state)
 
     def pods(self, before: Fleet, after: Fleet, *, bypassed: bool) -> None:
-        """S1: what a rollback holds starts in the fallback, however its pods come to be; but for a hole in admission."""
+        """I1: what a rollback holds starts in the fallback, however its pods come to be; but for a hole in admission."""
         unassigned = before.assignment is None or after.assignment is None
         if bypassed or unassigned or not (before.echoed and after.echoed):
             return
@@ -132,7 +132,7 @@ class Writes:
             workload = after.workloads[name]
             new = [pod for pod in workload.pods if pod.uid not in known and (workload.hot or workload.literal)]
             if any(pod.effective_mode is not None and is_safer(fallback, pod.effective_mode) for pod in new):
-                self.report("S1", "a pod of a workload that is held starts in reduced precision", before.state)
+                self.report("I1", "a pod of a workload that is held starts in reduced precision", before.state)
 
 
 def _hastens(action: Action) -> bool:

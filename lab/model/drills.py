@@ -22,7 +22,7 @@ CONVERGE_PASSES = 45
 """L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""
 
 DELETED_SECONDS = 30.0
-"""S10: a deletion is done within this, with Prometheus away."""
+"""I10: a deletion is done within this, with Prometheus away."""
 
 RESTART_PASSES = 6
 """A pod that is taken away asks first, terminates, and its replacement reports."""
@@ -137,32 +137,32 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
 
 
 def _rest_without_policy(fleet: Fleet, checker: Checker) -> None:
-    """S10: only what a rollback holds is assigned anything, and a person may release it."""
+    """I10: only what a rollback holds is assigned anything, and a person may release it."""
     state = fleet.state
     if not state.deletable or state.fallback is not None or set(state.modes) != state.held_keys:
         checker.report(
-            "S10", f"a policy is gone, and its assignment is not reduced to what is held: {state.reason}", state
+            "I10", f"a policy is gone, and its assignment is not reduced to what is held: {state.reason}", state
         )
     wrong = fleet.names_of(state.held_keys) & fleet.movable() & _running(fleet)
     if any(is_safer(fleet.policy.spec.fallback, mode) for name in wrong for mode, _ in fleet.processes(name)):
-        checker.report("S10", "without its policy a held workload trains in reduced precision", state)
+        checker.report("I10", "without its policy a held workload trains in reduced precision", state)
 
 
 def _counted(fleet: Fleet, checker: Checker) -> None:
-    """S3: what the summary counts, and the stages of its incident, are what happened."""
+    """I3: what the summary counts, and the stages of its incident, are what happened."""
     state, incident, summary = fleet.state, fleet.state.incident, fleet.summary
     held = fleet.names_of(state.held_keys) & set(fleet.workloads)
     inside = (fleet.names_of(state.members) & fleet.movable()) - held
     if state.selector == fleet.policy.spec.selector and summary.total != len(fleet.selected()):
-        checker.report("S3", "total does not count the fleet", state)
+        checker.report("I3", "total does not count the fleet", state)
     if state.phase in GUARDED and not 0 <= summary.moved - len(inside) <= len(fleet.workloads):
-        checker.report("S3", "moved does not count the members in the target", state)
+        checker.report("I3", "moved does not count the members in the target", state)
     if summary.unknown or state.no_data_since is not None or state.failing:
-        checker.report("S3", "at rest, without a fault, with data missing or a breach standing", state)
+        checker.report("I3", "at rest, without a fault, with data missing or a breach standing", state)
     if state.phase is Phase.HELD and incident is not None:
         stages = (incident.detected_at, incident.decided_at, incident.last_ack_at)
         if any(at is None for at in stages) and _running(fleet) & fleet.movable():
-            checker.report("S3", "an incident is over whose stages were not measured", state)
+            checker.report("I3", "an incident is over whose stages were not measured", state)
 
 
 def _stuck(fleet: Fleet) -> bool:
@@ -271,7 +271,7 @@ def crowd_out(fleet: Fleet, checker: Checker, known: set[int]) -> None:
 
 
 def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
-    """S10: a policy that is deleted while Prometheus is away leaves in time what a rollback holds, and nothing else.
+    """I10: a policy that is deleted while Prometheus is away leaves in time what a rollback holds, and nothing else.
 
     A rollback that is in flight is finished first; for its end the metrics are needed. So is the restart of a Job that
     was suspended.
@@ -298,4 +298,4 @@ def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         for _ in range(2 * RESTART_PASSES):
             now = _pass(now, checker)
     if not now.gone and not now.state.deletable and not _stuck(now):
-        checker.report("S10", f"a deletion is not done in time: {now.state.reason}", fleet.state)
+        checker.report("I10", f"a deletion is not done in time: {now.state.reason}", fleet.state)

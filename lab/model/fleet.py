@@ -38,7 +38,7 @@ class Fleet(World):
     edits: frozenset[str] = frozenset()
     """What a person changed in it since."""
     lowered: frozenset[str] = frozenset()
-    """Workloads that a rollback moved since a person last asked for another attempt: S7 forbids to promote them."""
+    """Workloads that a rollback moved since a person last asked for another attempt: I7 forbids to promote them."""
     left_over: frozenset[str] = frozenset()
     """Workloads that were found in the target, or that an earlier policy moved: they are no part of a step's weight."""
     unstaged: bool = False

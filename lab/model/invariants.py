@@ -31,7 +31,7 @@ EDGES = {
     Phase.ROLLING_BACK: {Phase.HELD, Phase.PENDING},
     Phase.HELD: {Phase.PENDING},
 }
-"""S3: the only edges between phases. A policy that is gone goes to Held besides; one of another uid begins in Pending."""
+"""I3: the only edges between phases. A policy that is gone goes to Held besides; one of another uid begins in Pending."""
 
 
 def edges_from(before: State, policy: Policy) -> set[Phase]:
@@ -77,12 +77,12 @@ class Checker(Writes):
             return
         wire = assignment_to_wire(after)
         if parse_assignment(wire) != after:
-            self.report("S3", "the state does not survive the API server", before)
+            self.report("I3", "the state does not survive the API server", before)
         if len(json.dumps(wire)) > OBJECT_LIMIT_BYTES:
-            self.report("S3", "the assignment is larger than the API server takes", before)
+            self.report("I3", "the assignment is larger than the API server takes", before)
 
     def _held(self, fleet: Fleet, decision: Decision) -> None:
-        """S1: only a person's retry ends Held, with every prerequisite. S7: nor does anything else promote what was held."""
+        """I1: only a person's retry ends Held, with every prerequisite. I7: nor does anything else promote what was held."""
         before, after, spec = fleet.state, decision.state, fleet.policy.spec
         if (
             before.phase is Phase.HELD
@@ -92,50 +92,50 @@ class Checker(Writes):
         ):
             answer = fleet.policy.annotations.get(RETRY)
             if answer is None or int(answer) > before.transition_id:
-                self.report("S1", "Held ended without a person's retry", before)
+                self.report("I1", "Held ended without a person's retry", before)
             given = acknowledged(fleet.policy.annotations, transition_id=before.transition_id)
             if set(spec.reenable.prerequisites) - given:
-                self.report("S1", "Held ended with a prerequisite missing", before)
+                self.report("I1", "Held ended with a prerequisite missing", before)
         lowered = {n: fleet.workloads[n] for n in fleet.lowered & set(fleet.workloads)}
         if any(isinstance(action, DeleteAssignment) for action in decision.actions):
             if lowered and before.hold_on_delete:
-                self.report("S7", "what a rollback holds is released with its policy", before)
+                self.report("I7", "what a rollback holds is released with its policy", before)
             fleet.lowered = frozenset()
             return
         for workload in lowered.values():
             mode = after.assigned(workload.key)
             if mode is None or is_safer(spec.fallback, mode):
-                self.report("S7", "a workload that was rolled back is assigned another mode without a retry", before)
+                self.report("I7", "a workload that was rolled back is assigned another mode without a retry", before)
 
     def _promotion(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
-        """S2: promoted is on fresh, good data of every member, watched by this process for as long as the step asks."""
+        """I2: promoted is on fresh, good data of every member, watched by this process for as long as the step asks."""
         before, after = fleet.state, decision.state
         promoted = after.step_index > before.step_index or (before.phase in MOVING and after.phase in GUARDED)
         begun = before.phase is Phase.PENDING and after.phase is Phase.PROGRESSING
         if (promoted or begun) and observation.admission.enforced is not True:
-            self.report("S2", "promoted while it is not certain that admission enforces", before)
+            self.report("I2", "promoted while it is not certain that admission enforces", before)
         if not promoted:
             return
         members = fleet.names_of(before.members) & fleet.selected()
         if fleet.metrics_away or members & (fleet.unobservable | fleet.crashing):
-            self.report("S2", "promoted without data of every member", before)
+            self.report("I2", "promoted without data of every member", before)
         if {n for n in members if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
-            self.report("S2", "promoted with a member in breach", before)
+            self.report("I2", "promoted with a member in breach", before)
         if not members & fleet.really_in(fleet.policy.spec.target):
-            self.report("S2", "promoted without one member that trains in the target", before)
+            self.report("I2", "promoted without one member that trains in the target", before)
         watched = fleet.now - max(fleet.continuous_since, fleet.stage_since)
         stage = fleet.policy.spec.stages[min(before.step_index, len(fleet.policy.spec.stages) - 1)]
         if watched < stage.soak_seconds:
-            self.report("S2", "promoted before the step's pause was over", before)
+            self.report("I2", "promoted before the step's pause was over", before)
 
     def _canary(self, fleet: Fleet, decision: Decision) -> None:
-        """S5: before its verdict the canary alone is moved. S2: promoted is what was seen to fare better, or a command."""
+        """I5: before its verdict the canary alone is moved. I2: promoted is what was seen to fare better, or a command."""
         before, after = fleet.state, decision.state
         for action in decision.actions if after.by_canary else ():
             if isinstance(action, RequestPod | DeletePod) and action.workload.key not in after.canary:
                 if action.pod.effective_mode is not after.assigned(action.workload.key):
                     continue  # brought into the mode that it is assigned: somebody else had changed it
-                self.report("S5", "more than the rollback canary is moved before its verdict", before)
+                self.report("I5", "more than the rollback canary is moved before its verdict", before)
         comparison = after.comparison
         if not before.by_canary or comparison is None or comparison.ended_at != fleet.now:
             return
@@ -144,60 +144,60 @@ class Checker(Writes):
         worse = rest & (set(fleet.bad) | fleet.poisoned | fleet.crashing)
         unseen = fleet.metrics_away or canary & fleet.unobservable
         if comparison.verdict is Verdict.BETTER and (unseen or not worse):
-            self.report("S2", "a rollback canary is promoted without a rest that is seen to fare worse", before)
+            self.report("I2", "a rollback canary is promoted without a rest that is seen to fare worse", before)
 
     def _edge(self, fleet: Fleet, decision: Decision) -> None:
-        """S3: at most one edge a pass, and it is counted."""
+        """I3: at most one edge a pass, and it is counted."""
         before, after = fleet.state, decision.state
         allowed = edges_from(before, fleet.policy)
         if after.phase is not before.phase and after.phase not in allowed:
-            self.report("S3", f"no edge leads from {before.phase} to {after.phase}", before)
+            self.report("I3", f"no edge leads from {before.phase} to {after.phase}", before)
         edge = edge_key(after) != edge_key(before)
         if after.transition_id != before.transition_id + edge:
-            self.report("S3", "the transition id does not count the edge", before)
+            self.report("I3", "the transition id does not count the edge", before)
         if after.step_index > before.step_index + 1:
-            self.report("S3", "a step was skipped", before)
+            self.report("I3", "a step was skipped", before)
         if after.generation < before.generation:
-            self.report("S3", "the generation went back", before)
+            self.report("I3", "the generation went back", before)
 
     def _cause(self, fleet: Fleet, before: State, after: State) -> None:
-        """S2: a rollback for a breach has one that is seen now: missing data is no breach, nor are a stranger's metrics."""
+        """I2: a rollback for a breach has one that is seen now: missing data is no breach, nor are a stranger's metrics."""
         begun = after.phase is Phase.ROLLING_BACK is not before.phase or len(after.held) > len(before.held)
         incident = after.incident
         if not begun or incident is None or incident == before.incident or incident.reason in _NO_BREACH:
             return
         seen = set(fleet.bad) | fleet.poisoned if not fleet.metrics_away else set()
         if not set(incident.workloads) & ((seen - fleet.unobservable) | fleet.crashing):
-            self.report("S2", f"rolled back for {incident.reason} without a breach that is seen", before)
+            self.report("I2", f"rolled back for {incident.reason} without a breach that is seen", before)
 
     def _conditions(self, after: State, before: State) -> None:
-        """S3: phase, assignment and conditions agree."""
+        """I3: phase, assignment and conditions agree."""
         shown = {condition.type: condition.status == "True" for condition in after.conditions}
         truth = {"Healthy": after.phase is Phase.HEALTHY, "RolledBack": after.phase is Phase.HELD}
         wrong = [kind for kind, true in truth.items() if shown and shown.get(kind) is not true]
         if wrong:
-            self.report("S3", f"condition {wrong[0]} does not agree with the phase", before)
+            self.report("I3", f"condition {wrong[0]} does not agree with the phase", before)
         fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
         if fleet_wide and (after.modes or not after.enforce):
             self.report(
-                "S1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before
+                "I1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before
             )
 
     def _assigned(self, fleet: Fleet, decision: Decision) -> None:
-        """S8: what admission must do otherwise has a new generation. S2: something less safe is marked as a promotion."""
+        """I8: what admission must do otherwise has a new generation. I2: something less safe is marked as a promotion."""
         before, after = fleet.state, decision.state
         if _read_by_admission(before) != _read_by_admission(after) and after.generation <= before.generation:
-            self.report("S8", "admission must do something else under the same generation", before)
+            self.report("I8", "admission must do something else under the same generation", before)
         raised = (
             key
             for key, mode in after.modes.items()
             if before.enforce and is_safer(before.assigned(key) or Mode.FP32, mode)
         )
         if after.enforce and any(raised) and not decision.promotes:
-            self.report("S2", "something less safe is assigned by a decision that does not say so", before)
+            self.report("I2", "something less safe is assigned by a decision that does not say so", before)
 
     def _remember(self, fleet: Fleet, before: State, after: State) -> None:
-        """What a rollback takes out of reduced precision is remembered: S7."""
+        """What a rollback takes out of reduced precision is remembered: I7."""
         fallback, inside = fleet.policy.spec.fallback, frozenset(after.canary)
         for name, workload in fleet.workloads.items():
             key = workload.key
@@ -208,7 +208,7 @@ class Checker(Writes):
                 fleet.lowered |= {name}
 
     def acted(self, fleet: Fleet, before: State) -> None:
-        """S5: no more of the fleet is assigned the target than the step's weight."""
+        """I5: no more of the fleet is assigned the target than the step's weight."""
         state, spec = fleet.state, fleet.policy.spec
         if state.phase not in MOVING or fleet.policy.deleted:
             return
@@ -217,12 +217,12 @@ class Checker(Writes):
             return  # nobody joined
         stage = spec.stages[min(state.step_index, len(spec.stages) - 1)]
         if len(inside) > cohort_size(stage.weight, max(fleet.stage_total, len(fleet.workloads))):
-            self.report("S5", "more of the fleet is assigned the target than the step's weight", before)
+            self.report("I5", "more of the fleet is assigned the target than the step's weight", before)
         if inside and fleet.unstaged:
-            self.report("S5", "a new target without a canary", before)
+            self.report("I5", "a new target without a canary", before)
 
     def after(self, fleet: Fleet, observation: Observation, before: State) -> None:
-        """S1: a rollback is complete only when every process trains in the fallback."""
+        """I1: a rollback is complete only when every process trains in the fallback."""
         if before.phase is not Phase.ROLLING_BACK or fleet.state.phase is not Phase.HELD or before.by_canary:
             return
         fallback = fleet.policy.spec.fallback
@@ -233,7 +233,7 @@ class Checker(Writes):
             pods = [p for p in workload.pods if p.name in seen and p.name in fleet.modes]
             modes = [fleet.modes[p.name][0] for p in pods if not (p.terminating and silent)]
             if not all(at_least_as_safe(mode, fallback) for mode in modes) and name not in fleet.crashing:
-                self.report("S1", "Held while a process still trains below the fallback", before)
+                self.report("I1", "Held while a process still trains below the fallback", before)
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:

@@ -62,7 +62,7 @@ class Checked(World):
         return decision
 
     def check_edge(self, decision: Decision) -> None:
-        """S3: at most one edge a pass, counted."""
+        """I3: at most one edge a pass, counted."""
         before, after = self.state, decision.state
         if after.phase is not before.phase:
             assert after.phase in edges_from(before, self.policy), (before.phase, after.phase)
@@ -72,7 +72,7 @@ class Checked(World):
         assert after.generation >= before.generation
 
     def check_promotion(self, decision: Decision) -> None:
-        """S2: nothing is promoted while a reading of a member is Unknown, or admission is not certain."""
+        """I2: nothing is promoted while a reading of a member is Unknown, or admission is not certain."""
         before, after = self.state, decision.state
         promoted = after.step_index > before.step_index or (
             before.phase in (Phase.PROGRESSING, Phase.PAUSED) and after.phase in (Phase.HEALTHY, Phase.DEGRADED)
@@ -84,7 +84,7 @@ class Checked(World):
             assert not member_names(self) & set(self.bad)
 
     def check_assigned(self, decision: Decision) -> None:
-        """S1: no write asks for less than is assigned, and after a rollback nothing but the fallback is assigned."""
+        """I1: no write asks for less than is assigned, and after a rollback nothing but the fallback is assigned."""
         after = decision.state
         if after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None:
             assert (after.enforce, after.modes) == (True, {})
@@ -98,7 +98,7 @@ class Checked(World):
                     assert action.pod.request is None or action.pod.request.generation < action.generation
 
     def check_radius(self) -> None:
-        """S5: during a step, no more of the fleet is assigned the target than its weight."""
+        """I5: during a step, no more of the fleet is assigned the target than its weight."""
         if self.state.phase is Phase.PROGRESSING:
             stage = self.policy.spec.stages[self.state.step_index]
             assert len(self.state.modes) <= cohort_size(stage.weight, len(self.workloads))

@@ -132,9 +132,9 @@ def forgetful(policy: Policy, state: State, observation: Observation, now: float
 @pytest.mark.parametrize(
     ("fault", "root", "event", "invariant"),
     [
-        (silent, "fresh", "pass", "S8"),
-        (eager, "healthy", "pass", "S5"),
-        (forgetful, "held alone", "delete-policy", "S7"),
+        (silent, "fresh", "pass", "I8"),
+        (eager, "healthy", "pass", "I5"),
+        (forgetful, "held alone", "delete-policy", "I7"),
     ],
 )
 def test_a_planted_fault_of_delivery_breaks_its_invariant(
@@ -190,7 +190,7 @@ def test_a_trace_of_another_version_is_refused_with_the_next_step(tmp_path: Path
 
 def explore_violation() -> Violation:
     checker = Checker()
-    checker.report("S1", "planted", State())
+    checker.report("I1", "planted", State())
     return checker.found[0]
 
 

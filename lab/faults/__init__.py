@@ -1,0 +1,1 @@
+"""Faults on purpose, and what came of them: recorded in etcd's order, judged afterwards."""

@@ -1,0 +1,127 @@
+"""Replays a trace: before each revision of an assignment, pod or Job, what stood then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lab.faults.trace import Entry, Note, Object, Trace
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.policy import Policy, parse_policy
+from precision_operator.api.state import State
+from precision_operator.api.wire import mapping, sequence, text, texts
+
+_GROUPS = {"Deployment": "apps/Deployment", "StatefulSet": "apps/StatefulSet", "Job": "batch/Job"}
+
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+
+
+@dataclass
+class World:
+    """All that stands at a revision."""
+
+    objects: dict[Key, Entry] = field(default_factory=dict)
+
+    def find(self, kind: str, namespace: str, name: str) -> Entry | None:
+        """An object that stands."""
+        return self.objects.get((kind, namespace, name))
+
+    def of(self, kind: str, namespace: str) -> list[Entry]:
+        """All objects of a kind in a namespace."""
+        return [entry for (k, n, _), entry in self.objects.items() if (k, n) == (kind, namespace)]
+
+    def policy(self, namespace: str, name: str) -> Policy | None:
+        """A policy that stands."""
+        entry = self.find("PrecisionPolicy", namespace, name)
+        return parse_policy(entry.body) if entry is not None else None
+
+    def states(self, namespace: str) -> dict[str, State]:
+        """Name → what its assignment says."""
+        return {entry.name: parse_assignment(entry.body) for entry in self.of("PrecisionAssignment", namespace)}
+
+    def fleet(self, namespace: str, state: State) -> list[str]:
+        """Keys of the workloads that an assignment governs, by their pod template's labels."""
+        return [
+            f"{group}/{entry.name}"
+            for kind, group in _GROUPS.items()
+            for entry in self.of(kind, namespace)
+            if state.selector.matches(_template_labels(entry))
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One revision, and what stood before it. `world` is the truth up to this revision, this one not included."""
+
+    entry: Entry
+    before: Entry | None
+    """The object's revision before; None: it is new, or a gap hides it."""
+    world: World
+
+    @property
+    def states(self) -> tuple[State, State] | None:
+        """An assignment before and after; None: this is not one that stood before and stands now."""
+        if self.entry.kind != "PrecisionAssignment" or self.before is None or self.entry.deleted:
+            return None
+        return parse_assignment(self.before.body), parse_assignment(self.entry.body)
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of this assignment, as it stood."""
+        return self.world.policy(self.entry.namespace, self.entry.name)
+
+
+def replay(trace: Trace) -> Iterator[Step]:
+    """Every revision in order. The world is the same object throughout, and moves on with each."""
+    world, hidden = World(), set[str]()
+    for entry in trace.entries:
+        if entry.kind == Note.RESTORED:
+            world.objects.clear()
+        if entry.kind == Note.GAP:
+            hidden |= set(texts(entry.body.get("changed")))
+        if entry.kind in frozenset(Note):
+            yield Step(entry, None, world)
+            continue
+        key = (entry.kind, entry.namespace, entry.name)
+        place = f"{entry.namespace}/{entry.name}"
+        before = None if hidden & {place, "?"} else world.objects.get(key)
+        hidden.discard(place)
+        yield Step(entry, before, world)
+        if entry.deleted:
+            world.objects.pop(key, None)
+        else:
+            world.objects[key] = entry
+
+
+def end_of(trace: Trace) -> World:
+    """What stands at the end."""
+    world = World()
+    for step in replay(trace):
+        world = step.world
+    return world
+
+
+def annotation(entry: Entry, name: str) -> str:
+    """An annotation's value; empty: it has none."""
+    return text(mapping(mapping(entry.body.get("metadata")).get("annotations")).get(name))
+
+
+def terminating(entry: Entry) -> bool:
+    """It is on its way out."""
+    return bool(mapping(entry.body.get("metadata")).get("deletionTimestamp"))
+
+
+def spec_of(entry: Entry) -> Object:
+    """The object's spec."""
+    return mapping(entry.body.get("spec"))
+
+
+def expected(trace: Trace, name: str) -> tuple[str, ...]:
+    """A list among the header's expectations."""
+    return tuple(text(value) for value in sequence(trace.header.expectations.get(name)))
+
+
+def _template_labels(entry: Entry) -> dict[str, str]:
+    template = mapping(mapping(spec_of(entry).get("template")).get("metadata"))
+    return {key: text(value) for key, value in mapping(template.get("labels")).items()}

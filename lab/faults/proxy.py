@@ -1,0 +1,238 @@
+"""A reverse proxy between one operator and the API server that numbers writes and does harm to chosen ones.
+
+It listens on the loopback address in plain HTTP and speaks TLS to the server. The operator's own credentials pass through.
+Several namespaces, each a run of its own, may share it: requests are counted and harmed namespace by namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import aiohttp
+from aiohttp import web
+
+from lab.faults.rules import KILLS, REFUSALS, Fault, Injection, Numbering, Request, Write, parse
+
+DELAY_SECONDS = 1.0
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
+_REASONS = {
+    "409": "Conflict",
+    "422": "Invalid",
+    "429": "TooManyRequests",
+    "500": "InternalError",
+    "503": "ServiceUnavailable",
+}
+
+Kill = Callable[[], Awaitable[None]]
+Log = Callable[[str, dict[str, str]], None]
+"""(kind, what): said when a fault is done."""
+
+
+@dataclass
+class Line:
+    """What happens to the requests of one namespace."""
+
+    injection: Injection | None = None
+    log: Log = lambda kind, what: None
+    numbering: Numbering = field(default_factory=Numbering)
+    fired: bool = False
+    """Whether the fault was done."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set: its watches end."""
+    repeating: set[str] = field(default_factory=set)
+    hiding: bool = False
+    first_lists: dict[str, bytes] = field(default_factory=dict)
+    """Resource → the first answer to a list of it."""
+    stale: set[str] = field(default_factory=set)
+    """Resources whose next list is an old one."""
+
+    def meets(self, write: Write) -> Fault | None:
+        """The fault of this write; done once."""
+        if self.fired or self.injection is None or self.injection.write != write:
+            return None
+        self.fired = True
+        self.log("Fault", {"fault": self.injection.fault.value, "write": str(write)})
+        return self.injection.fault
+
+
+class Proxy:
+    """A context manager; ``url`` is where the operator finds the API."""
+
+    def __init__(self, server: str, tls: ssl.SSLContext, kill: Kill) -> None:
+        """``kill``: ends the operator by SIGKILL, and waits until it is dead."""
+        self._server = server
+        self._tls = tls
+        self._kill = kill
+        self.lines: dict[str, Line] = {}
+        """By namespace."""
+        self.url = ""
+
+    async def __aenter__(self) -> Proxy:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls)
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        )
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _handle(self, incoming: web.Request) -> web.StreamResponse:
+        body = await incoming.read()
+        content = _json(body) if incoming.method in ("POST", "DELETE") else {}
+        request = parse(incoming.method, incoming.path, incoming.query, body_dry_run=_dry_run(content))
+        line = self.lines.get(request.namespace) if request is not None else None
+        if request is None or line is None:
+            return await self._forward(incoming, body, request, None)
+        if not request.counted:
+            return await self._forward(incoming, body, request, line)
+        metadata = content.get("metadata")
+        write = line.numbering.name(request, str(metadata.get("name", "")) if isinstance(metadata, dict) else "")
+        fault = line.meets(write)
+        if fault is None:
+            return await self._forward(incoming, body, request, line)
+        return await self._harm(incoming, body, request, line, fault)
+
+    async def _harm(
+        self, incoming: web.Request, body: bytes, request: Request, line: Line, fault: Fault
+    ) -> web.StreamResponse:
+        if fault in REFUSALS:
+            return _refusal(fault)
+        if fault is Fault.KILL_BEFORE:
+            await self._kill()
+            raise ConnectionResetError
+        if fault is Fault.DELAY:
+            await asyncio.sleep(DELAY_SECONDS)
+            return await self._forward(incoming, body, request, line)
+        if fault is Fault.REPEAT_EVENT:
+            line.repeating = {"pods", "precisionassignments", "precisionpolicies"}
+        if fault is Fault.HIDE_EVENT:
+            line.hiding = True
+        status, headers, answer = await self._ask(incoming, body)
+        if fault in KILLS:
+            await self._kill()
+        if fault is Fault.OLD_LIST:
+            line.stale = set(line.first_lists)
+        if fault in (Fault.CUT_WATCH, Fault.OLD_LIST):
+            line.cut.set()
+            line.cut = asyncio.Event()
+        if fault in (Fault.KILL_AFTER, Fault.DROP_ANSWER):
+            if incoming.transport is not None:
+                incoming.transport.abort()
+            raise ConnectionResetError
+        return web.Response(status=status, headers=headers, body=answer)
+
+    async def _forward(
+        self, incoming: web.Request, body: bytes, request: Request | None, line: Line | None
+    ) -> web.StreamResponse:
+        if request is not None and request.watch:
+            return await self._watch(incoming, request, line)
+        if request is not None and line is not None and request.listing and request.resource in line.stale:
+            line.stale.discard(request.resource)
+            return web.Response(body=line.first_lists[request.resource], content_type="application/json")
+        try:
+            status, headers, answer = await self._ask(incoming, body)
+        except (aiohttp.ClientError, OSError):
+            if incoming.transport is not None:
+                incoming.transport.abort()
+            raise ConnectionResetError from None
+        if request is not None and line is not None and request.listing and status == 200:
+            line.first_lists.setdefault(request.resource, answer)
+        return web.Response(status=status, headers=headers, body=answer)
+
+    async def _ask(self, incoming: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        url, headers = self._server + incoming.path_qs, _headers(incoming)
+        async with self._session.request(incoming.method, url, headers=headers, data=body or None) as answer:
+            return answer.status, _passed(answer.headers), await answer.read()
+
+    async def _watch(self, incoming: web.Request, request: Request, line: Line | None) -> web.StreamResponse:
+        async with self._session.get(self._server + incoming.path_qs, headers=_headers(incoming)) as answer:
+            outgoing = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
+            await outgoing.prepare(incoming)
+            copying = asyncio.create_task(_copy(answer, outgoing, request, line))
+            cut = asyncio.create_task((line.cut if line is not None else asyncio.Event()).wait())
+            try:
+                await asyncio.wait({copying, cut}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (copying, cut):
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
+                        await task
+            return outgoing
+
+
+async def _copy(
+    answer: aiohttp.ClientResponse, outgoing: web.StreamResponse, request: Request, line: Line | None
+) -> None:
+    buffer = b""
+    async for chunk in answer.content.iter_any():
+        *events, buffer = (buffer + chunk).split(b"\n")
+        for event in events:
+            for _ in range(_times(event, request, line)):
+                await outgoing.write(event + b"\n")
+
+
+def _times(event: bytes, request: Request, line: Line | None) -> int:
+    """How often an event is shown."""
+    if line is None or b'"type":"BOOKMARK"' in event[:40]:
+        return 1
+    if request.resource in line.repeating:
+        line.repeating.discard(request.resource)
+        return 2
+    if line.hiding and b'"type":"MODIFIED"' in event[:40]:
+        line.hiding = False
+        return 0
+    return 1
+
+
+def _refusal(fault: Fault) -> web.Response:
+    code = int(fault.value)
+    details = {"retryAfterSeconds": 1} if code == 429 else {}
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": f"injected {fault}",
+        "reason": _REASONS[fault.value],
+        "details": details,
+        "code": code,
+    }
+    return web.json_response(body, status=code, headers={"Retry-After": "1"} if code == 429 else {})
+
+
+def _headers(incoming: web.Request) -> dict[str, str]:
+    found = {name: value for name, value in incoming.headers.items() if name.lower() not in _HOP_BY_HOP}
+    return {**found, "Accept-Encoding": "identity"}
+
+
+def _passed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
+
+
+def _json(body: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(body) if body else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _dry_run(content: dict[str, object]) -> bool:
+    options = content.get("deleteOptions", content)
+    return isinstance(options, dict) and bool(options.get("dryRun"))

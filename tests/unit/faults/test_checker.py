@@ -1,0 +1,191 @@
+"""The checker bites: a minimal trace for each invariant violates exactly that one, and a good run none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.faults.checker import INVARIANTS, check
+from lab.faults.trace import Header, Note, Trace, read_trace, write_trace
+from precision_operator.api.modes import Mode
+from precision_operator.api.selector import Selector
+from precision_operator.api.state import HeldWorkload, Phase, Restart, State, Suspension
+from precision_operator.contract import REQUEST, RETRY
+from tests.support.cluster_fleet import LABELS
+from tests.support.traces import NAMESPACE, Builder
+
+A, B = "apps/Deployment/a", "apps/Deployment/b"
+START = State(
+    selector=Selector(tuple(LABELS.items())),
+    generation=1,
+    enforce=True,
+    policy_uid="uid-fleet",
+    observed_generation=1,
+    phase=Phase.PROGRESSING,
+    phase_since=100.0,
+    step_since=100.0,
+    writer="one",
+    epoch=1,
+    modes={A: Mode.FP16},
+)
+HELD = replace(START, phase=Phase.HELD, modes={})
+HEALTHY = replace(START, phase=Phase.HEALTHY, step_index=1, transition_id=1, phase_since=200.0, step_since=200.0)
+SUSPENSION = Suspension("uid-train", 1, 100.0)
+
+
+def after(before: State, later: State) -> Builder:
+    """A fleet of two whose assignment is written twice."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(before)
+    built.state(later)
+    return built
+
+
+def pod_goes_back() -> Builder:
+    built = Builder()
+    for generation in (5, 4):
+        request = json.dumps({"generation": generation, "mode": "fp16"})
+        built.write("Pod", "a-1", {}, annotations={REQUEST: request})
+    return built
+
+
+def suspended_unrecorded() -> Builder:
+    built = Builder()
+    built.state(START)
+    built.job(suspended=False)
+    built.job(suspended=True)
+    return built
+
+
+def forgotten_while_suspended() -> Builder:
+    built = Builder()
+    built.job(suspended=True)
+    recorded = replace(HELD, suspensions={"batch/Job/train": SUSPENSION})
+    built.state(recorded)
+    built.state(recorded, deleted=True)
+    return built
+
+
+def undeleted() -> Builder:
+    built = Builder()
+    built.fleet()
+    built.state(START)
+    built.fleet(deleted=True)
+    built.at_seconds += 31
+    built.note(Note.REST)
+    return built
+
+
+def secret_shown() -> Builder:
+    built = Builder({"secrets": {"token": "s3cret"}})
+    built.write("PrecisionPolicy", "fleet", {"status": {"message": "refused s3cret"}})
+    return built
+
+
+def wrong_phase() -> Builder:
+    built = Builder({"phases": {f"{NAMESPACE}/fleet": ["Held"]}})
+    built.state(START)
+    return built
+
+
+def wrong_mode() -> Builder:
+    built = Builder()
+    built.fleet("a")
+    built.state(HELD)
+    built.write("Pod", "a-1", {})
+    built.note(Note.REPORTED, namespace=NAMESPACE, pod="a-1", workload=A, mode="fp16", generation=1)
+    return built
+
+
+def restless() -> Builder:
+    built = Builder()
+    built.note(Note.REST)
+    built.state(START)
+    return built
+
+
+def bumped(state: State, **changes: object) -> State:
+    """The state after an edge."""
+    return replace(state, **{"generation": 2, "transition_id": state.transition_id + 1, **changes})  # type: ignore[arg-type]
+
+
+BROKEN = {
+    "I1 a rollback that assigns the target": ("I1", after(START, bumped(START, phase=Phase.ROLLING_BACK))),
+    "I1 held ends by itself": ("I1", after(HELD, bumped(HELD, phase=Phase.PENDING))),
+    "I2 promoted without data": (
+        "I2",
+        after(replace(START, no_data_since=150.0), replace(HEALTHY, no_data_since=150.0)),
+    ),
+    "I2 promoted early": ("I2", after(START, replace(HEALTHY, phase_since=100.5))),
+    "I3 an edge that does not exist": ("I3", after(HELD, bumped(HELD, phase=Phase.ROLLING_BACK))),
+    "I3 an edge that is not counted": ("I3", after(START, replace(START, phase=Phase.PAUSED))),
+    "I4 a Job suspended unrecorded": ("I4", suspended_unrecorded()),
+    "I4 a record that went too early": ("I4", forgotten_while_suspended()),
+    "I5 two where one may": ("I5", after(START, replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))),
+    "I7 what was held is moved": (
+        "I7",
+        after(replace(HEALTHY, modes={}, held=(HeldWorkload(A, "Overflow", 100.0),)), replace(HEALTHY, generation=2)),
+    ),
+    "I8 an old epoch": ("I8", after(replace(START, epoch=2), START)),
+    "I8 two leaders": ("I8", after(START, replace(START, writer="two"))),
+    "I8 the same generation": ("I8", after(START, replace(START, modes={}))),
+    "I8 an older request": ("I8", pod_goes_back()),
+    "I9 a third round": ("I9", after(START, replace(START, restarts={A: Restart(3, 100.0)}))),
+    "I10 not reduced": ("I10", undeleted()),
+    "I11 a token": ("I11", secret_shown()),
+    "L1 another phase": ("L1", wrong_phase()),
+    "L1 another mode": ("L1", wrong_mode()),
+    "L4 written at rest": ("L4", restless()),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_trace_violates_exactly_one_invariant(case: str) -> None:
+    invariant, built = BROKEN[case]
+    assert [violation.invariant for violation in check(built.trace())] == [invariant]
+
+
+def test_every_invariant_is_broken_here_or_checked_elsewhere() -> None:
+    broken = {invariant for invariant, _ in BROKEN.values()}
+    assert {row.id for row in INVARIANTS if not row.elsewhere} == broken
+
+
+def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
+    built = Builder({"phases": {f"{NAMESPACE}/fleet": ["Pending"]}})
+    built.fleet("a", "b")
+    held = replace(HELD, generation=2, transition_id=3)
+    again = replace(held, phase=Phase.PENDING, transition_id=4, commands={RETRY: 3})
+    back = replace(HEALTHY, phase=Phase.ROLLING_BACK, modes={}, generation=2, transition_id=2)
+    for state in (START, HEALTHY, back, held, again):
+        built.state(state)
+    assert check(built.trace()) == []
+
+
+def test_what_a_gap_hides_is_no_violation() -> None:
+    built = Builder()
+    built.state(START)
+    built.note(Note.GAP, resource="precisionassignments", reason="compacted", changed=[f"{NAMESPACE}/fleet"])
+    built.state(replace(START, phase=Phase.HELD, modes={}, transition_id=5))
+    assert check(built.trace()) == []
+
+
+def test_an_older_state_after_a_restore_of_etcd_is_no_violation() -> None:
+    built = Builder()
+    built.state(replace(START, epoch=9))
+    built.note(Note.RESTORED)
+    built.state(START)
+    assert check(built.trace()) == []
+
+
+@pytest.mark.parametrize("events", [3, 3000])
+def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path, events: int) -> None:
+    built = Builder()
+    for _ in range(events):
+        built.state(START)
+    trace = Trace(Header("rollout", 7, {"write": 3}), built.trace().entries)
+    path = write_trace(trace, tmp_path / "trace.jsonl")
+    assert (path.suffix == ".gz", read_trace(path)) == (events == 3000, trace)
