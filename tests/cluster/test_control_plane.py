@@ -43,7 +43,7 @@ def test_etcd_answers_the_api_server_and_no_user_of_the_cluster(control_plane: C
         context = ssl.create_default_context(cafile=str(control_plane.directory / "etcd-pki" / "ca.crt"))
         if certificate is not None:
             context.load_cert_chain(certificate.certificate, certificate.key)
-        with pytest.raises(OSError, match=r"(?i)alert|certificate"):
+        with pytest.raises(OSError, match=r"(?i)alert|certificate|EOF"):
             urllib.request.urlopen(f"{control_plane.etcd}/health", context=context, timeout=10)
 
 
