@@ -66,10 +66,10 @@ class Api:
         """Delete an object, or all of a collection."""
         await self._call("DELETE", path)
 
-    async def watch(self, path: str) -> AsyncIterator[Json]:
-        """Events of a collection, from what is there now on, until the server ends it."""
+    async def watch(self, path: str, *, since: str = "0") -> AsyncIterator[Json]:
+        """Events of a collection until the server ends it: after a revision, or from what is there now on."""
         timeout = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(f"{self.server}{path}?watch=1&resourceVersion=0", timeout=timeout) as answer:
+        async with self._session.get(f"{self.server}{path}?watch=1&resourceVersion={since}", timeout=timeout) as answer:
             buffer = b""
             async for chunk in answer.content.iter_any():
                 *lines, buffer = (buffer + chunk).split(b"\n")

@@ -13,14 +13,16 @@ MIN_STEPS = 20
 POLICY = "fleet"
 LABELS = {"fleet": "bench"}
 
+_CONTAINER = {"name": "trainer", "image": "trainer"}
+_LITERAL = {"name": ENABLE_ENV, "value": "false"}
 _FROM_ANNOTATION = {
     ENABLE_ENV: {"fieldRef": {"fieldPath": f"metadata.annotations['{ENABLE}']"}},
     MODE_ENV: {"fieldRef": {"fieldPath": f"metadata.annotations['{MODE}']"}},
 }
 
 
-def deployment(name: str, *, replicas: int, labels: Mapping[str, str] = LABELS) -> Json:
-    """A Deployment whose pods read the request file, as the contract shows it."""
+def deployment(name: str, *, replicas: int, labels: Mapping[str, str] = LABELS, hot: bool = True) -> Json:
+    """A Deployment whose pods read the request file, as the contract shows it; not hot: one that only a restart moves."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -30,7 +32,7 @@ def deployment(name: str, *, replicas: int, labels: Mapping[str, str] = LABELS) 
             "selector": {"matchLabels": {"app": name}},
             "template": {
                 "metadata": {"labels": {**labels, "app": name}, "annotations": {ENABLE: "false"}},
-                "spec": _pod_spec(),
+                "spec": _pod_spec() if hot else {"containers": [{**_CONTAINER, "env": [_LITERAL]}]},
             },
         },
     }
@@ -117,6 +119,6 @@ def _pod_spec() -> Json:
     request = {"path": "request", "fieldRef": {"fieldPath": f"metadata.annotations['{REQUEST}']"}}
     mount = {"name": "precision", "mountPath": "/etc/precision", "readOnly": True}
     return {
-        "containers": [{"name": "trainer", "image": "trainer", "env": env, "volumeMounts": [mount]}],
+        "containers": [{**_CONTAINER, "env": env, "volumeMounts": [mount]}],
         "volumes": [{"name": "precision", "downwardAPI": {"items": [request]}}],
     }

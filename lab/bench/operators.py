@@ -54,7 +54,9 @@ class Operator:
         prometheus_url: str,
         namespaces: Sequence[str],
         settings: Mapping[str, object],
+        system: str = SYSTEM,
     ) -> None:
+        """``system``: the namespace of its Lease."""
         self.name = name
         self.log = plane.directory / f"{name}.log"
         self._port = free_ports(1)[0]
@@ -81,7 +83,7 @@ class Operator:
             "MALLOC_ARENA_MAX": "2",  # as in the image
             "PYTHONPATH": str(paths.ROOT / "operator"),
             "POD_NAME": name,
-            "POD_NAMESPACE": SYSTEM,
+            "POD_NAMESPACE": system,
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -89,6 +91,10 @@ class Operator:
     def wait_ready(self) -> None:
         """Wait until its caches are full."""
         wait_for(self._ready, what=f"{self.name} to be ready", seconds=60, found=lambda: self.log.read_text()[-3000:])
+
+    def exit_code(self) -> int | None:
+        """How it ended; None: it runs."""
+        return self._process.poll()
 
     def kill(self) -> float:
         """SIGKILL; returns when, in seconds since the epoch."""
@@ -154,13 +160,20 @@ class Operators:
         namespaces: list[str],
         kubeconfig: Path | None = None,
         settings: Mapping[str, object] | None = None,
+        system: str = SYSTEM,
+        label: str = "operator",
     ) -> None:
-        """``kubeconfig``: of an operator that is installed already; else its account is made. ``settings``: more of them."""
+        """``kubeconfig``: of an operator that is installed already; else its account is made. ``settings``: more of them.
+
+        ``system``: the namespace of their Lease. ``label``: what their names begin with.
+        """
         self._plane = plane
         self._prometheus_url = prometheus_url
         self._namespaces = namespaces
         self._kubeconfig = kubeconfig or operator_access(plane)
         self._settings = settings or {}
+        self._system = system
+        self._label = label
         self._numbers = itertools.count(1)
         self.running: list[Operator] = []
 
@@ -169,7 +182,7 @@ class Operators:
 
     async def start(self) -> Operator:
         """One more, with full caches."""
-        name = f"operator-{next(self._numbers)}"
+        name = f"{self._label}-{next(self._numbers)}"
         operator = Operator(
             self._plane,
             name,
@@ -177,6 +190,7 @@ class Operators:
             prometheus_url=self._prometheus_url,
             namespaces=self._namespaces,
             settings=self._settings,
+            system=self._system,
         )
         self.running.append(operator)
         await asyncio.to_thread(operator.wait_ready)

@@ -94,6 +94,14 @@ class Proxy:
         await self._session.close()
 
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(incoming)
+        except (_UnansweredError, ConnectionError):
+            if incoming.transport is not None:
+                incoming.transport.abort()
+            return web.Response()  # nobody gets it
+
+    async def _answer(self, incoming: web.Request) -> web.StreamResponse:
         body = await incoming.read()
         content = _json(body) if incoming.method in ("POST", "DELETE") else {}
         request = parse(incoming.method, incoming.path, incoming.query, body_dry_run=_dry_run(content))
@@ -116,7 +124,7 @@ class Proxy:
             return _refusal(fault)
         if fault is Fault.KILL_BEFORE:
             await self._kill()
-            raise ConnectionResetError
+            raise _UnansweredError
         if fault is Fault.DELAY:
             await asyncio.sleep(DELAY_SECONDS)
             return await self._forward(incoming, body, request, line)
@@ -124,7 +132,7 @@ class Proxy:
             line.repeating = {"pods", "precisionassignments", "precisionpolicies"}
         if fault is Fault.HIDE_EVENT:
             line.hiding = True
-        status, headers, answer = await self._ask(incoming, body)
+        status, headers, answer = await self._answered(incoming, body)
         if fault in KILLS:
             await self._kill()
         if fault is Fault.OLD_LIST:
@@ -133,9 +141,7 @@ class Proxy:
             line.cut.set()
             line.cut = asyncio.Event()
         if fault in (Fault.KILL_AFTER, Fault.DROP_ANSWER):
-            if incoming.transport is not None:
-                incoming.transport.abort()
-            raise ConnectionResetError
+            raise _UnansweredError
         return web.Response(status=status, headers=headers, body=answer)
 
     async def _forward(
@@ -146,23 +152,25 @@ class Proxy:
         if request is not None and line is not None and request.listing and request.resource in line.stale:
             line.stale.discard(request.resource)
             return web.Response(body=line.first_lists[request.resource], content_type="application/json")
-        try:
-            status, headers, answer = await self._ask(incoming, body)
-        except (aiohttp.ClientError, OSError):
-            if incoming.transport is not None:
-                incoming.transport.abort()
-            raise ConnectionResetError from None
+        status, headers, answer = await self._answered(incoming, body)
         if request is not None and line is not None and request.listing and status == 200:
             line.first_lists.setdefault(request.resource, answer)
         return web.Response(status=status, headers=headers, body=answer)
 
-    async def _ask(self, incoming: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    async def _answered(self, incoming: web.Request, body: bytes) -> tuple[int, dict[str, str], bytes]:
         url, headers = self._server + incoming.path_qs, _headers(incoming)
-        async with self._session.request(incoming.method, url, headers=headers, data=body or None) as answer:
-            return answer.status, _passed(answer.headers), await answer.read()
+        try:
+            async with self._session.request(incoming.method, url, headers=headers, data=body or None) as answer:
+                return answer.status, _passed(answer.headers), await answer.read()
+        except (aiohttp.ClientError, OSError):
+            raise _UnansweredError from None  # the operator sees what it would see without us
 
     async def _watch(self, incoming: web.Request, request: Request, line: Line | None) -> web.StreamResponse:
-        async with self._session.get(self._server + incoming.path_qs, headers=_headers(incoming)) as answer:
+        try:
+            answer = await self._session.get(self._server + incoming.path_qs, headers=_headers(incoming))
+        except (aiohttp.ClientError, OSError):
+            raise _UnansweredError from None
+        async with answer:
             outgoing = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
             await outgoing.prepare(incoming)
             copying = asyncio.create_task(_copy(answer, outgoing, request, line))
@@ -199,6 +207,10 @@ def _times(event: bytes, request: Request, line: Line | None) -> int:
         line.hiding = False
         return 0
     return 1
+
+
+class _UnansweredError(Exception):
+    """The connection is closed without an answer."""
 
 
 def _refusal(fault: Fault) -> web.Response:

@@ -128,6 +128,12 @@ class Recorder:
         with self._lock:
             return self._era
 
+    @property
+    def highest(self) -> int:
+        """The highest revision seen, of this era."""
+        with self._lock:
+            return self._highest
+
     def add(self, kind: str, body: Object, *, deleted: bool, revision: int, era: int) -> None:
         """Write down an object's revision."""
         with self._lock:

@@ -80,6 +80,16 @@ class LeaseLost(Conflict):
     reason = "LeaseLost"
 
 
+class HistoryRewound(OperatorError):
+    """etcd was restored from a backup: what was watched so far is void, and what comes next would not be told.
+
+    A watch goes on after the last revision that it saw. Until the restored cluster has come as far again, it is silent.
+    The process ends, and begins anew with a list of everything, as Kubernetes asks of every component after a restore.
+    """
+
+    reason = "HistoryRewound"
+
+
 class PreconditionFailed(KubeError):
     """A JSON patch ``test`` did not hold: the object is not the one that was decided on."""
 

@@ -11,10 +11,11 @@ from lab.faults.checker.replay import Step, annotation, expected, spec_of
 from lab.faults.trace import Trace
 from lab.model.delivery import ROLLED_BACK
 from lab.model.invariants import EDGES, GUARDED, MOVING
+from precision_operator.api.commands import Command, answered
 from precision_operator.api.modes import at_least_as_safe
 from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import boolean, generation, mapping
-from precision_operator.contract import PROMOTE, REQUEST, RETRY
+from precision_operator.contract import REQUEST
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.restarting import ROUNDS
 
@@ -28,7 +29,7 @@ def latch(step: Step, _: Trace) -> str | None:
     if fleet_wide and (after.modes or not after.enforce):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
     left = before.phase is Phase.HELD and after.phase not in ROLLED_BACK and after.fallback is not None
-    if left and before.enforce and not _retried(before, after):
+    if left and before.enforce and not _asked(step, Command.RETRY):
         return "Held ended without a person's retry"
     return None
 
@@ -38,7 +39,7 @@ def no_promotion_on_missing_data(step: Step, _: Trace) -> str | None:
     if step.states is None or not _promoted(*step.states):
         return None
     before, after = step.states
-    if _answered(before, after, PROMOTE):
+    if _asked(step, Command.PROMOTE):
         return None  # a person promoted
     if before.no_data_since is not None and after.no_data_since is not None:
         return "promoted while metrics of a member are missing"
@@ -117,7 +118,7 @@ def no_flap(step: Step, _: Trace) -> str | None:
     if step.states is None or policy is None or policy.spec.fallback is None:
         return None
     before, after = step.states
-    if _retried(before, after):
+    if _asked(step, Command.RETRY):
         return None
     for key in before.held_keys:
         mode = after.assigned(key)
@@ -170,12 +171,13 @@ def _promoted(before: State, after: State) -> bool:
     return same and (after.step_index > before.step_index or (before.phase in MOVING and after.phase in GUARDED))
 
 
-def _answered(before: State, after: State, command: str) -> bool:
-    return before.commands.get(command) != after.commands.get(command)
-
-
-def _retried(before: State, after: State) -> bool:
-    return _answered(before, after, RETRY)
+def _asked(step: Step, command: Command) -> bool:
+    """Whether this write carries out what a person asked for in answer to the state before."""
+    if step.states is None:
+        return False
+    before, after = step.states
+    given = step.policy is not None and answered(step.policy.annotations, command, before.transition_id) is not None
+    return given or before.commands.get(command) != after.commands.get(command)
 
 
 def _requested(step: Step, *, before: bool) -> int | None:

@@ -115,7 +115,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
             suspensions=state.suspensions,
             elsewhere=(*facts.observation.workloads, *facts.observation.suspended),
         )
-        if not any(_outranked(action, state.generation) for action in planned.actions):
+        if not any(_outranked(facts, action, state.generation) for action in planned.actions):
             break
         outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
     state = replace(
@@ -225,10 +225,12 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
     return found, took
 
 
-def _outranked(action: Action, generation: int) -> bool:
-    """The pod carries a later generation: a trainer would ignore the request."""
-    request = action.pod.request if isinstance(action, RequestPod) else None
-    return request is not None and request.generation >= generation
+def _outranked(facts: Facts, action: Action, generation: int) -> bool:
+    """The pod carries a later generation, or its process has seen one: a trainer would ignore the request."""
+    if not isinstance(action, RequestPod):
+        return False
+    request = action.pod.request
+    return max(request.generation if request is not None else 0, facts.reported_generation(action.pod)) >= generation
 
 
 def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:

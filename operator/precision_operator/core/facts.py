@@ -353,8 +353,15 @@ class Facts:
 
     @cached_property
     def next_generation(self) -> int:
-        """Above everything that this policy, or one before it, has ever written."""
-        return max(self.state.generation, highest_generation(self.workloads)) + 1
+        """Above everything that this policy, or one before it, has ever written, also where a restored etcd forgot it."""
+        reported = (self.reported_generation(pod) for workload in self.workloads for pod in workload.pods)
+        return max(self.state.generation, highest_generation(self.workloads), *reported, 0) + 1
+
+    def reported_generation(self, pod: PodView) -> int:
+        """Of the youngest request that the pod's process says it has seen; 0: none, or one that is not believed."""
+        signals = self.evaluation.pods.get(pod.name) if self.evaluation is not None else None
+        found = signals.generation if signals is not None else None
+        return found if pod.hot and found is not None and found <= MAX_POD_GENERATION else 0
 
     @cached_property
     def watched(self) -> frozenset[str]:

@@ -8,9 +8,9 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, RequestPod
 from precision_operator.core.desired import Desired
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.model import PodSignals, PodView, WorkloadView
 from precision_operator.core.pace import Pace
-from precision_operator.core.progress import live_pods, right
+from precision_operator.core.progress import live_pods, outran, right
 from precision_operator.core.restarting import Restarting, Sight
 
 
@@ -74,10 +74,11 @@ def plan(
 def _requests(sight: Sight, desired: Desired) -> list[Action]:
     """What is asked of running pods; never waits for anything."""
     since = sight.changed.get(desired.workload.key, 0)
+    seen = sight.evaluation.pods if sight.evaluation is not None else {}
     return [
         RequestPod(one.workload, pod, _asked(one, pod), sight.generation, one.rewind, one.tuning)
         for pod, one in ((pod, desired.of(pod)) for pod in live_pods(desired.workload))
-        if pod.hot and _owed(one, pod, since=since)
+        if pod.hot and _owed(one, pod, seen.get(pod.name), since=since)
     ]
 
 
@@ -87,12 +88,12 @@ def _asked(desired: Desired, pod: PodView) -> Mode:
     return mode if mode is not None and mode in desired.accepted else desired.mode
 
 
-def _owed(desired: Desired, pod: PodView, *, since: int) -> bool:
+def _owed(desired: Desired, pod: PodView, signals: PodSignals | None, *, since: int) -> bool:
     """Whether a pod that can read requests lacks one.
 
     What came back from a restart has its mode, but its checkpoint may be poisoned.
     """
-    in_place = right(pod, desired.accepted, since=since)
+    in_place = right(pod, desired.accepted, since=since) and not outran(pod, signals, desired.accepted)
     if desired.delivery is Delivery.HOT and (not in_place or _untuned(desired, pod)):
         return True
     may_ask = desired.delivery is not Delivery.NEW_ONLY

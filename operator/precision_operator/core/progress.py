@@ -6,6 +6,7 @@ from functools import cache
 
 from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.spec import Delivery
+from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
 
 
@@ -64,6 +65,16 @@ def pod_acknowledged(
             due = min(due, since)
         return signals.generation is not None and signals.generation >= due
     return True
+
+
+def outran(pod: PodView, signals: PodSignals | None, accepted: frozenset[Mode]) -> bool:
+    """Whether the pod's process obeys a younger request than the pod carries, which led it to another mode.
+
+    So it is after a restore of etcd: the process ignores what is older than what it has seen.
+    """
+    if signals is None or signals.mode is None or signals.mode in accepted or not pod.hot:
+        return False
+    return pod.generation < (signals.generation or 0) <= MAX_POD_GENERATION
 
 
 def live_pods(workload: WorkloadView) -> tuple[PodView, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from precision_operator.errors import Conflict, KubeError, NotFound
+from precision_operator.errors import Conflict, HistoryRewound, KubeError, NotFound
 from precision_operator.kube.port import LEASES, JsonObject, JsonValue, KubeApi
 from precision_operator.runtime.clock import Clock, SystemClock, wait_event, within
 from precision_operator.settings import LeaseSettings
@@ -62,6 +62,13 @@ def _nothing(_: int = 0) -> None:
     """The callback of who asked for none."""
 
 
+def _revision(body: JsonObject) -> int:
+    """Of the cluster, when the Lease was written; 0 where it is no number."""
+    metadata = body.get("metadata")
+    found = str(metadata.get("resourceVersion") or "") if isinstance(metadata, dict) else ""
+    return int(found) if found.isascii() and found.isdecimal() else 0
+
+
 class LeaseElector:
     """Campaigns for the Lease, keeps it, and steps down in time.
 
@@ -94,6 +101,7 @@ class LeaseElector:
         self._epoch = 0
         self._body: JsonObject | None = None
         self._seen: _Record | None = None
+        self._revision = 0
         self._seen_at = 0.0
         self._renewed_at = -math.inf
 
@@ -115,6 +123,9 @@ class LeaseElector:
         """Campaign until ``stop`` is set, then give the Lease back. Errors of the API are logged and tried again.
 
         Stop the led work before setting ``stop``: the next leader starts at once after.
+
+        Raises:
+            HistoryRewound: the Lease is older than it was: the process must be started anew.
         """
         try:
             while not stop.is_set():
@@ -211,7 +222,13 @@ class LeaseElector:
             )
 
     def _see(self, body: JsonObject) -> None:
-        record = _Record.read(body)
+        record, revision = _Record.read(body), _revision(body)
+        if revision < self._revision:
+            raise HistoryRewound(
+                f"the lease: expected revision {self._revision} or a later one, found {revision}: "
+                "etcd was restored from a backup; the process ends, to begin anew with a list of everything"
+            )
+        self._revision = revision
         if record != self._seen:
             self._seen, self._seen_at = record, self._clock.monotonic()
 

@@ -195,6 +195,21 @@ def test_a_request_outranks_what_a_pod_carries() -> None:
     assert decision.state.generation > 0
 
 
+def test_after_a_restore_of_etcd_requests_outrank_what_the_processes_have_seen() -> None:
+    world = promoted()
+    restored, observed = world.state, world.observe()
+    assert observed.evaluation is not None
+    younger = restored.generation + 5
+    seen = {name: replace(s, mode=Mode.FP32, generation=younger) for name, s in observed.evaluation.pods.items()}
+    after = replace(observed, evaluation=replace(observed.evaluation, pods=seen))
+    world.observe = lambda: after  # type: ignore[method-assign]
+    decision = world.decide()
+    asked = [action for action in decision.actions if isinstance(action, RequestPod)]
+    assert {action.pod.name for action in asked} == {name for name in seen if name.startswith("hot")}
+    assert {action.generation for action in asked} == {younger + 1}
+    assert decision.state.generation == younger + 1
+
+
 def test_nothing_is_ever_asked_for_but_requests_deletions_of_pods_or_the_assignment_and_events() -> None:
     """No template is written, and no object but pods, the assignment and Events; where there are Jobs, whether they run."""
     kinds = set[type]()

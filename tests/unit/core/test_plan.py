@@ -308,3 +308,21 @@ def test_highest_generation_is_looked_for_on_every_pod() -> None:
     assert highest_generation([]) == 0
     assert highest_generation([workload(), literal(pods=(old(admitted=(("fleet", 4),)),))]) == 4
     assert highest_generation([workload(pods=(IN_FP16, pod("q", request=Request(3, Mode.FP16))))]) == 7
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked_again"),
+    [
+        (PodSignals(Mode.FP32, 12), True),
+        (PodSignals(Mode.FP32, 7), False),
+        (PodSignals(Mode.FP16, 12), False),
+        (PodSignals(None, 12), False),
+        (PodSignals(Mode.FP32, 2**60), False),
+    ],
+    ids=["younger", "its own request", "the same mode", "no mode", "not believed"],
+)
+def test_a_process_that_obeys_a_younger_request_than_its_pod_carries_is_asked_again(
+    seen: PodSignals, asked_again: bool
+) -> None:
+    found = plan(into(workload(pods=(IN_FP16,)), Mode.FP16), pods={"p": seen})
+    assert asked(found) == (["p"] if asked_again else [])

@@ -14,7 +14,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State, Suspension
 from precision_operator.contract import REQUEST, RETRY
-from tests.support.cluster_fleet import LABELS
+from tests.support.cluster_fleet import LABELS, policy
 from tests.support.traces import NAMESPACE, Builder
 
 A, B = "apps/Deployment/a", "apps/Deployment/b"
@@ -158,10 +158,12 @@ def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
     built = Builder({"phases": {f"{NAMESPACE}/fleet": ["Pending"]}})
     built.fleet("a", "b")
     held = replace(HELD, generation=2, transition_id=3)
-    again = replace(held, phase=Phase.PENDING, transition_id=4, commands={RETRY: 3})
+    again = replace(held, phase=Phase.PENDING, transition_id=4)
     back = replace(HEALTHY, phase=Phase.ROLLING_BACK, modes={}, generation=2, transition_id=2)
-    for state in (START, HEALTHY, back, held, again):
+    for state in (START, HEALTHY, back, held):
         built.state(state)
+    built.write("PrecisionPolicy", "fleet", policy(), generation=1, annotations={RETRY: "3: mended"})
+    built.state(again)
     assert check(built.trace()) == []
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from precision_operator.errors import Conflict, NotFound, OperatorError, Unavailable
+from precision_operator.errors import Conflict, HistoryRewound, NotFound, OperatorError, Unavailable
 from precision_operator.kube.port import UNCONDITIONAL, Deletion, JsonObject, JsonValue, Operation, Resource
 from precision_operator.runtime.lease import LeaseElector, micro_time
 from precision_operator.settings import LeaseSettings
@@ -217,6 +217,22 @@ async def test_a_foreign_write_is_a_conflict_and_the_leader_yields() -> None:
     assert one.told[2:] == ["started 8"], "and takes it again when it expires"
     assert (one.elector.leads(1), one.elector.leads(8)) == (False, True), "what it decided before is not written"
     await one.kill()
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leader", "standby"])
+async def test_a_lease_older_than_it_was_ends_the_process_because_watches_would_be_silent(leads: bool) -> None:
+    lease, clock = OneLease(version=600), ManualClock()
+    one = Candidate(lease, clock, "pod-1")
+    await settle()
+    two = Candidate(lease, clock, "pod-2")
+    await settle()
+    lease.version = 500
+    lease._store(lease.body or {})
+    await clock.advance(4)
+    ended = one if leads else two
+    assert isinstance(ended.task.exception(), HistoryRewound)
+    await one.kill()
+    await two.kill()
 
 
 async def test_an_odd_record_is_read_tolerantly() -> None:

@@ -1,0 +1,232 @@
+"""Runs side by side under the same operator: fleets, recorder, proxy, operator; then the checker's judgement of each."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bench.fleet import POLICY
+from lab.bench.operators import Operator, Operators
+from lab.bench.trainers import Report
+from lab.cluster.webhook import publish, serving_port, withdraw
+from lab.errors import LabError
+from lab.faults import workflows
+from lab.faults.checker import check
+from lab.faults.proxy import Line, Proxy
+from lab.faults.recorder import RESOURCES, Recorder
+from lab.faults.rules import Injection, Write
+from lab.faults.stage import Stage
+from lab.faults.trace import Header, Note, Trace, write_trace
+from lab.faults.workflows import Place, Plane, Workflow
+from precision_operator.api.wire import text
+
+END_SECONDS = 90.0
+"""How long a run may take after its act: longer than a rollback, an operator's death and a lease together."""
+QUIET_SECONDS = 2.0
+"""At rest nothing is written for so long: four evaluations."""
+REST_LOOKS = 10
+"""How often it is looked whether all has come to rest before that is held against it."""
+_LOOK_SECONDS = 0.2
+_RECORDED = frozenset({"Pod", "Deployment", "Job", "PrecisionPolicy", "PrecisionAssignment"})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A workflow, and what is done to it; None: nothing, to learn its writes."""
+
+    workflow: Workflow
+    injection: Injection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run."""
+
+    run: Run
+    writes: tuple[Write, ...]
+    fired: bool
+    """Whether the write that the injection names was made."""
+    violations: tuple[str, ...]
+    trace: Path
+
+
+class Batch:
+    """One operator, or two, and the runs under it."""
+
+    def __init__(self, stage: Stage, runs: Sequence[Run], directory: Path, *, seed: int) -> None:
+        """``directory``: where traces are written."""
+        self._stage = stage
+        self._runs = list(runs)
+        self._directory = directory
+        self._seed = seed
+        self._names = [f"{run.workflow.name}-{next(stage.numbers)}" for run in runs]
+        self._barrier = asyncio.Barrier(len(self._runs))
+        self._killing = asyncio.Lock()
+        self._leader_killed = False
+        self._restarts: set[asyncio.Task[None]] = set()
+        self.kills = 0
+        self.crashes: list[str] = []
+        """The end of the log of each operator that ended by itself, but for those that a restore of etcd ends."""
+
+    async def run(self) -> list[Outcome]:
+        """All of them, to their end."""
+        stage = self._stage
+        await asyncio.gather(*(stage.add(name) for name in self._names))
+        recorded = [resource for resource in RESOURCES if resource.kind in _RECORDED]
+        self._recorder = Recorder(stage.plane.kubeconfig, self._names, resources=recorded)
+        await asyncio.to_thread(self._recorder.__enter__)
+        stage.listeners.append(self._note)
+        try:
+            return await self._judged()
+        finally:
+            stage.listeners.remove(self._note)
+            await asyncio.to_thread(self._recorder.__exit__, None, None, None)
+            await asyncio.gather(*(stage.remove(name) for name in self._names))
+
+    async def _judged(self) -> list[Outcome]:
+        stage = self._stage
+        async with Proxy(
+            stage.plane.server, ssl.create_default_context(cafile=str(stage.plane.authority.certificate)), self._kill
+        ) as proxy:
+            places = [self._place(name, proxy) for name in self._names]
+            await asyncio.gather(*(place.populate() for place in places))
+            self._operators = self._of(proxy)
+            watching = asyncio.create_task(self._watch())
+            try:
+                for _ in range(max(run.workflow.operators for run in self._runs)):
+                    await self._start()
+                wrong = await asyncio.gather(*map(self._one, places, self._runs))
+                await asyncio.gather(*self._restarts)
+                await self._come_to_rest()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await asyncio.to_thread(self._operators.stop)
+        return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
+
+    async def _come_to_rest(self) -> None:
+        """Wait until nothing was written for a while; from then on nothing may be."""
+        for _ in range(REST_LOOKS):
+            await asyncio.to_thread(self._recorder.settle)
+            seen = self._recorder.highest
+            await asyncio.sleep(QUIET_SECONDS)
+            await asyncio.to_thread(self._recorder.settle)
+            if self._recorder.highest == seen:
+                break
+        self._recorder.note(Note.REST, {})
+        await asyncio.sleep(QUIET_SECONDS)
+        await asyncio.to_thread(self._recorder.settle)
+
+    def _of(self, proxy: Proxy) -> Operators:
+        stage = self._stage
+        kubeconfig = stage.through(proxy.url, stage.plane.directory / f"{self._names[0]}.kubeconfig")
+        return Operators(
+            stage.plane,
+            prometheus_url=stage.prometheus.url,
+            namespaces=self._names,
+            kubeconfig=kubeconfig,
+            settings=stage.settings,
+            system=stage.system(self._names[0]),
+            label=self._names[0],
+        )
+
+    def _place(self, name: str, proxy: Proxy) -> Place:
+        line = proxy.lines[name] = Line(log=lambda kind, what: self._recorder.note(Note(kind), what))
+        stage = self._stage
+        return Place(stage.api, stage.trainers, name, line, self._kill_leader, self._back_up, self._restore)
+
+    async def _one(self, place: Place, run: Run) -> str | None:
+        """Run it; what went wrong."""
+        try:
+            await workflows.run(place, run.workflow, run.injection, seconds=END_SECONDS)
+        except (LabError, asyncio.BrokenBarrierError) as error:
+            await self._barrier.abort()  # whoever would wait for this one
+            return f"L1: {error}"
+        return None
+
+    def _outcome(self, run: Run, place: Place, wrong: str | None) -> Outcome:
+        injection = {} if run.injection is None else {"fault": run.injection.fault, "write": str(run.injection.write)}
+        phases = {f"{place.namespace}/{POLICY}": list(run.workflow.phases)}
+        header = Header(run.workflow.name, self._seed, injection, {"phases": phases})
+        trace = self._recorder.trace(header)
+        own = tuple(e for e in trace.entries if place.namespace in (e.namespace, text(e.body.get("namespace"))))
+        everybodys = tuple(e for e in trace.entries if e.kind in _EVERYBODYS)
+        trace = Trace.of(header, [*own, *everybodys])
+        path = write_trace(trace, self._directory / f"{place.namespace}.jsonl")
+        violations = [*([wrong] if wrong else []), *map(str, check(trace))]
+        return Outcome(run, tuple(place.line.numbering.writes), place.line.fired, tuple(violations), path)
+
+    def _note(self, report: Report) -> None:
+        workload = f"apps/Deployment/{report.workload}"
+        body = {"namespace": report.namespace, "pod": report.pod, "workload": workload}
+        more = {"mode": str(report.mode), "generation": report.generation}
+        if report.namespace in self._names:
+            self._recorder.note(Note.REPORTED, {**body, **more})
+
+    async def _start(self) -> None:
+        operator = await self._operators.start()
+        self._recorder.note(Note.START, {"process": operator.name})
+        if self._stage.kind is Plane.WEBHOOK:
+            port = serving_port(operator.log.read_text())
+            if port is None:
+                raise LabError("the operator to serve admission", "no port in its log", f"read {operator.log}")
+            await asyncio.to_thread(publish, self._stage.plane.kubectl, operator.name, port)
+
+    async def _kill(self) -> None:
+        """SIGKILL to the one that leads, which is restarted as a kubelet does."""
+        victim = await self._leader()
+        async with self._killing:
+            if victim in self._operators.running:
+                await asyncio.to_thread(self._operators.kill, victim)
+                self.kills += 1
+                self._recorder.note(Note.KILL, {"process": victim.name})
+                self._again(victim)
+
+    async def _kill_leader(self) -> None:
+        if not self._leader_killed:
+            self._leader_killed = True
+            await self._kill()
+
+    async def _leader(self) -> Operator:
+        if len(self._operators.running) > 1:
+            return await self._operators.leader()
+        return self._operators.running[0]
+
+    def _again(self, gone: Operator) -> None:
+        async def restart() -> None:
+            if self._stage.kind is Plane.WEBHOOK:
+                await asyncio.to_thread(withdraw, self._stage.plane.kubectl, gone.name)
+            await self._start()
+
+        task = asyncio.create_task(restart())
+        self._restarts.add(task)
+
+    async def _watch(self) -> None:
+        """Who ends by itself has crashed, and is started again."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            async with self._killing:
+                for operator in [o for o in self._operators.running if o.exit_code() is not None]:
+                    self._operators.running.remove(operator)
+                    log = operator.log.read_text()
+                    if _RESTORED not in log:
+                        self.crashes.append(f"{operator.name}: exit code {operator.exit_code()}: {log[-2000:]}")
+                    self._again(operator)
+
+    async def _back_up(self) -> None:
+        if await self._barrier.wait() == 0:
+            await self._stage.back_up()
+        await self._barrier.wait()
+
+    async def _restore(self) -> None:
+        if await self._barrier.wait() == 0:
+            await self._stage.restore(self._recorder.restored)
+        await self._barrier.wait()
+
+
+_RESTORED = "etcd was restored from a backup"
+"""The operator ends then, to begin anew."""
+_EVERYBODYS = frozenset({Note.KILL, Note.START, Note.RESTORED, Note.REST, Note.GAP})
