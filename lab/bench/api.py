@@ -62,6 +62,10 @@ class Api:
         """Merge-patch one object."""
         return await self._call("PATCH", path, dict(change), content_type="application/merge-patch+json")
 
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace an object; what the server made of it."""
+        return await self._call("PUT", path, body)
+
     async def delete(self, path: str) -> None:
         """Delete an object, or all of a collection."""
         await self._call("DELETE", path)

@@ -7,7 +7,6 @@ Several namespaces, each a run of its own, may share it: requests are counted an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +27,11 @@ _REASONS = {
     "500": "InternalError",
     "503": "ServiceUnavailable",
 }
+
+_EXPIRED = (
+    b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}\n'
+)
+"""Who is told so lists again."""
 
 Kill = Callable[[], Awaitable[None]]
 Log = Callable[[str, dict[str, str]], None]
@@ -72,6 +76,8 @@ class Proxy:
         self.lines: dict[str, Line] = {}
         """By namespace."""
         self.url = ""
+        self._closing = asyncio.Event()
+        """Set: all watches end."""
 
     async def __aenter__(self) -> Proxy:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
@@ -90,6 +96,7 @@ class Proxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closing.set()
         await self._runner.cleanup()
         await self._session.close()
 
@@ -174,14 +181,16 @@ class Proxy:
             outgoing = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
             await outgoing.prepare(incoming)
             copying = asyncio.create_task(_copy(answer, outgoing, request, line))
-            cut = asyncio.create_task((line.cut if line is not None else asyncio.Event()).wait())
+            cuts = [self._closing, *([line.cut] if line is not None else [])]
+            tasks = [copying, *(asyncio.create_task(cut.wait()) for cut in cuts)]
             try:
-                await asyncio.wait({copying, cut}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (copying, cut):
+                for task in tasks:
                     task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError):
-                        await task
+                await asyncio.gather(*tasks, return_exceptions=True)
+            if line is not None and request.resource in line.stale:
+                await outgoing.write(_EXPIRED)
             return outgoing
 
 

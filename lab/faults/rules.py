@@ -43,7 +43,7 @@ class Fault(StrEnum):
     HIDE_EVENT = "hide-event"
     """The next event of one watch is not shown."""
     OLD_LIST = "old-list"
-    """Watches end, and what is listed next is what was listed first."""
+    """Watches end as expired, and what is listed next to be watched from there is what was listed first."""
 
 
 KILLS = (Fault.KILL_BEFORE, Fault.KILL_AFTER)
@@ -63,6 +63,8 @@ class Request:
     subresource: str = ""
     dry_run: bool = False
     watch: bool = False
+    selected: bool = False
+    """Only some objects are asked for, by a selector: never to be watched from there."""
 
     @property
     def counted(self) -> bool:
@@ -71,8 +73,8 @@ class Request:
 
     @property
     def listing(self) -> bool:
-        """Whether it reads a whole collection."""
-        return self.method == "GET" and not self.name and not self.watch
+        """Whether it reads a whole collection, as one does who watches from there."""
+        return self.method == "GET" and not self.name and not self.watch and not self.selected
 
 
 def parse(method: str, path: str, query: Mapping[str, str], *, body_dry_run: bool = False) -> Request | None:
@@ -84,7 +86,8 @@ def parse(method: str, path: str, query: Mapping[str, str], *, body_dry_run: boo
     name, _, subresource = rest.partition("/")
     dry_run = body_dry_run or "dryRun" in query
     watch = query.get("watch", "") in ("1", "true")
-    return Request(method, found["namespace"] or "", resource, unquote(name), subresource, dry_run, watch)
+    selected = "labelSelector" in query or "fieldSelector" in query
+    return Request(method, found["namespace"] or "", resource, unquote(name), subresource, dry_run, watch, selected)
 
 
 def about(request: Request, body_name: str = "") -> str:

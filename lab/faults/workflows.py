@@ -60,6 +60,11 @@ class Place:
     restore: Callable[[], Awaitable[None]]
     """Bring that copy back, when all that run at the same time have come here."""
 
+    @property
+    def policy_path(self) -> str:
+        """Where the policy is."""
+        return f"{_GROUP}/{self.namespace}/precisionpolicies/{POLICY}"
+
     async def populate(self) -> None:
         """Make the fleet, and wait until it trains."""
         made = [*(deployment(name, replicas=1) for name in HOT), deployment(LITERAL, replicas=1, hot=False)]
@@ -76,11 +81,11 @@ class Place:
 
     async def change(self, patch: Mapping[str, object]) -> None:
         """Merge-patch the policy."""
-        await self.api.merge(f"{_GROUP}/{self.namespace}/precisionpolicies/{POLICY}", patch)
+        await self.api.merge(self.policy_path, patch)
 
     async def delete(self) -> None:
         """Delete the policy; its finalizers may keep it."""
-        await self.api.delete(f"{_GROUP}/{self.namespace}/precisionpolicies/{POLICY}")
+        await self.api.delete(self.policy_path)
 
     def overflow(self, share: float) -> None:
         """Half of the fleet overflows so often in reduced precision; 0: it is well again."""

@@ -35,6 +35,11 @@ def test_a_dry_run_in_the_body_is_no_write() -> None:
     assert not found.counted
 
 
+def test_a_list_by_a_selector_is_not_what_a_watch_begins_with() -> None:
+    assert parsed("GET", f"{NAMESPACE}/pods").listing
+    assert not parsed("GET", f"{NAMESPACE}/pods", labelSelector="a=b").listing
+
+
 def test_discovery_is_about_no_object() -> None:
     assert parse("GET", "/apis", {}) is None
     assert parse("GET", "/version", {}) is None
