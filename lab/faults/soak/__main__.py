@@ -20,7 +20,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lab.faults.soak", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of what is killed when (default 1)")
     parser.add_argument("--minutes", type=float, default=20.0, help="how long faults last (default 20)")
-    parser.add_argument("--kills", type=int, default=20, help="how many (default 20)")
+    parser.add_argument("--kills", type=int, default=24, help="how many (default 24)")
     return parser.parse_args()
 
 
@@ -32,10 +32,9 @@ def show(result: SoakResult) -> None:
     console.print(table)
     for text in (*result.violations, *result.crashes):
         console.print(f"violated: {text}", style="red", markup=False)
-    bad = f"{len(result.violations)} violations, {len(result.crashes)} crashes, {result.steps_lost_hot} steps lost"
-    say(
-        f"{result.minutes:g} minutes, {sum(result.faults.values())} faults, {result.rollbacks} rollbacks retried, {bad}"
-    )
+    say(f"{result.minutes:g} minutes, {sum(result.faults.values())} faults, {result.rollbacks} rollbacks retried")
+    bad = f"{len(result.violations)} violations, {len(result.crashes)} crashes of the operator"
+    say(f"{result.steps_hot} steps trained, {result.steps_lost_hot} lost, {bad}")
     say(f"trace: {result.trace}")
 
 

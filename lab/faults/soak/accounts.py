@@ -38,10 +38,12 @@ class Steps:
     restarts: int
     """Processes that began after the first."""
     rewinds: int
+    made: int = 0
+    """How far training came from the first reading to the last."""
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Steps:
-        """Count them. A restart after the last reading of a process loses what was trained after it too: not counted."""
+        """Count them. What a process trained after its last reading is not known, and not counted."""
         lost = restarts = 0
         for before, after in pairwise(readings):
             if after.tried < before.tried:
@@ -49,7 +51,17 @@ class Steps:
                 lost += max(0, before.step - after.began_at_step)
             else:
                 lost += abs(after.began_at_step - before.began_at_step)
-        return cls(lost, restarts, max((reading.rewinds for reading in readings), default=0))
+        rewinds = max((reading.rewinds for reading in readings), default=0)
+        return cls(lost, restarts, rewinds, readings[-1].step - readings[0].step if readings else 0)
+
+    def wrong(self, name: str) -> list[str]:
+        """What must not have been, for people."""
+        found = {
+            f"{name} was restarted {self.restarts} times": self.restarts,
+            f"{name} was rewound {self.rewinds} times": self.rewinds,
+            f"{name} was not seen to train": self.made <= 0,
+        }
+        return [text for text, so in found.items() if so]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from lab.cluster.kubectl import Json
 from lab.cluster.monitoring import NAMESPACE as MONITORING
 from lab.cluster.network import pod_namespaces
 from lab.demo.stage import SYSTEM
+from lab.errors import LabError
 from lab.faults.recorder import Recorder
 from lab.faults.soak.plan import Kind, Planned
 from lab.faults.soak.scene import Scene
@@ -54,7 +55,7 @@ class Faults:
             case Kind.OPERATOR:
                 gone = self._kill_container(planned.kind, self._operator(leader=planned.leader))
             case Kind.PROMETHEUS:
-                gone = self._kill_container(planned.kind, self._scene.pods(MONITORING)[0])
+                gone = self._kill_container(planned.kind, _first(self._scene.pods(MONITORING)))
             case Kind.NETWORK:
                 gone = self._cut(planned.outage_seconds)
             case _:
@@ -64,11 +65,10 @@ class Faults:
     def _operator(self, *, leader: bool) -> Json:
         leads = self._scene.leader()
         pods = self._scene.pods(SYSTEM)
-        return next((pod for pod in pods if (pod["metadata"]["name"] == leads) == leader), pods[0])
+        return _first([pod for pod in pods if (pod["metadata"]["name"] == leads) == leader] or pods)
 
     def _kill_container(self, kind: Kind, pod: Json) -> str:
-        (status,) = pod["status"]["containerStatuses"]
-        container: str = status["containerID"]
+        container: str = pod["status"]["containerStatuses"][0]["containerID"]
         pid = self._scene.cluster.runtime.process(container.rpartition("/")[2])
         self._note(Note.KILL, kind, pod=pod["metadata"]["name"], container=container)
         os.kill(pid, signal.SIGKILL)
@@ -96,7 +96,8 @@ class Faults:
         with ExitStack() as healed:
             for name in names:
                 run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=_CUT)
-                healed.callback(run, ["ip", "netns", "exec", name, "nft", "delete", "table", "inet", _TABLE])
+                heal = ["ip", "netns", "exec", name, "nft", "delete", "table", "inet", _TABLE]
+                healed.callback(run, heal, check=False)  # a pod may be gone
             time.sleep(seconds)
         self._note(Note.START, Kind.NETWORK)
         return ""
@@ -120,3 +121,9 @@ class Faults:
 
     def _note(self, note: Note, kind: Kind, **more: object) -> None:
         self._recorder.note(note, {"process": str(kind), **more})
+
+
+def _first(pods: list[Json]) -> Json:
+    if not pods:
+        raise LabError("a pod to kill", "none", "look at its Deployment")
+    return pods[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -77,7 +78,7 @@ class Person:
         while not self._stop.wait(_TICK_SECONDS):
             try:
                 self._tick()
-            except (LabError, OSError, ValueError):
+            except (LabError, subprocess.TimeoutExpired, ValueError, KeyError):
                 continue  # the API server is away, or a pod is
 
     def _tick(self) -> None:

@@ -42,8 +42,10 @@ class SoakResult:
     """By kind."""
     crashes: tuple[str, ...]
     """Processes of the operator that ended, and not by our kills."""
+    steps_hot: int
+    """How far all trainers came together."""
     steps_lost_hot: int
-    """Of all trainers."""
+    """Of these; a process that was not read in time counts as a violation, not as a loss."""
     violations: tuple[str, ...]
     recovery_seconds: Mapping[str, tuple[float, ...]]
     """By kind: from when it was brought back (of a pod: killed) until all was whole."""
@@ -88,15 +90,13 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
         ended = time.monotonic()
         counted = scene.steps.counted()
         _keep_logs(scene, directory)
-    record.wrong += [
-        f"{name} was restarted {steps.restarts} times" for name, steps in counted.items() if steps.restarts
-    ]
-    record.wrong += [f"{name} was rewound {steps.rewinds} times" for name, steps in counted.items() if steps.rewinds]
+    record.wrong += [text for name, steps in counted.items() for text in steps.wrong(name)]
     record.wrong += [f"trainer: {death}" for death in crashes(trace, NAMESPACE)]
     return SoakResult(
         minutes=round((ended - began) / 60, 2),
         faults=dict(record.struck),
         crashes=tuple(str(death) for death in crashes(trace, SYSTEM)),
+        steps_hot=sum(steps.made for steps in counted.values()),
         steps_lost_hot=sum(steps.lost for steps in counted.values()),
         violations=(*record.wrong, *(str(violation) for violation in check(trace))),
         recovery_seconds={kind: tuple(round(s, 1) for s in seconds) for kind, seconds in record.recoveries.items()},

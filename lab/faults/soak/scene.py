@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,9 +24,11 @@ from lab.trainers import COMMON, Fleet
 from precision_operator.api.wire import parse_time
 
 NAMESPACE = "soak"
-TRAINERS = tuple(Trainer(f"soak-{index}") for index in range(4))
-"""Of one pod each, and hot: nothing that dies may cost them a step."""
-VICTIMS = ("soak-1", "soak-2")
+TRAINERS = (*(Trainer(f"soak-{index}") for index in range(3)), Trainer("soak-ddp", ranks=2))
+"""Of one pod each, and hot: nothing that dies may cost them a step. The two ranks of one talk within their pod, which no cut
+reaches; ranks in several pods would wait for one another while the network is away.
+"""
+VICTIMS = ("soak-1", "soak-ddp")
 """As many as make it the fleet's rollback."""
 _POLICY: Json = {
     "strategy": {"steps": [{"setWeight": 34}, {"pause": {"duration": "2s"}}, {"setWeight": 100}]},
@@ -62,8 +65,8 @@ class Scene:
         """
         try:
             wrong = self._programs() + self._pods(gone) + self._leases(since, kubelet=kubelet)
-        except LabError as error:
-            return [f"the API server does not answer: {error.found[:200]}"]
+        except (LabError, subprocess.TimeoutExpired) as error:
+            return [f"the API server does not answer: {str(error)[-200:]}"]
         wrong += [f"{name} is not scraped" for name in self._unscraped(since)]
         return wrong + [f"{name} does not train" for name in self.steps.still_since(since)]
 

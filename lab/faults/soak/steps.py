@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 import time
 import urllib.request
@@ -42,7 +43,7 @@ class StepWatch:
     def counted(self) -> dict[str, Steps]:
         """Workload → how its training went on until now."""
         with self._lock:
-            return {name: Steps.of(readings) for name, readings in self._readings.items()}
+            return {name: Steps.of(self._readings.get(name, [])) for name in self._addresses}
 
     def still_since(self, at: float) -> list[str]:
         """Workloads of which no step was seen since a time."""
@@ -65,7 +66,7 @@ def _read(address: str) -> Reading | None:
     try:
         with urllib.request.urlopen(f"http://{address}:{METRICS_PORT}/metrics", timeout=_TIMEOUT_SECONDS) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return None
     values = {sample.name: sample.value for family in families for sample in family.samples}
     try:

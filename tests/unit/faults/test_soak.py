@@ -70,7 +70,7 @@ def readings(*pairs: tuple[int, int]) -> list[Reading]:
 
 
 def test_training_that_goes_on_by_one_loses_nothing_whatever_was_not_read() -> None:
-    assert Steps.of(readings((120, 20), (121, 21), (300, 200))) == Steps(lost=0, restarts=0, rewinds=0)
+    assert Steps.of(readings((120, 20), (121, 21), (300, 200))) == Steps(lost=0, restarts=0, rewinds=0, made=180)
 
 
 def test_steps_that_a_process_goes_back_are_lost() -> None:
@@ -87,8 +87,21 @@ def test_a_restart_from_the_last_step_loses_none() -> None:
     assert (counted.lost, counted.restarts) == (0, 1)
 
 
-def test_a_workload_never_read_has_no_loss_to_count() -> None:
-    assert Steps.of([]) == Steps(lost=0, restarts=0, rewinds=0)
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (Steps.of([]), "not seen to train"),
+        (Steps.of(readings((120, 20), (150, 50), (153, 3))), "restarted 1 times"),
+        (Steps.of([Reading(0.0, 120, 20), Reading(1.0, 121, 21, rewinds=1)]), "rewound 1 times"),
+    ],
+)
+def test_what_a_hot_trainer_must_not_do_is_named(steps: Steps, said: str) -> None:
+    (found,) = steps.wrong("soak-1")
+    assert said in found
+
+
+def test_a_trainer_that_trains_on_does_nothing_wrong() -> None:
+    assert Steps.of(readings((120, 20), (121, 21))).wrong("soak-1") == []
 
 
 def pod(built: Builder, *, restarts: int, ended: str = "", code: int = 137, state: str = "lastState") -> None:
