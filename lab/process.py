@@ -111,6 +111,15 @@ class Daemon:
         self._process = None
         self.pid_file.unlink(missing_ok=True)
 
+    def kill(self) -> None:
+        """End it as a crash does: nothing is asked, flushed or closed. What it started goes on."""
+        pid = self._process.pid if self._process is not None else self._recorded()
+        if pid is not None and self.running():
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not self.running(), what=f"{self.name} to end when killed", seconds=10, every=0.05)
+        self._process = None
+        self.pid_file.unlink(missing_ok=True)
+
     def require_running(self) -> None:
         """Raise with the log's last lines if it has died."""
         if not self.running():

@@ -135,6 +135,21 @@ class ControlPlane:
         self._api.start()
         wait_for(self._ready, what="the API server to be ready", seconds=90, every=0.1, found=lambda: self._api.tail())
 
+    def kill_apiserver(self) -> None:
+        """Let the API server crash; `start_apiserver` brings it back."""
+        self._api.kill()
+
+    def kill_etcd(self) -> None:
+        """Let etcd crash; the API server goes on. What etcd acknowledged is in the kernel's cache, which outlives a process:
+        no write is lost, though etcd never syncs.
+        """
+        self._etcd.kill()
+
+    def start_etcd(self) -> None:
+        """Bring etcd back on the same port, with its data, and wait until the API is ready again."""
+        self._etcd.start()
+        self.start_apiserver()
+
     def running(self) -> bool:
         """Tell whether all four programs run."""
         return all(daemon.running() for daemon in (self._etcd, self._api, self._controllers, self._scheduler))

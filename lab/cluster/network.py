@@ -54,7 +54,7 @@ class Network:
 
     def down(self) -> None:
         """Remove all of it, and what kube-proxy left; each part may be missing already."""
-        for name in _namespaces():
+        for name in pod_namespaces():
             run(["ip", "netns", "delete", name], check=False)
         for rule in _ACCEPT:
             while run(["iptables", "-w", "-D", "FORWARD", *rule], check=False).returncode == 0:
@@ -102,8 +102,8 @@ class Network:
         return {"cniVersion": "0.4.0", "name": "lab", "plugins": [bridge]}
 
 
-def _namespaces() -> list[str]:
-    """Name the network namespaces that hold an address of our pods: those of dead pods, when this is asked."""
+def pod_namespaces() -> list[str]:
+    """Name the network namespaces that the lab's pods have, or had. The machine's own is none of them."""
     words = [line.split() for line in run(["ip", "netns", "list"], check=False).stdout.splitlines()]
     names = [line[0] for line in words if line and line[0].startswith("cni-")]
     return [name for name in names if f"inet {_POD_PREFIX}" in run(["ip", "-n", name, "address"], check=False).stdout]

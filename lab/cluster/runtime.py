@@ -99,5 +99,17 @@ class Runtime:
         """List the containers that run, the pods' sandboxes among them."""
         return self._ctr("tasks", "ls", "-q", check=False).split()
 
+    def process(self, container: str) -> int:
+        """The PID, on this machine, of a running container's first process.
+
+        Raises:
+            LabError: it does not run.
+        """
+        rows = (line.split() for line in self._ctr("tasks", "ls", check=False).splitlines())
+        for row in rows:
+            if len(row) == 3 and row[0] == container and row[2] == "RUNNING":
+                return int(row[1])
+        raise LabError(f"container {container} to run", "no process of it", "look at its pod's status")
+
     def _ctr(self, *arguments: str, check: bool = True) -> str:
         return run(["ctr", "--address", self.socket, "--namespace", "k8s.io", *arguments], check=check).stdout

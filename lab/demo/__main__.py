@@ -5,9 +5,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,12 +17,11 @@ from lab.cluster.monitoring import apply_prometheus
 from lab.demo.fleet import ACCELERATOR, NAMESPACE, VOLUME_PATH
 from lab.demo.metrics import SERVICE, Metrics
 from lab.demo.report import build
-from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage, advertise
+from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage, advertise, helm_of
 from lab.demo.story import Story
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
 from lab.images import OPERATOR, PROMETHEUS, TRAINER, build_images, push_images
-from lab.process import run
 from lab.progress import console, say, step
 from lab.setup.kube import kube_binaries
 
@@ -54,7 +52,7 @@ def local_stage(*, keep: bool) -> Iterator[Stage]:
         volume.chmod(0o777)  # the trainer is not root, and a hostPath knows no fsGroup
         yield Stage(
             kubectl=cluster.kubectl,
-            helm=_helm(cluster.kubectl),
+            helm=helm_of(cluster.kubectl),
             images=Images(OPERATOR.reference, TRAINER.reference, PROMETHEUS.reference, "Never"),
             audit_log=cluster.control_plane.audit_log,
             volume_path=volume,
@@ -81,15 +79,7 @@ def existing_stage(context: str, registry: str) -> Iterator[Stage]:
     kubectl = Kubectl(kube_binaries() / "kubectl", kubeconfig, context)
     names = push_images(build_images([OPERATOR, TRAINER, PROMETHEUS]), registry)
     images = Images(names[OPERATOR.reference], names[TRAINER.reference], names[PROMETHEUS.reference], "IfNotPresent")
-    yield Stage(kubectl, _helm(kubectl), images, audit_log=None, volume_path=None, evidence=EVIDENCE)
-
-
-def _helm(kubectl: Kubectl) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        context = ["--kube-context", kubectl.context] if kubectl.context else []
-        return run([paths.BIN / "helm", "--kubeconfig", kubectl.kubeconfig, *context, *arguments])
-
-    return helm
+    yield Stage(kubectl, helm_of(kubectl), images, audit_log=None, volume_path=None, evidence=EVIDENCE)
 
 
 def _clean(stage: Stage) -> None:

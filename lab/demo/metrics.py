@@ -1,5 +1,6 @@
 """Prometheus as the demo asks it. Every answer is kept."""
 
+import http.client
 import json
 import threading
 import time
@@ -37,7 +38,7 @@ class Metrics:
         try:
             with urllib.request.urlopen(url, timeout=10) as response:
                 answer: dict[str, Any] = json.load(response)
-        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError) as error:
+        except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
             answer = {"status": "error", "error": str(error)}
         with self._lock, self._record.open("a", encoding="utf-8") as file:
             entry = {"asked_at": asked, "answered_at": time.time(), "what": what, "query": query, "answer": answer}

@@ -12,14 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from lab import paths
 from lab.cluster.kubectl import Json, Kubectl
 from lab.demo.fleet import NAMESPACE
 from lab.errors import LabError
+from lab.process import run
 from lab.waiting import wait_for
 
 SYSTEM = "precision-system"
 RELEASE = "precision-operator"
+CHART = paths.ROOT / "helm" / "precision-operator"
 OPERATOR_USER = f"system:serviceaccount:{SYSTEM}:{RELEASE}"
+
+
+Helm = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Stage:
     """Where the demo runs."""
 
     kubectl: Kubectl
-    helm: Callable[..., subprocess.CompletedProcess[str]]
+    helm: Helm
     images: Images
     audit_log: Path | None
     """None where the cluster gives us none."""
@@ -56,6 +62,32 @@ class Stage:
         found = self.kubectl.find("precisionpolicy", "fleet", "-n", NAMESPACE) or {}
         status: Json = found.get("status", {})
         return status
+
+
+def helm_of(kubectl: Kubectl) -> Helm:
+    """Helm as a function, bound to the same cluster."""
+
+    def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        context = ["--kube-context", kubectl.context] if kubectl.context else []
+        return run([paths.BIN / "helm", "--kubeconfig", kubectl.kubeconfig, *context, *arguments])
+
+    return helm
+
+
+def install_operator(kubectl: Kubectl, helm: Helm, images: Images) -> None:
+    """``helm install``, 2 replicas, and wait for both to be ready. Prometheus must be there."""
+    prometheus = kubectl.json("get", "service", "prometheus", "-n", "monitoring")
+    address = prometheus["spec"]["clusterIP"]
+    repository, _, tag = images.operator.rpartition(":")
+    helm(
+        "upgrade",
+        "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
+        "--timeout", "180s",
+        "--set", f"image.repository={repository}",
+        "--set", f"image.tag={tag}",
+        "--set", f"image.pullPolicy={images.pull_policy}",
+        "--set", f"config.prometheus.default.url=http://{address}:9090",
+    )  # fmt: skip
 
 
 _SAFE = "[bcdfghjklmnpqrstvwxz2456789]"

@@ -27,6 +27,7 @@ from lab.demo.stage import (
     Reapplier,
     Stage,
     advertise,
+    install_operator,
     rollout_state,
     settle_metrics,
     templates,
@@ -34,13 +35,11 @@ from lab.demo.stage import (
 )
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
-from lab.paths import ROOT
 from lab.waiting import wait_for
 from precision_operator.api.spec import parse_spec
 from precision_operator.signals.queries import BUILT_IN, render
 
 POLICY = Path(__file__).with_name("policy.yaml")
-CHART = ROOT / "helm" / "precision-operator"
 _EVALUATION = parse_spec(yaml.safe_load(POLICY.read_text())["spec"]).evaluation
 BREACH_LEVEL = 0.30
 FLEET_BREACH = 2
@@ -106,19 +105,8 @@ class Story:
         return self.facts
 
     def install(self) -> None:
-        """``helm install``, 2 replicas, and wait for both to be ready."""
-        prometheus = self._stage.kubectl.json("get", "service", "prometheus", "-n", "monitoring")
-        address = prometheus["spec"]["clusterIP"]
-        repository, _, tag = self._stage.images.operator.rpartition(":")
-        self._stage.helm(
-            "upgrade",
-            "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
-            "--timeout", "180s",
-            "--set", f"image.repository={repository}",
-            "--set", f"image.tag={tag}",
-            "--set", f"image.pullPolicy={self._stage.images.pull_policy}",
-            "--set", f"config.prometheus.default.url=http://{address}:9090",
-        )  # fmt: skip
+        """The chart, 2 replicas."""
+        install_operator(self._stage.kubectl, self._stage.helm, self._stage.images)
 
     def start_fleet(self) -> None:
         """Five with the contract (a process group of two ranks, a StatefulSet and a Job among them), one restart-only on a

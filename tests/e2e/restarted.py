@@ -18,8 +18,9 @@ from lab.cluster.kubectl import Json
 from lab.cluster.manifests import OPERATOR
 from lab.demo.fleet import ACCELERATOR, FAULT, FLEET_LABELS, Trainer, deployment
 from lab.images import TRAINER
+from lab.trainers import ENVIRONMENT
 from lab.waiting import wait_for
-from tests.e2e.trainers import ENVIRONMENT, Fleet
+from tests.e2e.trainers import Fleet
 
 GRACE_SECONDS = 600
 """Of pods that do not go by themselves: longer than any test waits."""

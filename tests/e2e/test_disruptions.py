@@ -12,9 +12,10 @@ from lab.cluster.kubectl import Json
 from lab.demo.fleet import ACCELERATOR, Trainer, deployment
 from lab.demo.stage import advertise
 from lab.images import TRAINER
+from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import Phase
-from tests.e2e.trainers import PREFIX, Fleet, side_by_side
+from tests.e2e.trainers import Fleet, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,10 +14,11 @@ from lab.cluster import Cluster
 from lab.cluster.kubectl import Json
 from lab.demo.fleet import ACCELERATOR
 from lab.demo.stage import advertise
+from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import State
 from tests.e2e.restarted import Stop, Watched, Workload, budget
-from tests.e2e.trainers import PREFIX, side_by_side
+from tests.e2e.trainers import side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,12 +14,13 @@ import pytest
 
 from lab.cluster import Cluster
 from lab.demo.fleet import Trainer
+from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of
 from precision_operator.cli import main
-from tests.e2e.trainers import PREFIX, Fleet, Labelled, side_by_side
+from tests.e2e.trainers import Fleet, Labelled, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -1,0 +1,8 @@
+"""A soak on the full cluster: random kills, while a fleet of real trainers is promoted, breaks and is rolled back.
+
+May import all of the lab.
+"""
+
+from lab.faults.soak.runner import SoakResult, run
+
+__all__ = ["SoakResult", "run"]

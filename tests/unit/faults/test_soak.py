@@ -1,0 +1,143 @@
+"""What dies when in a soak, what the person does meanwhile, and what is counted afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from lab.errors import LabError
+from lab.faults.soak.accounts import Reading, Steps, crashes
+from lab.faults.soak.person import Move, next_move
+from lab.faults.soak.plan import LEAST_SLOT_SECONDS, OUTAGE_SECONDS, Kind, plan
+from lab.faults.trace import Note
+from precision_operator.api.state import Phase
+from tests.support.traces import NAMESPACE, Builder
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_kind_is_killed_about_as_often(seed: int) -> None:
+    times = Counter(planned.kind for planned in plan(seed=seed, minutes=20, kills=20))
+    assert set(times) == set(Kind)
+    assert max(times.values()) - min(times.values()) <= 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_are_spread_over_the_time(seed: int) -> None:
+    planned = plan(seed=seed, minutes=20, kills=20)
+    assert all(later.at_seconds - earlier.at_seconds >= 30 for earlier, later in pairwise(planned))
+    assert planned[-1].at_seconds < 20 * 60
+
+
+def test_an_outage_is_within_what_its_kind_allows() -> None:
+    for planned in plan(seed=3, minutes=60, kills=60):
+        least, most = OUTAGE_SECONDS[planned.kind]
+        assert least <= planned.outage_seconds <= most
+
+
+def test_a_seed_repeats_its_plan_and_another_has_its_own() -> None:
+    assert plan(seed=1, minutes=20, kills=20) == plan(seed=1, minutes=20, kills=20)
+    assert plan(seed=1, minutes=20, kills=20) != plan(seed=2, minutes=20, kills=20)
+
+
+@pytest.mark.parametrize(("minutes", "kills"), [(20.0, len(Kind) - 1), (1.0, round(60 / LEAST_SLOT_SECONDS) + 6)])
+def test_too_few_kills_and_too_little_time_are_refused(minutes: float, kills: int) -> None:
+    with pytest.raises(LabError):
+        plan(seed=1, minutes=minutes, kills=kills)
+
+
+@pytest.mark.parametrize(
+    ("phase", "broken", "patient", "move"),
+    [
+        (Phase.HEALTHY, False, False, Move.BREAK),
+        (Phase.HEALTHY, False, True, Move.WAIT),
+        (Phase.HEALTHY, True, False, Move.WAIT),
+        (Phase.ROLLING_BACK, True, False, Move.WAIT),
+        (Phase.HELD, True, False, Move.MEND),
+        (Phase.HELD, False, True, Move.RETRY),
+        (Phase.PROGRESSING, False, False, Move.WAIT),
+    ],
+)
+def test_a_fleet_is_broken_when_promoted_mended_when_held_and_then_retried(
+    phase: Phase, broken: bool, patient: bool, move: Move
+) -> None:
+    assert next_move(phase, broken=broken, patient=patient) is move
+
+
+def readings(*pairs: tuple[int, int]) -> list[Reading]:
+    return [Reading(float(at), step, tried) for at, (step, tried) in enumerate(pairs)]
+
+
+def test_training_that_goes_on_by_one_loses_nothing_whatever_was_not_read() -> None:
+    assert Steps.of(readings((120, 20), (121, 21), (300, 200))) == Steps(lost=0, restarts=0, rewinds=0, made=180)
+
+
+def test_steps_that_a_process_goes_back_are_lost() -> None:
+    assert Steps.of(readings((120, 20), (110, 30))).lost == 20
+
+
+def test_a_restart_loses_what_came_after_the_checkpoint() -> None:
+    counted = Steps.of(readings((120, 20), (150, 50), (141, 1)))
+    assert (counted.lost, counted.restarts) == (10, 1)
+
+
+def test_a_restart_from_the_last_step_loses_none() -> None:
+    counted = Steps.of(readings((150, 50), (153, 3)))
+    assert (counted.lost, counted.restarts) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (Steps.of([]), "not seen to train"),
+        (Steps.of(readings((120, 20), (150, 50), (153, 3))), "restarted 1 times"),
+        (Steps.of([Reading(0.0, 120, 20), Reading(1.0, 121, 21, rewinds=1)]), "rewound 1 times"),
+    ],
+)
+def test_what_a_hot_trainer_must_not_do_is_named(steps: Steps, said: str) -> None:
+    (found,) = steps.wrong("soak-1")
+    assert said in found
+
+
+def test_a_trainer_that_trains_on_does_nothing_wrong() -> None:
+    assert Steps.of(readings((120, 20), (121, 21))).wrong("soak-1") == []
+
+
+def pod(built: Builder, *, restarts: int, ended: str = "", code: int = 137, state: str = "lastState") -> None:
+    status = {"restartCount": restarts}
+    terminated = {"containerID": ended, "exitCode": code, "reason": "Error"}
+    body = {"status": {"containerStatuses": [{**status, state: {"terminated": terminated}} if ended else status]}}
+    built.write("Pod", "operator-1", body)
+
+
+def test_a_death_by_our_kill_is_no_crash() -> None:
+    built = Builder()
+    pod(built, restarts=0)
+    built.note(Note.KILL, process="operator", container="containerd://a")
+    pod(built, restarts=0, ended="containerd://a", state="state")
+    pod(built, restarts=1, ended="containerd://a")
+    assert crashes(built.trace(), NAMESPACE) == ()
+
+
+def test_a_death_that_nobody_caused_is_a_crash_with_its_exit_code() -> None:
+    built = Builder()
+    built.note(Note.KILL, process="operator", container="containerd://a")
+    pod(built, restarts=1, ended="containerd://a")
+    pod(built, restarts=2, ended="containerd://b", code=1)
+    assert [(death.container, death.exit_code) for death in crashes(built.trace(), NAMESPACE)] == [
+        ("containerd://b", 1)
+    ]
+
+
+def test_a_restart_that_was_only_counted_is_a_crash() -> None:
+    built = Builder()
+    built.note(Note.KILL, process="operator", container="containerd://a")
+    pod(built, restarts=2, ended="containerd://a")
+    assert [death.container for death in crashes(built.trace(), NAMESPACE)] == [""]
+
+
+def test_deaths_in_another_namespace_are_not_counted() -> None:
+    built = Builder()
+    pod(built, restarts=1, ended="containerd://a")
+    assert crashes(built.trace(), "elsewhere") == ()

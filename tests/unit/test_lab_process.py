@@ -1,0 +1,32 @@
+"""Programs that are kept running, and die when they are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.process import Daemon
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_killed_program_is_gone_though_it_takes_no_request_to_end_and_starts_again(
+    tmp_path: Path, detached: bool
+) -> None:
+    daemon = Daemon("deaf", ["sh", "-c", "trap '' TERM; exec sleep 300"], tmp_path, detached=detached)
+    try:
+        daemon.start()
+        first = daemon.pid_file.read_text()
+        daemon.kill()
+        assert not daemon.running()
+        daemon.start()
+        assert daemon.running()
+        assert daemon.pid_file.read_text() != first
+    finally:
+        daemon.kill()
+
+
+def test_killing_what_does_not_run_is_harmless(tmp_path: Path) -> None:
+    daemon = Daemon("never", ["true"], tmp_path)
+    daemon.kill()
+    assert not daemon.running()
