@@ -7,7 +7,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check admission restarts isolation harmless model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ isolation: setup ## Measure how well tenants are kept apart; writes build/isolat
 
 harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about a minute)
 	@$(PYTHON) -m lab.harmless $(CASES)
+
+faults: setup ## Harm the operator's writes, try odd policies, soak the full cluster (root; about 55 minutes); FULL=1 for all faults; writes build/faults.json
+	@$(PYTHON) -m lab.faults $(if $(FULL),--full)
 
 model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
 	@$(PYTHON) -m lab.model all

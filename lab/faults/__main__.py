@@ -1,6 +1,6 @@
-"""`python -m lab.faults`: every write of the operator meets faults, and a checker replays what came of it.
+"""`python -m lab.faults`: writes of the operator meet faults, policies are odd, a cluster dies piece by piece.
 
-Writes build/faults.json, and the traces that the checker read to build/faults/.
+A checker replays what came of it. Writes build/faults.json, and the traces that the checker read to build/faults/.
 """
 
 from __future__ import annotations
@@ -10,70 +10,129 @@ import asyncio
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.table import Table
 
 from lab import paths
 from lab.faults.campaign import Campaign
-from lab.faults.workflows import WORKFLOWS, workflow
-from lab.progress import console
+from lab.faults.misoperation import Misoperation, misoperate
+from lab.faults.soak import SoakResult
+from lab.faults.soak import run as soak
+from lab.faults.stage import staged
+from lab.faults.workflows import WORKFLOWS, Plane, workflow
+from lab.progress import console, say, step
 
 TRACES = paths.BUILD / "faults"
 RESULT = paths.BUILD / "faults.json"
 COUNT = 520
 """Of injections in a sample: a few more than are promised, because a run may end before its write."""
 
+ODD = 1000
+SOAK_MINUTES = 20.0
+SOAK_KILLS = 24
+
 Figures = dict[str, object]
 
 
-def figures(campaign: Campaign) -> Figures:
-    """What is written for programs."""
-    return {
-        "seed": campaign.seed,
-        "workflows": len(campaign.learned),
-        "writes": sum(map(len, campaign.learned.values())),
-        "kills": campaign.kills,
-        "injections": campaign.injections,
-        "missed": campaign.missed,
-        "violations": len(campaign.violations),
-        "crashes": len(campaign.crashes),
-    }
+@dataclass
+class Found:
+    """What came of the parts that were run."""
+
+    campaign: Campaign
+    odd: Misoperation = field(default_factory=Misoperation)
+    soak: SoakResult | None = None
+
+    @property
+    def violations(self) -> list[str]:
+        """Of all parts."""
+        soak = self.soak.violations if self.soak is not None else ()
+        return [*self.campaign.violations, *(f"odd policies: {v}" for v in self.odd.violations), *soak]
+
+    @property
+    def crashes(self) -> list[str]:
+        """Of all parts."""
+        return [*self.campaign.crashes, *self.odd.crashes, *(self.soak.crashes if self.soak is not None else ())]
+
+    def figures(self) -> Figures:
+        """What is written for programs. None: that part was not run."""
+        soak, campaign = self.soak, self.campaign
+        return {
+            "seed": campaign.seed,
+            "workflows": len(campaign.learned),
+            "writes": sum(map(len, campaign.learned.values())),
+            "kills": campaign.kills,
+            "injections": campaign.injections,
+            "missed": campaign.missed,
+            "violations": len(self.violations),
+            "odd_policies": self.odd.count,
+            "odd_policies_refused": self.odd.refused,
+            "crashes": len(self.crashes),
+            "soak_minutes": soak.minutes if soak is not None else None,
+            "soak_faults": sum(soak.faults.values()) if soak is not None else None,
+            "steps_lost_hot": soak.steps_lost_hot if soak is not None else None,
+        }
+
+    def show(self) -> None:
+        """For a person."""
+        table = Table("faults", "")
+        for name, value in self.figures().items():
+            table.add_row(name, str(value))
+        for fault, count in sorted(self.campaign.by_fault.items()):
+            table.add_row(f"  {fault}", str(count))
+        console.print(table)
+        for title, texts in (("violation", self.violations), ("crash", self.crashes)):
+            for text in texts:
+                console.print(f"[red]{title}[/red] ", end="")
+                console.print(text, markup=False, highlight=False)
 
 
-def show(found: Figures, campaign: Campaign) -> None:
-    """For a person."""
-    table = Table("faults", "")
-    for name, value in found.items():
-        table.add_row(name, str(value))
-    for fault, count in sorted(campaign.by_fault.items()):
-        table.add_row(f"  {fault}", str(count))
-    console.print(table)
-    for violation in campaign.violations:
-        console.print(f"[red]violation[/red] {violation}", highlight=False)
+async def inject(found: Found, *, odd: int) -> None:
+    """The parts that need no kubelet."""
+    await found.campaign.run()
+    if odd:
+        with tempfile.TemporaryDirectory(prefix="odd-") as directory:
+            async with staged(Plane.SHARED, Path(directory)) as stage:
+                found.odd = await misoperate(stage, seed=found.campaign.seed, count=odd)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, write, show; 1 where anything was violated, or an operator crashed."""
+    """Run, write, show; 1 where anything was violated, an operator crashed, or a step was lost."""
+    options = _options(arguments)
+    chosen = [workflow(name) for name in options.workflows] or WORKFLOWS
+    _empty(TRACES)
+    found = Found(Campaign(options.seed, None if options.full else options.count, TRACES, chosen))
+    try:
+        asyncio.run(inject(found, odd=0 if options.workflows else options.odd))
+        if not options.workflows and options.soak_minutes:
+            with step(f"{options.soak_minutes:g} minutes of soak"):
+                found.soak = soak(options.seed, options.soak_minutes, kills=SOAK_KILLS, directory=TRACES, say=say)
+    finally:
+        RESULT.write_text(json.dumps(found.figures(), indent=2) + "\n")
+        found.show()
+    lost = found.soak is not None and found.soak.steps_lost_hot > 0
+    return 1 if found.violations or found.crashes or lost else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
-    parser.add_argument("--seed", type=int, default=16, help="of the sample (default: %(default)s)")
-    parser.add_argument("--count", type=int, default=COUNT, help="injections in it (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=16, help="of everything random (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=COUNT, help="injections in the sample (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help="every fault at every write")
+    parser.add_argument("--odd", type=int, default=ODD, help="odd policies; 0: none (default: %(default)s)")
+    parser.add_argument(
+        "--soak-minutes", type=float, default=SOAK_MINUTES, help="0: no soak, which needs root (default: %(default)s)"
+    )
     names = [work.name for work in WORKFLOWS]
     parser.add_argument("workflows", nargs="*", metavar="WORKFLOW", help=f"only these of: {', '.join(names)}")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.workflows) - set(names))
     if unknown:
         parser.error(f"expected workflows among {', '.join(names)}; found {', '.join(unknown)}")
-    chosen = [workflow(name) for name in options.workflows] or WORKFLOWS
-    _empty(TRACES)
-    campaign = Campaign(options.seed, None if options.full else options.count, TRACES, chosen)
-    asyncio.run(campaign.run())
-    found = figures(campaign)
-    RESULT.write_text(json.dumps(found, indent=2) + "\n")
-    show(found, campaign)
-    return 1 if campaign.violations or campaign.crashes else 0
+    return options
 
 
 def _empty(directory: Path) -> None:
