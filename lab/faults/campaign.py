@@ -31,6 +31,8 @@ class Campaign:
     directory: Path
     """Where traces are kept."""
     chosen: Sequence[Workflow] = WORKFLOWS
+    faults: bool = True
+    """Else each workflow runs once, without one."""
     learned: dict[str, tuple[Write, ...]] = field(default_factory=dict)
     """Workflow → its writes in a run without a fault."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -75,7 +77,7 @@ class Campaign:
         learned = await self._batch(stage, [Run(work) for work in of_plane], "without a fault")
         writes = {outcome.run.workflow.name: outcome.writes for outcome in learned}
         self.learned |= writes
-        groups = list(grouped(self._choose(writes), size=BATCH, kills=DEADLY_BATCH))
+        groups = list(grouped(self._choose(writes) if self.faults else [], size=BATCH, kills=DEADLY_BATCH))
         for number, group in enumerate(groups, 1):
             runs = [Run(workflow(injection.workflow), injection) for injection in group]
             await self._batch(stage, runs, f"batch {number} of {len(groups)}")

@@ -17,8 +17,11 @@ import aiohttp
 from aiohttp import web
 
 from lab.faults.rules import KILLS, REFUSALS, Fault, Injection, Numbering, Request, Write, parse
+from precision_operator.api.wire import mapping, text
 
 DELAY_SECONDS = 1.0
+HIDDEN_SECONDS = 3.0
+"""How late an event is shown that no other has replaced: several passes of a policy."""
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"})
 _REASONS = {
     "409": "Conflict",
@@ -197,25 +200,56 @@ class Proxy:
 async def _copy(
     answer: aiohttp.ClientResponse, outgoing: web.StreamResponse, request: Request, line: Line | None
 ) -> None:
-    buffer = b""
-    async for chunk in answer.content.iter_any():
-        *events, buffer = (buffer + chunk).split(b"\n")
-        for event in events:
-            for _ in range(_times(event, request, line)):
-                await outgoing.write(event + b"\n")
+    buffer, hidden = b"", _Hidden(outgoing)
+    try:
+        async for chunk in answer.content.iter_any():
+            *events, buffer = (buffer + chunk).split(b"\n")
+            for event in events:
+                if not hidden.takes(event, line):
+                    await outgoing.write((event + b"\n") * _times(event, request, line))
+    finally:
+        hidden.close()
+
+
+class _Hidden:
+    """An event that is not shown unless it is its object's last: that one an API server always shows, if late."""
+
+    def __init__(self, outgoing: web.StreamResponse) -> None:
+        self._outgoing = outgoing
+        self._of = ""
+        self._late: asyncio.Task[None] | None = None
+
+    def takes(self, event: bytes, line: Line | None) -> bool:
+        """Whether this event is hidden; one that comes after it, of the same object, replaces it."""
+        if self._late is not None and _uid(event) == self._of:
+            self.close()
+        if line is None or not line.hiding or b'"type":"MODIFIED"' not in event[:40]:
+            return False
+        line.hiding = False
+        self._of, self._late = _uid(event), asyncio.create_task(self._show_late(event))
+        return True
+
+    def close(self) -> None:
+        """Never show it."""
+        if self._late is not None:
+            self._late.cancel()
+
+    async def _show_late(self, event: bytes) -> None:
+        await asyncio.sleep(HIDDEN_SECONDS)
+        await self._outgoing.write(event + b"\n")
+
+
+def _uid(event: bytes) -> str:
+    metadata = mapping(mapping(_json(event).get("object")).get("metadata"))
+    return text(metadata.get("uid"))
 
 
 def _times(event: bytes, request: Request, line: Line | None) -> int:
     """How often an event is shown."""
-    if line is None or b'"type":"BOOKMARK"' in event[:40]:
+    if line is None or request.resource not in line.repeating or b'"type":"BOOKMARK"' in event[:40]:
         return 1
-    if request.resource in line.repeating:
-        line.repeating.discard(request.resource)
-        return 2
-    if line.hiding and b'"type":"MODIFIED"' in event[:40]:
-        line.hiding = False
-        return 0
-    return 1
+    line.repeating.discard(request.resource)
+    return 2
 
 
 class _UnansweredError(Exception):

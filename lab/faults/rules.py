@@ -41,7 +41,7 @@ class Fault(StrEnum):
     REPEAT_EVENT = "repeat-event"
     """The next event of each watch comes twice."""
     HIDE_EVENT = "hide-event"
-    """The next event of one watch is not shown."""
+    """The next event of one watch is not shown, or late where no other of its object follows."""
     OLD_LIST = "old-list"
     """Watches end as expired, and what is listed next to be watched from there is what was listed first."""
 
