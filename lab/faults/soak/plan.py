@@ -25,12 +25,15 @@ class Kind(StrEnum):
 OUTAGE_SECONDS: Mapping[Kind, tuple[float, float]] = {
     Kind.OPERATOR: (0.0, 0.0),
     Kind.PROMETHEUS: (0.0, 0.0),
-    Kind.APISERVER: (0.0, 15.0),
-    Kind.ETCD: (0.0, 15.0),
-    Kind.KUBELET: (0.0, 20.0),
+    Kind.APISERVER: (0.0, 45.0),
+    Kind.ETCD: (0.0, 45.0),
+    Kind.KUBELET: (0.0, 45.0),
     Kind.NETWORK: (3.0, 12.0),
 }
 """Least and most time until the lab brings it back; what runs in a pod is brought back by the kubelet.
+
+An API server is away for longer than the operator's watches try again by themselves (9 s). A kubelet is away for less than
+an unresponsive trainer is waited for (90 s): after that the operator restarts it, as it should.
 
 The network is away for longer than the operator's Lease lasts, and for less than the three liveness probes (20 s) after
 which the kubelet would restart the operator for it.
