@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 
 import kopf
-from kopf._core.engines.peering import Identity
 
 from precision_operator.contract import PREFIX
 from precision_operator.errors import OperatorError
@@ -19,7 +18,7 @@ from precision_operator.kube.port import JsonObject
 from precision_operator.settings import Settings
 from precision_operator.shell.inventory import WATCHED
 from precision_operator.shell.sink import Handover, Sink
-from precision_operator.shell.streams import listen
+from precision_operator.shell.streams import Identity, listen
 
 log = logging.getLogger(__name__)
 

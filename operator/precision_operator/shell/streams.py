@@ -5,6 +5,8 @@ while it was away, and leaves a watch that failed for dead while the process liv
 function of it, ``watching.infinite_watch``; it is wrapped here, and ``tests/unit/shell/test_registry.py`` fails where a
 new kopf has moved it.
 
+All that we use of kopf and it does not publish is imported here, and nowhere else (``pyproject.toml`` bounds its version).
+
 Events are taken here too, and do not go on to kopf's worker and memory for each object. Those are for handlers that take
 long; ours takes an event in within microseconds, and what they cost comes a thousandfold when we write a thousand times.
 """
@@ -18,6 +20,7 @@ import kopf
 from kopf._cogs.aiokits import aiotoggles
 from kopf._cogs.clients import errors, watching
 from kopf._cogs.structs import bodies, references
+from kopf._core.engines.peering import Identity as Identity
 
 from precision_operator.kube.port import JsonObject
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import cast
 
 import kopf
@@ -14,6 +15,7 @@ from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.reactor import queueing
 
+import precision_operator
 from precision_operator.kube.port import PODS, JsonObject, Resource
 from precision_operator.settings import Settings
 from precision_operator.shell import streams
@@ -52,6 +54,13 @@ async def test_kopf_still_has_what_we_wrap() -> None:
     ]
     assert "watching.infinite_watch(" in inspect.getsource(queueing.watcher)
     assert watching.Bookmark.LISTED
+
+
+def test_one_module_uses_what_kopf_does_not_publish() -> None:
+    package = Path(precision_operator.__file__).parent
+    assert [str(path.relative_to(package)) for path in package.rglob("*.py") if "kopf._" in path.read_text()] == [
+        "shell/streams.py"
+    ]
 
 
 async def test_the_registry_only_listens() -> None:
