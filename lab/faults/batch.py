@@ -67,6 +67,8 @@ class Batch:
         self._killing = asyncio.Lock()
         self._leader_killed = False
         self._restarts: set[asyncio.Task[None]] = set()
+        self._serving: set[str] = set()
+        """Operators whose webhook the API server is told of."""
         self.kills = 0
         self.crashes: list[str] = []
         """The end of the log of each operator that ended by itself, but for those that a restore of etcd ends."""
@@ -105,6 +107,8 @@ class Batch:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await asyncio.to_thread(self._operators.stop)
+                for name in self._serving:
+                    await asyncio.to_thread(withdraw, stage.plane.kubectl, name)
         return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
 
     async def _come_to_rest(self) -> None:
@@ -174,6 +178,7 @@ class Batch:
             if port is None:
                 raise LabError("the operator to serve admission", "no port in its log", f"read {operator.log}")
             await asyncio.to_thread(publish, self._stage.plane.kubectl, operator.name, port)
+            self._serving.add(operator.name)
 
     async def _kill(self) -> None:
         """SIGKILL to the one that leads, which is restarted as a kubelet does."""
