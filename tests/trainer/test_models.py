@@ -71,6 +71,23 @@ def test_an_embedding_with_sparse_gradients_is_refused() -> None:
         ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+@pytest.mark.parametrize("mode", list(PrecisionMode)[:3])
+def test_a_sparse_gradient_of_a_function_is_refused_at_the_first_step_with_what_to_pass(
+    mode: PrecisionMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
+    model = torch.nn.Embedding(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = ExtendedFP16Trainer(model, optimizer, ExtendedFP16Config(precision_mode=mode))
+
+    def looked_up(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(batch, model.get_parameter("weight"), sparse=True).sum()
+
+    loss = trainer.training_step(torch.tensor([1, 2]), looked_up)
+    with pytest.raises(ConfigError, match=r"shape \(4, 4\) has a sparse gradient.*sparse=False"):
+        trainer.backward_and_step(loss)
+
+
 def test_a_loss_that_is_a_dictionary_is_refused_with_what_to_return() -> None:
     model = torch.nn.Linear(2, 2)
     trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..errors import ConfigError
 from .clipping import AdaptiveClip
 from .scaler import LossScaler
 
@@ -67,7 +68,16 @@ class GradientUpdate:
         Args:
             scaler: unscales, finds inf, and is updated. None where no scaler runs.
             measure: take the norms, also where clipping does not need them.
+
+        Raises:
+            ConfigError: a gradient is sparse (``functional.embedding(sparse=True)``), which no kernel unscales.
         """
+        try:
+            return self._update(scaler, measure=measure)
+        except NotImplementedError as error:
+            raise self._explained(error) from error
+
+    def _update(self, scaler: LossScaler | None, *, measure: bool) -> Updated:
         # Asked for at every step: a group may have been added (gradual unfreezing).
         parameters: list[torch.Tensor] = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
@@ -103,6 +113,17 @@ class GradientUpdate:
             return norms
         found = dict(zip((parameter for parameter in parameters if parameter.grad is not None), each, strict=True))
         return torch.stack([found[parameter] for parameter in self._ordered if parameter in found])
+
+    def _explained(self, error: NotImplementedError) -> Exception:
+        """What a person can act on; asked for only when a kernel has failed, so that no step pays for it."""
+        parameters = (p for group in self._optimizer.param_groups for p in group["params"])
+        sparse = [tuple(p.shape) for p in parameters if p.grad is not None and p.grad.layout is not torch.strided]
+        if not sparse:
+            return error
+        return ConfigError(
+            f"the parameter of shape {sparse[0]} has a sparse gradient: expected a dense one, which can be unscaled and "
+            "checked without a wait; call the embedding with sparse=False"
+        )
 
     def drop(self) -> None:
         """Drop the gradients: zero_grad(set_to_none=True), without its profiling of every call."""
