@@ -53,9 +53,8 @@ class Person:
         self._stop = threading.Event()
         self._tired = threading.Event()
         self._thread = threading.Thread(target=self._run, name="person", daemon=True)
-        self.breaks = 0
-        """Times that trainers were broken."""
-        self.retries = 0
+        self.retried: set[int] = set()
+        """Transitions that were answered with a retry."""
 
     def __enter__(self) -> Person:
         self._thread.start()
@@ -95,7 +94,6 @@ class Person:
         match next_move(phase, broken=bool(self._wanted), patient=patient):
             case Move.BREAK:
                 self._wanted = _OVERFLOW
-                self.breaks += 1
             case Move.MEND:
                 self._wanted = ""
                 self._leave_seconds = self._dice.uniform(*_PROMOTED_SECONDS)
@@ -112,8 +110,8 @@ class Person:
         self._thrown = self._wanted
 
     def _retry(self, status: Json) -> None:
-        number = status["transitionId"]
-        self._fleet.annotate(
-            *(f"{PREFIX}/ack-{item}={number}: soak" for item in Prerequisite), f"{PREFIX}/retry={number}: mended"
-        )
-        self.retries += 1
+        number = int(status["transitionId"])
+        if number not in self.retried:  # it stays written until an operator reads it
+            acknowledged = [f"{PREFIX}/ack-{item}={number}: soak" for item in Prerequisite]
+            self._fleet.annotate(*acknowledged, f"{PREFIX}/retry={number}: mended")
+            self.retried.add(number)

@@ -35,8 +35,8 @@ OUTAGE_SECONDS: Mapping[Kind, tuple[float, float]] = {
 An API server is away for longer than the operator's watches try again by themselves (9 s). A kubelet is away for less than
 an unresponsive trainer is waited for (90 s): after that the operator restarts it, as it should.
 
-The network is away for longer than the operator's Lease lasts, and for less than the three liveness probes (20 s) after
-which the kubelet would restart the operator for it.
+The network may be away for longer than the operator's Lease lasts (6 s), and is for less than the three liveness probes
+(20 s) after which the kubelet would restart the operator for it.
 """
 
 LEAST_SLOT_SECONDS = 20.0

@@ -100,7 +100,7 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
         steps_lost_hot=sum(steps.lost for steps in counted.values()),
         violations=(*record.wrong, *(str(violation) for violation in check(trace))),
         recovery_seconds={kind: tuple(round(s, 1) for s in seconds) for kind, seconds in record.recoveries.items()},
-        rollbacks=person.retries,
+        rollbacks=len(person.retried),
         trace=write_trace(trace, directory / "soak.jsonl"),
     )
 
