@@ -54,7 +54,7 @@ INVARIANTS = (
     Invariant(
         "I12",
         "Nothing in one namespace or endpoint delays another's evaluation.",
-        elsewhere="measured: lab/bench/many.py",
+        elsewhere="measured: lab/isolation/neighbours.py (make isolation)",
     ),
     Invariant("L1", "Once faults stop, every fleet comes to rest where it should.", end=ends.converged),
     Invariant("L2", "A breach is answered in time.", elsewhere="tests/cluster/test_triggers.py; lab.bench.rollbacks"),
