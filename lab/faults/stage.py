@@ -13,7 +13,6 @@ from pathlib import Path
 import yaml
 
 from lab.bench.api import Api, until
-from lab.bench.fleet import POLICY
 from lab.bench.operators import SYSTEM
 from lab.bench.trainers import Report, Trainers
 from lab.cluster import ControlPlane
@@ -72,11 +71,8 @@ class Stage:
         self.trainers.follow(name)
 
     async def remove(self, name: str) -> None:
-        """Delete a namespace without waiting; no operator is there any more to let its policy go."""
+        """Delete a namespace without waiting."""
         await self.trainers.forget(name)
-        path = f"/apis/precision.genesis.ai/v1alpha1/namespaces/{name}/precisionpolicies"
-        if (await self.api.get(path))["items"]:
-            await self.api.merge(f"{path}/{POLICY}", {"metadata": {"finalizers": None}})
         await self.api.delete(f"/api/v1/namespaces/{name}")
 
     async def back_up(self) -> None:
