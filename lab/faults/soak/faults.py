@@ -57,7 +57,7 @@ class Faults:
             case Kind.PROMETHEUS:
                 gone = self._kill_container(planned.kind, _first(self._scene.pods(MONITORING)))
             case Kind.NETWORK:
-                gone = self._cut(planned.outage_seconds)
+                gone = self._cut(self._networks(leader=planned.leader), planned.outage_seconds)
             case _:
                 gone = self._kill_program(planned)
         return self._until_whole(planned, gone)
@@ -89,9 +89,14 @@ class Faults:
         self._note(Note.START, planned.kind)
         return ""
 
-    def _cut(self, seconds: float) -> str:
-        """Drop every packet of every pod, but for what stays within a pod."""
-        names = pod_namespaces()
+    def _networks(self, *, leader: bool) -> list[str]:
+        if not leader:
+            return pod_namespaces()
+        address = self._operator(leader=True)["status"]["podIP"]
+        return [name for name in pod_namespaces() if _has(name, address)]
+
+    def _cut(self, names: list[str], seconds: float) -> str:
+        """Drop every packet, but for what stays within a pod."""
         self._note(Note.FAULT, Kind.NETWORK, namespaces=names, seconds=seconds)
         with ExitStack() as healed:
             for name in names:
@@ -121,6 +126,10 @@ class Faults:
 
     def _note(self, note: Note, kind: Kind, **more: object) -> None:
         self._recorder.note(note, {"process": str(kind), **more})
+
+
+def _has(namespace: str, address: str) -> bool:
+    return f"inet {address}/" in run(["ip", "-n", namespace, "address"], check=False).stdout
 
 
 def _first(pods: list[Json]) -> Json:

@@ -19,7 +19,7 @@ class Kind(StrEnum):
     PROMETHEUS = "prometheus"
     KUBELET = "kubelet"
     NETWORK = "network"
-    """Of all pods of the node, in their own network namespaces."""
+    """Of pods of the node, in their own network namespaces."""
 
 
 OUTAGE_SECONDS: Mapping[Kind, tuple[float, float]] = {
@@ -52,11 +52,13 @@ class Planned:
     kind: Kind
     outage_seconds: float
     leader: bool
-    """Of the operator's pods: the one that leads, or another."""
+    """Whether the operator's leader is killed, or another; whether its network alone is cut, or that of all pods."""
 
 
 def plan(*, seed: int, minutes: float, kills: int) -> tuple[Planned, ...]:
     """Faults in order, each kind as often as the others, spread over the time given.
+
+    The operator's leader is killed first, then another, in turn; the network is cut of all pods first, then of the leader.
 
     Raises:
         LabError: too few for all kinds, or too many for the time.
@@ -77,7 +79,7 @@ def plan(*, seed: int, minutes: float, kills: int) -> tuple[Planned, ...]:
             at_seconds=slot * (index + dice.uniform(0.0, 0.5)),
             kind=kind,
             outage_seconds=dice.uniform(*OUTAGE_SECONDS[kind]),
-            leader=dice.random() < 2 / 3,
+            leader=(kinds[:index].count(kind) + (kind is Kind.NETWORK)) % 2 == 0,
         )
         for index, kind in enumerate(kinds[:kills])
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -160,7 +161,8 @@ def _header(seed: int, faults: tuple[Planned, ...]) -> Header:
 def _keep_logs(scene: Scene, directory: Path) -> None:
     """Those of the operator and of the trainers, and of what ran before in the same pods."""
     folder = directory / "soak-logs"
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     for namespace in (SYSTEM, NAMESPACE):
         for pod in scene.pods(namespace):
             name = pod["metadata"]["name"]

@@ -30,6 +30,12 @@ def test_kills_are_spread_over_the_time(seed: int) -> None:
     assert planned[-1].at_seconds < 20 * 60
 
 
+def test_leader_and_standby_die_and_all_pods_and_the_leader_alone_lose_their_network() -> None:
+    planned = plan(seed=5, minutes=20, kills=24)
+    for kind, first in ((Kind.OPERATOR, True), (Kind.NETWORK, False)):
+        assert [p.leader for p in planned if p.kind is kind] == [first, not first, first, not first]
+
+
 def test_an_outage_is_within_what_its_kind_allows() -> None:
     for planned in plan(seed=3, minutes=60, kills=60):
         least, most = OUTAGE_SECONDS[planned.kind]
