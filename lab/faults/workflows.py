@@ -104,7 +104,7 @@ class Place:
             return await self.phase() in phases and set().union(*modes.values()) == {mode}
 
         what = f"{self.namespace} in {' or '.join(phases)} and in {mode}"
-        await until(there, what=what, seconds=seconds, every=0.2)
+        await until(there, what=what, seconds=seconds, every=0.5)
 
     async def phase(self) -> str:
         """The policy's phase by its assignment: that is what is committed."""
