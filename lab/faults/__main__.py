@@ -20,7 +20,7 @@ from rich.table import Table
 from lab import paths
 from lab.faults.campaign import Campaign
 from lab.faults.misoperation import Misoperation, misoperate
-from lab.faults.soak import SoakResult
+from lab.faults.soak import SoakResult, require_no_cluster
 from lab.faults.soak import run as soak
 from lab.faults.stage import staged
 from lab.faults.workflows import WORKFLOWS, Plane, workflow
@@ -104,11 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, write, show; 1 where anything was violated, an operator crashed, or a step was lost."""
     options = _options(arguments)
     chosen = [workflow(name) for name in options.workflows] or WORKFLOWS
+    soaks = not options.workflows and options.soak_minutes > 0
+    if soaks:
+        require_no_cluster()  # before the other parts have taken their time
     _empty(TRACES)
     found = Found(Campaign(options.seed, None if options.full else options.count, TRACES, chosen))
     try:
         asyncio.run(inject(found, odd=0 if options.workflows else options.odd))
-        if not options.workflows and options.soak_minutes:
+        if soaks:
             with step(f"{options.soak_minutes:g} minutes of soak"):
                 found.soak = soak(options.seed, options.soak_minutes, kills=SOAK_KILLS, directory=TRACES, say=say)
     finally:

@@ -4,5 +4,6 @@ May import all of the lab.
 """
 
 from lab.faults.soak.runner import SoakResult, run
+from lab.faults.soak.scene import require_no_cluster
 
-__all__ = ["SoakResult", "run"]
+__all__ = ["SoakResult", "require_no_cluster", "run"]

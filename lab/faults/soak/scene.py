@@ -98,6 +98,16 @@ def _renewed(lease: Json) -> float:
     return parse_time(lease.get("spec", {}).get("renewTime")) or 0.0
 
 
+def require_no_cluster() -> None:
+    """Refuse to soak a cluster that is somebody else's.
+
+    Raises:
+        LabError: one runs.
+    """
+    if Cluster().running():
+        raise LabError("no full cluster on this machine: the soak kills parts of its own", "one", "python -m lab down")
+
+
 @contextmanager
 def soaking() -> Iterator[Scene]:
     """A cluster of the soak's own, with a fleet that is promoted to FP16; nothing of it is left afterwards.
@@ -105,9 +115,8 @@ def soaking() -> Iterator[Scene]:
     Raises:
         LabError: a cluster runs already: what is killed here must be nobody else's.
     """
+    require_no_cluster()
     cluster = Cluster()
-    if cluster.running():
-        raise LabError("no full cluster on this machine: the soak kills parts of its own", "one", "python -m lab down")
     with ExitStack() as stack:
         stack.callback(cluster.down)
         cluster.up()
