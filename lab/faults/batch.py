@@ -112,7 +112,8 @@ class Batch:
         return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
 
     async def _come_to_rest(self) -> None:
-        """Wait until nothing was written for a while; from then on nothing may be."""
+        """Wait until one leads and nothing was written for a while; from then on nothing may be."""
+        await self._operators.leader()
         for _ in range(REST_LOOKS):
             await asyncio.to_thread(self._recorder.settle)
             seen = self._recorder.highest
