@@ -18,7 +18,7 @@ from lab.progress import say, step
 BATCH, DEADLY_BATCH = 10, 6
 """How many runs share an operator; and where each kills it."""
 _ORDER = (Plane.WEBHOOK, Plane.RESTORED, Plane.SHARED)
-"""Those of one workflow first: what is left of the sample is the shared plane's."""
+"""Those of one workflow first: what they leave of the sample is the shared plane's."""
 
 
 @dataclass
@@ -86,8 +86,8 @@ class Campaign:
         if self.count is None:
             return every(writes)
         left = self.count - sum(outcome.run.injection is not None for outcome in self.outcomes)
-        one_of_many = len(writes) < len(self.chosen) and len(writes) == 1
-        return sample(writes, seed=self.seed, count=0 if one_of_many else left)
+        slow = {work.name for work in self.chosen if work.slow or work.plane is not Plane.SHARED}
+        return sample(writes, seed=self.seed, count=left, slow=slow)
 
     async def _batch(self, stage: Stage, runs: Sequence[Run], title: str) -> list[Outcome]:
         batch = Batch(stage, runs, self.directory, seed=self.seed)

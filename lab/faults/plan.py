@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lab.faults.rules import KILLS, Fault, Injection, Write
 
@@ -16,11 +16,18 @@ def every(learned: Mapping[str, Sequence[Write]]) -> list[Injection]:
     return [Injection(name, write, fault) for name, writes in learned.items() for write in writes for fault in Fault]
 
 
-def sample(learned: Mapping[str, Sequence[Write]], *, seed: int, count: int) -> list[Injection]:
+def sample(
+    learned: Mapping[str, Sequence[Write]], *, seed: int, count: int, slow: Collection[str] = ()
+) -> list[Injection]:
     """So many of them, or all there are: of each workflow some kills and one of every other fault first.
 
-    ``learned``: workflow → the writes of a run without a fault. The rest is drawn evenly, but for kills: those take
-    longer than all others, and have had their share.
+    The rest is drawn evenly, but for kills and for the slow workflows: those take longer than all others.
+
+    Args:
+        learned: workflow → the writes of a run without a fault.
+        seed: of the draw.
+        count: how many.
+        slow: workflows that have only what each workflow has.
     """
     chance = random.Random(seed)
     chosen: dict[Injection, None] = {}
@@ -29,7 +36,8 @@ def sample(learned: Mapping[str, Sequence[Write]], *, seed: int, count: int) -> 
             wanted = KILLS_EACH // len(KILLS) if fault in KILLS else 1
             some = chance.sample(list(writes), min(wanted, len(writes)))
             chosen |= {Injection(name, write, fault): None for write in some}
-    rest = [injection for injection in every(learned) if injection not in chosen and injection.fault not in KILLS]
+    quick = {name: writes for name, writes in learned.items() if name not in slow}
+    rest = [injection for injection in every(quick) if injection not in chosen and injection.fault not in KILLS]
     chosen |= dict.fromkeys(chance.sample(rest, max(0, min(count - len(chosen), len(rest)))))
     return list(chosen)
 

@@ -146,6 +146,8 @@ class Workflow:
     """None: the fleet is rolled out."""
     plane: Plane = Plane.SHARED
     operators: int = 1
+    slow: bool = False
+    """It waits for long: a sample has the least of it."""
 
 
 def policy(spec: Mapping[str, object]) -> Json:
@@ -250,6 +252,7 @@ WORKFLOWS = (
         (Phase.HELD,),
         Mode.FP32,
         spec={"rollback": {"gradual": _GRADUAL, "mitigation": _UNMITIGATED}},
+        slow=True,
     ),
     Workflow(
         "canary",
@@ -264,8 +267,9 @@ WORKFLOWS = (
                 "mitigation": _UNMITIGATED,
             }
         },
+        slow=True,
     ),
-    Workflow("retry", _retry, (Phase.HEALTHY,), Mode.FP16, prepare=rolled_back),
+    Workflow("retry", _retry, (Phase.HEALTHY,), Mode.FP16, prepare=rolled_back, slow=True),
     Workflow("target", _retarget, (Phase.HEALTHY,), Mode.BF16),
     Workflow("deletion", _delete, (Phase.HELD,), Mode.FP32),
     Workflow("takeover", _take_over, (Phase.HELD,), Mode.FP32, operators=2),

@@ -32,6 +32,12 @@ def test_a_sample_is_never_larger_than_all_there_is() -> None:
     assert len(found) == len(set(found)) == 25 * (len(Fault) - len(KILLS)) + KILLS_EACH * len(LEARNED)
 
 
+def test_a_slow_workflow_has_no_more_than_each_has_at_least() -> None:
+    found = sample(LEARNED, seed=3, count=10_000, slow={"rollout"})
+    assert sum(i.workflow == "rollout" for i in found) == KILLS_EACH + len(Fault) - len(KILLS)
+    assert sum(i.workflow == "retry" for i in found) == 5 * (len(Fault) - len(KILLS)) + KILLS_EACH
+
+
 def test_kills_run_apart_from_what_they_would_interrupt() -> None:
     groups = list(grouped(every(LEARNED), size=10, kills=4))
     for group in groups:
