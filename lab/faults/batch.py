@@ -103,9 +103,11 @@ class Batch:
                 wrong = await asyncio.gather(*map(self._one, places, self._runs))
                 await asyncio.gather(*self._restarts)
                 await self._come_to_rest()
+                self._note_crashes()
             finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                for task in (watching, *self._restarts):
+                    task.cancel()
+                await asyncio.gather(watching, *self._restarts, return_exceptions=True)
                 await asyncio.to_thread(self._operators.stop)
                 for name in self._serving:
                     await asyncio.to_thread(withdraw, stage.plane.kubectl, name)
@@ -139,7 +141,8 @@ class Batch:
         )
 
     def _place(self, name: str, proxy: Proxy) -> Place:
-        line = proxy.lines[name] = Line(log=lambda kind, what: self._recorder.note(Note(kind), what))
+        line = Line(log=lambda kind, what: self._recorder.note(Note(kind), {"namespace": name, **what}))
+        proxy.lines[name] = line
         stage = self._stage
         return Place(stage.api, stage.trainers, name, line, self._kill_leader, self._back_up, self._restore)
 
@@ -185,6 +188,7 @@ class Batch:
         """SIGKILL to the one that leads, which is restarted as a kubelet does."""
         victim = await self._leader()
         async with self._killing:
+            self._note_crashes()
             if victim in self._operators.running:
                 await asyncio.to_thread(self._operators.kill, victim)
                 self.kills += 1
@@ -211,16 +215,20 @@ class Batch:
         self._restarts.add(task)
 
     async def _watch(self) -> None:
-        """Who ends by itself has crashed, and is started again."""
+        """Who ends by itself is started again."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             async with self._killing:
-                for operator in [o for o in self._operators.running if o.exit_code() is not None]:
-                    self._operators.running.remove(operator)
-                    log = operator.log.read_text()
-                    if _RESTORED not in log:
-                        self.crashes.append(f"{operator.name}: exit code {operator.exit_code()}: {log[-2000:]}")
-                    self._again(operator)
+                self._note_crashes()
+
+    def _note_crashes(self) -> None:
+        """Who ended by itself has crashed; one that a restored etcd ended has not."""
+        for operator in [o for o in self._operators.running if o.exit_code() is not None]:
+            self._operators.running.remove(operator)
+            log = operator.log.read_text()
+            if _RESTORED not in log:
+                self.crashes.append(f"{operator.name}: exit code {operator.exit_code()}: {log[-2000:]}")
+            self._again(operator)
 
     async def _back_up(self) -> None:
         if await self._barrier.wait() == 0:

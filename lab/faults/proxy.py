@@ -161,6 +161,7 @@ class Proxy:
             return await self._watch(incoming, request, line)
         if request is not None and line is not None and request.listing and request.resource in line.stale:
             line.stale.discard(request.resource)
+            line.log("Fault", {"served_old_list_of": request.resource})
             return web.Response(body=line.first_lists[request.resource], content_type="application/json")
         status, headers, answer = await self._answered(incoming, body)
         if request is not None and line is not None and request.listing and status == 200:
@@ -226,6 +227,7 @@ class _Hidden:
         if line is None or not line.hiding or b'"type":"MODIFIED"' not in event[:40]:
             return False
         line.hiding = False
+        line.log("Fault", {"hid_event_of": _uid(event)})
         self._of, self._late = _uid(event), asyncio.create_task(self._show_late(event))
         return True
 
@@ -249,6 +251,7 @@ def _times(event: bytes, request: Request, line: Line | None) -> int:
     if line is None or request.resource not in line.repeating or b'"type":"BOOKMARK"' in event[:40]:
         return 1
     line.repeating.discard(request.resource)
+    line.log("Fault", {"repeated_event_of": request.resource})
     return 2
 
 
