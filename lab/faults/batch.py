@@ -48,7 +48,7 @@ class Outcome:
     run: Run
     writes: tuple[Write, ...]
     fired: bool
-    """Whether the write that the injection names was made."""
+    """Whether the injection had its effect."""
     violations: tuple[str, ...]
     trace: Path
 
@@ -65,7 +65,7 @@ class Batch:
         self._names = [f"{run.workflow.name}-{next(stage.numbers)}" for run in runs]
         self._barrier = asyncio.Barrier(len(self._runs))
         self._killing = asyncio.Lock()
-        self._leader_killed = False
+        self._leader_killed = self._restored = False
         self._restarts: set[asyncio.Task[None]] = set()
         self._serving: set[str] = set()
         """Operators whose webhook the API server is told of."""
@@ -107,10 +107,13 @@ class Batch:
             finally:
                 for task in (watching, *self._restarts):
                     task.cancel()
-                await asyncio.gather(watching, *self._restarts, return_exceptions=True)
+                ended = await asyncio.gather(watching, *self._restarts, return_exceptions=True)
                 await asyncio.to_thread(self._operators.stop)
                 for name in self._serving:
                     await asyncio.to_thread(withdraw, stage.plane.kubectl, name)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
         return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
 
     async def _come_to_rest(self) -> None:
@@ -126,6 +129,7 @@ class Batch:
         self._recorder.note(Note.REST, {})
         await asyncio.sleep(QUIET_SECONDS)
         await asyncio.to_thread(self._recorder.settle)
+        await self._operators.leader()  # who is quiet because nobody works is not at rest
 
     def _of(self, proxy: Proxy) -> Operators:
         stage = self._stage
@@ -165,7 +169,7 @@ class Batch:
         trace = Trace.of(header, [*own, *everybodys])
         path = write_trace(trace, self._directory / f"{place.namespace}.jsonl")
         violations = [*([wrong] if wrong else []), *map(str, check(trace))]
-        return Outcome(run, tuple(place.line.numbering.writes), place.line.fired, tuple(violations), path)
+        return Outcome(run, tuple(place.line.numbering.writes), place.line.done, tuple(violations), path)
 
     def _note(self, report: Report) -> None:
         workload = f"apps/Deployment/{report.workload}"
@@ -184,16 +188,18 @@ class Batch:
             await asyncio.to_thread(publish, self._stage.plane.kubectl, operator.name, port)
             self._serving.add(operator.name)
 
-    async def _kill(self) -> None:
-        """SIGKILL to the one that leads, which is restarted as a kubelet does."""
-        victim = await self._leader()
+    async def _kill(self) -> bool:
+        """SIGKILL to the one that leads, which is restarted as a kubelet does; False: none runs."""
         async with self._killing:
             self._note_crashes()
-            if victim in self._operators.running:
-                await asyncio.to_thread(self._operators.kill, victim)
-                self.kills += 1
-                self._recorder.note(Note.KILL, {"process": victim.name})
-                self._again(victim)
+            if not self._operators.running:
+                return False
+            victim = await self._leader()
+            await asyncio.to_thread(self._operators.kill, victim)
+            self.kills += 1
+            self._recorder.note(Note.KILL, {"process": victim.name})
+            self._again(victim)
+            return True
 
     async def _kill_leader(self) -> None:
         if not self._leader_killed:
@@ -225,8 +231,8 @@ class Batch:
         """Who ended by itself has crashed; one that a restored etcd ended has not."""
         for operator in [o for o in self._operators.running if o.exit_code() is not None]:
             self._operators.running.remove(operator)
-            log = operator.log.read_text()
-            if _RESTORED not in log:
+            log = operator.log.read_text(errors="replace")
+            if not (self._restored and _RESTORED in log):
                 self.crashes.append(f"{operator.name}: exit code {operator.exit_code()}: {log[-2000:]}")
             self._again(operator)
 
@@ -237,6 +243,7 @@ class Batch:
 
     async def _restore(self) -> None:
         if await self._barrier.wait() == 0:
+            self._restored = True
             await self._stage.restore(self._recorder.restored)
         await self._barrier.wait()
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -36,7 +37,8 @@ _EXPIRED = (
 )
 """Who is told so lists again."""
 
-Kill = Callable[[], Awaitable[None]]
+Kill = Callable[[], Awaitable[bool]]
+"""Ends the operator by SIGKILL, and waits until it is dead; False: none ran."""
 Log = Callable[[str, dict[str, str]], None]
 """(kind, what): said when a fault is done."""
 
@@ -49,7 +51,11 @@ class Line:
     log: Log = lambda kind, what: None
     numbering: Numbering = field(default_factory=Numbering)
     fired: bool = False
-    """Whether the fault was done."""
+    """Whether the injection's write came."""
+    done: bool = False
+    """Whether the fault had its effect: an answer was another one, a watch ended, an event was hidden, a process died."""
+    watches: int = 0
+    """How many are open."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     """Set: its watches end."""
     repeating: set[str] = field(default_factory=set)
@@ -72,7 +78,6 @@ class Proxy:
     """A context manager; ``url`` is where the operator finds the API."""
 
     def __init__(self, server: str, tls: ssl.SSLContext, kill: Kill) -> None:
-        """``kill``: ends the operator by SIGKILL, and waits until it is dead."""
         self._server = server
         self._tls = tls
         self._kill = kill
@@ -131,11 +136,13 @@ class Proxy:
         self, incoming: web.Request, body: bytes, request: Request, line: Line, fault: Fault
     ) -> web.StreamResponse:
         if fault in REFUSALS:
+            line.done = True
             return _refusal(fault)
         if fault is Fault.KILL_BEFORE:
-            await self._kill()
+            line.done = await self._kill()
             raise _UnansweredError
         if fault is Fault.DELAY:
+            line.done = True
             await asyncio.sleep(DELAY_SECONDS)
             return await self._forward(incoming, body, request, line)
         if fault is Fault.REPEAT_EVENT:
@@ -143,8 +150,13 @@ class Proxy:
         if fault is Fault.HIDE_EVENT:
             line.hiding = True
         status, headers, answer = await self._answered(incoming, body)
+        committed = status < 300
         if fault in KILLS:
-            await self._kill()
+            line.done = await self._kill() and committed
+        if fault is Fault.DROP_ANSWER:
+            line.done = committed
+        if fault is Fault.CUT_WATCH:
+            line.done = line.watches > 0
         if fault is Fault.OLD_LIST:
             line.stale = set(line.first_lists)
         if fault in (Fault.CUT_WATCH, Fault.OLD_LIST):
@@ -161,6 +173,7 @@ class Proxy:
             return await self._watch(incoming, request, line)
         if request is not None and line is not None and request.listing and request.resource in line.stale:
             line.stale.discard(request.resource)
+            line.done = True
             line.log("Fault", {"served_old_list_of": request.resource})
             return web.Response(body=line.first_lists[request.resource], content_type="application/json")
         status, headers, answer = await self._answered(incoming, body)
@@ -184,32 +197,46 @@ class Proxy:
         async with answer:
             outgoing = web.StreamResponse(status=answer.status, headers=_passed(answer.headers))
             await outgoing.prepare(incoming)
-            copying = asyncio.create_task(_copy(answer, outgoing, request, line))
+            hidden = _Hidden(outgoing)
+            copying = asyncio.create_task(_copy(answer, outgoing, request, line, hidden))
             cuts = [self._closing, *([line.cut] if line is not None else [])]
             tasks = [copying, *(asyncio.create_task(cut.wait()) for cut in cuts)]
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            if line is not None and request.resource in line.stale:
-                await outgoing.write(_EXPIRED)
+            with _counted(line):
+                try:
+                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+            if hidden.close() or (line is not None and request.resource in line.stale):
+                await outgoing.write(_EXPIRED)  # else who watches on would never be shown what was hidden
             return outgoing
 
 
 async def _copy(
-    answer: aiohttp.ClientResponse, outgoing: web.StreamResponse, request: Request, line: Line | None
+    answer: aiohttp.ClientResponse,
+    outgoing: web.StreamResponse,
+    request: Request,
+    line: Line | None,
+    hidden: _Hidden,
 ) -> None:
-    buffer, hidden = b"", _Hidden(outgoing)
+    buffer = b""
+    async for chunk in answer.content.iter_any():
+        *events, buffer = (buffer + chunk).split(b"\n")
+        for event in events:
+            if not hidden.takes(event, line):
+                await outgoing.write((event + b"\n") * _times(event, request, line))
+
+
+@contextmanager
+def _counted(line: Line | None) -> Iterator[None]:
+    if line is not None:
+        line.watches += 1
     try:
-        async for chunk in answer.content.iter_any():
-            *events, buffer = (buffer + chunk).split(b"\n")
-            for event in events:
-                if not hidden.takes(event, line):
-                    await outgoing.write((event + b"\n") * _times(event, request, line))
+        yield
     finally:
-        hidden.close()
+        if line is not None:
+            line.watches -= 1
 
 
 class _Hidden:
@@ -226,15 +253,17 @@ class _Hidden:
             self.close()
         if line is None or not line.hiding or b'"type":"MODIFIED"' not in event[:40]:
             return False
-        line.hiding = False
+        line.hiding, line.done = False, True
         line.log("Fault", {"hid_event_of": _uid(event)})
         self._of, self._late = _uid(event), asyncio.create_task(self._show_late(event))
         return True
 
-    def close(self) -> None:
-        """Never show it."""
+    def close(self) -> bool:
+        """Never show it; whether one was still hidden."""
+        was = self._late is not None and not self._late.done()
         if self._late is not None:
             self._late.cancel()
+        return was
 
     async def _show_late(self, event: bytes) -> None:
         await asyncio.sleep(HIDDEN_SECONDS)
@@ -251,6 +280,7 @@ def _times(event: bytes, request: Request, line: Line | None) -> int:
     if line is None or request.resource not in line.repeating or b'"type":"BOOKMARK"' in event[:40]:
         return 1
     line.repeating.discard(request.resource)
+    line.done = True
     line.log("Fault", {"repeated_event_of": request.resource})
     return 2
 

@@ -2,7 +2,7 @@
 
 A write that counts is a POST, PUT, PATCH or DELETE that changes what is stored. Not counted: dry runs (nothing is stored),
 the Lease (its renewals have no number that two runs share), Events (nobody decides on them), reviews of the API server
-(questions in the form of a POST).
+(questions in the form of a POST), and what has no namespace or that of the operator (its webhook's configuration).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fault(StrEnum):
     CUT_WATCH = "cut-watch"
     """All watches of the namespace end when the write is committed."""
     REPEAT_EVENT = "repeat-event"
-    """The next event of each watch comes twice."""
+    """The next event of pods, of assignments and of policies comes twice, in the watch where it comes first."""
     HIDE_EVENT = "hide-event"
     """The next event of one watch is not shown, or late where no other of its object follows."""
     OLD_LIST = "old-list"

@@ -223,12 +223,12 @@ class LeaseElector:
 
     def _see(self, body: JsonObject) -> None:
         record, revision = _Record.read(body), _revision(body)
-        if revision < self._revision:
+        if 0 < revision < self._revision:
             raise HistoryRewound(
                 f"the lease: expected revision {self._revision} or a later one, found {revision}: "
                 "etcd was restored from a backup; the process ends, to begin anew with a list of everything"
             )
-        self._revision = revision
+        self._revision = max(self._revision, revision)
         if record != self._seen:
             self._seen, self._seen_at = record, self._clock.monotonic()
 

@@ -235,6 +235,19 @@ async def test_a_lease_older_than_it_was_ends_the_process_because_watches_would_
     await two.kill()
 
 
+async def test_a_lease_without_a_revision_ends_nothing() -> None:
+    lease, clock = OneLease(version=600), ManualClock()
+    one, two = Candidate(lease, clock, "pod-1"), Candidate(lease, clock, "pod-2")
+    await settle()
+    metadata = lease.body["metadata"] if lease.body else None
+    assert isinstance(metadata, dict)
+    metadata["resourceVersion"] = ""
+    await clock.advance(2)
+    assert not two.task.done()
+    await one.kill()
+    await two.kill()
+
+
 async def test_an_odd_record_is_read_tolerantly() -> None:
     lease, clock = OneLease(), ManualClock()
     lease._store(
