@@ -20,9 +20,10 @@ from precision_operator.core.assess import listed
 from precision_operator.core.assigning import assign
 from precision_operator.core.conditions import conditions, without_messages
 from precision_operator.core.desired import Desired
-from precision_operator.core.facts import Facts, look
+from precision_operator.core.facts import Facts
 from precision_operator.core.followup import hurry_from
 from precision_operator.core.lifecycle import continued, without_policy
+from precision_operator.core.look import look
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome

@@ -63,7 +63,7 @@ class PodView:
     started_mode: Mode | None = Mode.FP32
     """What the environment made it start in (literal value, or its annotations).
 
-    None: not known from here, for the value is a reference; ``facts.look`` puts what the process reports in its place.
+    None: not known from here, for the value is a reference; ``look`` puts what the process reports in its place.
     """
     created_at: float = 0.0
     """By the API server's clock, in seconds since the epoch."""

@@ -90,6 +90,21 @@ def running_pods(workload: WorkloadView, signals: Mapping[str, PodSignals]) -> t
     return tuple(pod for pod in live_pods(workload) if not pod.pending or pod.name in signals)
 
 
+def observed_mode(workload: WorkloadView, evaluation: Evaluation | None, *, idle: Mode) -> Mode | None:
+    """What a workload trains in: of several modes the least safe; ``idle`` where nothing runs; None: not known."""
+    seen = evaluation.pods if evaluation is not None else {}
+    modes = set[Mode | None]()
+    for pod in live_pods(workload):
+        signals = seen.get(pod.name)
+        reported = signals.mode if signals is not None else None
+        if reported is None and (pod.pending or pod.crashing):
+            continue
+        modes.add(reported or pod.effective_mode)
+    if None in modes:
+        return None
+    return next((mode for mode in (Mode.FP16, Mode.BF16, Mode.FP32) if mode in modes), idle)
+
+
 def complete(workload: WorkloadView) -> bool:
     """As many pods as it should have are there, and all have started."""
     pods = live_pods(workload)

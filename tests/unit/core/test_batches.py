@@ -6,7 +6,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.batches import under_way
-from precision_operator.core.facts import look
+from precision_operator.core.look import look
 from precision_operator.core.phases.rollback import everything
 from tests.support.fleets import change
 from tests.support.rollbacks import gradually

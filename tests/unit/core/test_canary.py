@@ -13,8 +13,9 @@ from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.canary import choose, depth, difference, trouble
-from precision_operator.core.facts import Facts, look
+from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed
+from precision_operator.core.look import look
 from precision_operator.core.model import Request
 from precision_operator.core.triggers import Trigger
 from tests.support.fleets import promoted, until

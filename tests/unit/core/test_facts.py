@@ -11,8 +11,10 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.contract import MAX_GENERATION, MAX_POD_GENERATION
 from precision_operator.core.decide import decide
-from precision_operator.core.facts import Facts, look, observed_mode
+from precision_operator.core.facts import Facts
+from precision_operator.core.look import look
 from precision_operator.core.model import PodSignals, PodView, Request
+from precision_operator.core.progress import observed_mode
 from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
 from tests.support.views import key, literal, pod, reported
 

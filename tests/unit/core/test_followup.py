@@ -11,8 +11,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
-from precision_operator.core.facts import Facts, look
+from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from
+from precision_operator.core.look import look
 from precision_operator.core.model import Request
 from tests.support.fleets import change, promoted
 from tests.support.views import pod

@@ -9,7 +9,7 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.facts import look
+from precision_operator.core.look import look
 from precision_operator.core.phases.alone import hold
 from precision_operator.core.triggers import Trigger
 from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until

@@ -11,7 +11,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.decide import decide
-from precision_operator.core.facts import look
+from precision_operator.core.look import look
 from precision_operator.core.progress import live_pods
 from tests.support.fleets import fleet, member_names, promoted
 from tests.support.views import key

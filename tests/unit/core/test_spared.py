@@ -10,7 +10,8 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
-from precision_operator.core.facts import Facts, look
+from precision_operator.core.facts import Facts
+from precision_operator.core.look import look
 from precision_operator.core.windows import promotion_waits, rungs_left, spared
 from tests.support.fleets import promoted
 from tests.support.views import key

@@ -12,7 +12,7 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
-from precision_operator.core.facts import look
+from precision_operator.core.look import look
 from precision_operator.core.triggers import Trigger, find_trigger
 from tests.support.fleets import NAN, answer, promoted
 from tests.support.views import key
