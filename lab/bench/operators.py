@@ -115,8 +115,11 @@ class Operator:
 
     @property
     def leads(self) -> bool:
-        """Whether it says that it leads."""
-        return self._total("precision_operator_leader") == 1.0
+        """Whether it says that it leads. One that does not answer, because it has ended, does not."""
+        try:
+            return self._total("precision_operator_leader") == 1.0
+        except OSError:
+            return False
 
     def usage(self) -> Usage:
         """What it has used so far."""
