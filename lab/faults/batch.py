@@ -215,7 +215,13 @@ class Batch:
         async def restart() -> None:
             if self._stage.kind is Plane.WEBHOOK:
                 await asyncio.to_thread(withdraw, self._stage.plane.kubectl, gone.name)
-            await self._start()
+            kills = self.kills
+            try:
+                await self._start()
+            except LabError:
+                if self.kills == kills:
+                    raise
+                # It was killed before its caches were full; the one that follows it is on its way.
 
         task = asyncio.create_task(restart())
         self._restarts.add(task)
