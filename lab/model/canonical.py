@@ -23,6 +23,8 @@ _IGNORED = frozenset(
 """Fields that only describe or name: ``decide`` draws no conclusion from what they say, or they are told otherwise below."""
 
 _ROLES = ("members", "canary", "breached", "poisoned", "contested")
+_OF_WORKLOADS = ("held", "failing", "mitigations")
+_APART = frozenset({*_ROLES, *_OF_WORKLOADS, "silent", "modes", "changed", "shares", "restarts", "suspensions"})
 _TIMES = ("_at", "since", "until")
 _LIMIT = int(AWAY_SECONDS / TICK_SECONDS) + 1
 _ATTEMPTS = 3
@@ -130,7 +132,18 @@ class _Encoder:
 
     def _encode_state(self) -> object:
         """The state without what it says of single workloads: that goes to the workloads."""
-        state, told = self._fleet.state, list[object]()
+        state = self._fleet.state
+        self._assign_values(state)
+        self._assign_times(state)
+        for name in _OF_WORKLOADS:
+            for entry in getattr(state, name):
+                self._entries[entry.key].append((name, self.encode(entry)))
+        if state.canary and state.incident is not None:
+            for workload in self._fleet.workloads.values():  # whom the canary is compared with
+                self._entries[workload.key].append(workload.name in state.incident.workloads)
+        return tuple(self._field(name, getattr(state, name)) for name in _names_of(State) if name not in _APART)
+
+    def _assign_values(self, state: State) -> None:
         for role in _ROLES:
             for key in getattr(state, role):
                 self._entries[key].append(role)
@@ -140,6 +153,8 @@ class _Encoder:
             self._entries[key].append(("changed", self._ranks[generation]))
         for key, share in state.shares.items():
             self._entries[key].append(("shares", share))
+
+    def _assign_times(self, state: State) -> None:
         for key, restart in state.restarts.items():
             self._entries[key].append(("restarts", restart.rounds, self._ago(restart.since)))
         for key, since in state.silent.items():
@@ -148,28 +163,6 @@ class _Encoder:
         for key, suspension in state.suspensions.items():
             behind = jobs.get(key, 0) - suspension.generation
             self._entries[key].append(("suspensions", suspension.resuming, behind, self._ago(suspension.since)))
-        for name in ("held", "failing", "mitigations"):
-            for entry in getattr(state, name):
-                self._entries[entry.key].append((name, self.encode(entry)))
-        apart = {
-            *_ROLES,
-            "silent",
-            "modes",
-            "changed",
-            "shares",
-            "restarts",
-            "suspensions",
-            "held",
-            "failing",
-            "mitigations",
-        }
-        for name in _names_of(State):
-            if name not in apart:
-                told.append(self._field(name, getattr(state, name)))
-        if state.canary and state.incident is not None:
-            for workload in self._fleet.workloads.values():  # whom the canary is compared with
-                self._entries[workload.key].append(workload.name in state.incident.workloads)
-        return tuple(told)
 
     def encode(self, value: object) -> object:
         if isinstance(value, tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from lab.model.cluster import Room
@@ -96,58 +96,59 @@ def _edit(fleet: Fleet, name: str, edits: Mapping[str, Edit]) -> None:
     fleet.left_over |= fleet.selected() - before
 
 
+def _breach(fleet: Fleet, event: Event) -> None:
+    signal = Signal(event.choice)
+    fleet.bad[event.workload] = {signal: BREACHES[signal]}
+
+
+def _mild_breach(fleet: Fleet, event: Event) -> None:
+    fleet.bad[event.workload] = dict(_MILD)
+
+
+def _room(fleet: Fleet, event: Event) -> None:
+    fleet.room[event.workload] = Room(event.choice)
+
+
+def _lag(fleet: Fleet, _: Event) -> None:
+    fleet.lagging = True
+
+
+def _metrics(fleet: Fleet, event: Event) -> None:
+    fleet.metrics_away = event.kind == "away"
+
+
+_EFFECTS: Mapping[str, Callable[[Fleet, Event], object]] = {
+    "breach": _breach,
+    "mild": _mild_breach,
+    "poison": lambda fleet, event: fleet.poisoned.add(event.workload),
+    "unobservable": lambda fleet, event: fleet.unobservable.add(event.workload),
+    "unresponsive": lambda fleet, event: fleet.unresponsive.add(event.workload),
+    "unreachable": lambda fleet, event: fleet.unreachable.add(event.workload),
+    "budget": lambda fleet, event: fleet.budgeted.add(event.workload),
+    "suspend": lambda fleet, event: fleet.suspend(event.workload, by="a person"),
+    "resume": lambda fleet, event: fleet.resume(event.workload),
+    "crash-loop": lambda fleet, event: fleet.crash(event.workload),
+    "room": _room,
+    "heal": lambda fleet, event: fleet.heal(event.workload),
+    "drop": lambda fleet, event: fleet.drop(event.workload),
+    "join": lambda fleet, event: fleet.join(event.workload, hot=True, mode=Mode(event.choice)),
+    "scale": lambda fleet, event: fleet.scale(event.workload, int(event.choice)),
+    "undeclare": lambda fleet, event: fleet.undeclare(event.workload),
+    "drain": lambda fleet, event: fleet.replace_pods(event.workload),
+    "bypass": lambda fleet, event: fleet.bypass(event.workload),
+    "lag": _lag,
+    "catch-up": lambda fleet, event: fleet.catch_up(),
+    "stranger": lambda fleet, event: fleet.meet_stranger(),
+    "away": _metrics,
+    "back": _metrics,
+}
+
+
 def _environment(fleet: Fleet, event: Event) -> None:
-    name = event.workload
-    match event.kind:
-        case "breach":
-            signal = Signal(event.choice)
-            fleet.bad[name] = {signal: BREACHES[signal]}
-        case "mild":
-            fleet.bad[name] = dict(_MILD)
-        case "poison":
-            fleet.poisoned.add(name)
-        case "unobservable":
-            fleet.unobservable.add(name)
-        case "unresponsive":
-            fleet.unresponsive.add(name)
-        case "unreachable":
-            fleet.unreachable.add(name)
-        case "budget":
-            fleet.budgeted.add(name)
-        case "suspend":
-            fleet.suspend(name, by="a person")
-        case "resume":
-            fleet.resume(name)
-        case "crash-loop":
-            fleet.crash(name)
-        case "room":
-            fleet.room[name] = Room(event.choice)
-        case "heal":
-            fleet.heal(name)
-        case "drop":
-            fleet.drop(name)
-        case "join":
-            fleet.join(name, hot=True, mode=Mode(event.choice))
-        case "scale":
-            fleet.scale(name, int(event.choice))
-        case "undeclare":
-            fleet.undeclare(name)
-        case "drain":
-            fleet.replace_pods(name)
-        case "bypass":
-            fleet.bypass(name)
-        case "lag":
-            fleet.lagging = True
-        case "catch-up":
-            fleet.catch_up()
-        case "stranger":
-            fleet.meet_stranger()
-        case "away" | "back":
-            fleet.metrics_away = event.kind == "away"
-        case _:
-            raise ValueError(
-                f"expected an event that this model knows, found {event}; is the trace of another version?"
-            )
+    effect = _EFFECTS.get(event.kind)
+    if effect is None:
+        raise ValueError(f"expected an event that this model knows, found {event}; is the trace of another version?")
+    effect(fleet, event)
 
 
 def _operator(fleet: Fleet, event: Event, checker: Checker) -> None:

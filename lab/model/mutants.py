@@ -111,6 +111,27 @@ def _decisive(tree: ast.AST) -> Iterator[ast.AST]:
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
     """(what is done, the function that does it to the node)."""
+    yield from _other_operators(node)
+    match node:
+        case ast.IfExp(body=body, orelse=orelse):
+            yield "always the first choice", partial(setattr, node, "orelse", body)
+            yield "always the second choice", partial(setattr, node, "body", orelse)
+        case ast.comprehension(ifs=[_, *_] as conditions):
+            for index in range(len(conditions)):
+                yield "filter dropped", partial(conditions.__delitem__, index)
+        case ast.Constant(value=bool() as value):
+            yield f"{value} becomes {not value}", partial(setattr, node, "value", not value)
+        case ast.Constant(value=int() | float() as value):
+            yield f"{value} becomes {value + 1}", partial(setattr, node, "value", value + 1)
+        case ast.Call(func=ast.Name() as called, keywords=keywords):
+            yield from _other_calls(called, keywords)
+        case ast.If(orelse=[]):
+            yield "branch never taken", partial(setattr, node, "test", ast.Constant(False))
+        case ast.AugAssign():
+            yield "not counted", partial(setattr, node, "value", ast.Constant(0))
+
+
+def _other_operators(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
     match node:
         case ast.Compare(ops=[op]):
             for other in _COMPARED.get(type(op), ()):
@@ -127,23 +148,11 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], None]]]:
                 f"{type(op).__name__} becomes {_COUNTED[type(op)].__name__}",
                 partial(setattr, node, "op", _COUNTED[type(op)]()),
             )
-        case ast.IfExp(body=body, orelse=orelse):
-            yield "always the first choice", partial(setattr, node, "orelse", body)
-            yield "always the second choice", partial(setattr, node, "body", orelse)
-        case ast.comprehension(ifs=[_, *_] as conditions):
-            for index in range(len(conditions)):
-                yield "filter dropped", partial(conditions.__delitem__, index)
-        case ast.Constant(value=bool() as value):
-            yield f"{value} becomes {not value}", partial(setattr, node, "value", not value)
-        case ast.Constant(value=int() | float() as value):
-            yield f"{value} becomes {value + 1}", partial(setattr, node, "value", value + 1)
-        case ast.Call(func=ast.Name(id=called), keywords=keywords):
-            if called in _CALLED and not keywords:
-                yield f"{called} becomes {_CALLED[called]}", partial(setattr, node.func, "id", _CALLED[called])
-            for index, keyword in enumerate(keywords if called in _DEFAULTED else []):
-                if keyword.arg not in _TEXTS:
-                    yield f"{keyword.arg} left out", partial(keywords.__delitem__, index)
-        case ast.If(orelse=[]):
-            yield "branch never taken", partial(setattr, node, "test", ast.Constant(False))
-        case ast.AugAssign():
-            yield "not counted", partial(setattr, node, "value", ast.Constant(0))
+
+
+def _other_calls(called: ast.Name, keywords: list[ast.keyword]) -> Iterator[tuple[str, Callable[[], None]]]:
+    if called.id in _CALLED and not keywords:
+        yield f"{called.id} becomes {_CALLED[called.id]}", partial(setattr, called, "id", _CALLED[called.id])
+    for index, keyword in enumerate(keywords if called.id in _DEFAULTED else []):
+        if keyword.arg not in _TEXTS:
+            yield f"{keyword.arg} left out", partial(keywords.__delitem__, index)

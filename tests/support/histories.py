@@ -145,42 +145,59 @@ def _crash(world: Checked, count: int) -> None:
 
 def _happens(world: Checked, event: str, args: list[object]) -> None:
     name = str(args[0])
+    if not (_on_metrics(world, event, args) or _on_pods(world, event, args) or _on_objects(world, event, name)):
+        raise AssertionError(event)
+
+
+def _on_metrics(world: Checked, event: str, args: list[object]) -> bool:
     match event, args:
-        case "breach", [_, Signal() as signal]:
-            world.bad[name] = {signal: BAD[signal]}
-        case "recover", _:
-            world.bad.pop(name, None)
-        case "unobservable", _:
-            world.unobservable.add(name)
-        case "observable", _:
-            world.unobservable.discard(name)
+        case "breach", [name, Signal() as signal]:
+            world.bad[str(name)] = {signal: BAD[signal]}
+        case "recover", [name]:
+            world.bad.pop(str(name), None)
+        case "unobservable", [name]:
+            world.unobservable.add(str(name))
+        case "observable", [name]:
+            world.unobservable.discard(str(name))
         case "away", [bool(away)]:
             world.metrics_away = away
-        case "drain", _:
+        case _:
+            return False
+    return True
+
+
+def _on_pods(world: Checked, event: str, args: list[object]) -> bool:
+    match event, args:
+        case "drain" | "bypass", [str(name)]:
             if name in world.workloads:
-                world.replace_pods(name)
-        case "bypass", _:
-            if name in world.workloads:
-                world.bypassed = True
+                world.bypassed = event == "bypass"
                 world.replace_pods(name)
                 world.bypassed = False
-        case "room", [_, Room() as room]:
+        case "room", [str(name), Room() as room]:
             world.room[name] = room
         case "lag", [bool(lagging)]:
             world.lagging = True
             if not lagging:
                 world.catch_up()
-        case "add", _:
+        case _:
+            return False
+    return True
+
+
+def _on_objects(world: Checked, event: str, name: str) -> bool:
+    match event:
+        case "add":
             if f"new-{name}" not in world.workloads:
                 world.add(f"new-{name}")
-        case "recreate", _:
+        case "recreate":
             world.recreate_policy(replace(world.policy, uid=f"another-{name}", annotations={}))
-        case "lose", _:
+        case "lose":
             world.lose_assignment()
-        case "retry", _:
+        case "retry":
             answer(world, "retry")
         case _:
-            raise AssertionError(event)
+            return False
+    return True
 
 
 def heal(world: World) -> None:

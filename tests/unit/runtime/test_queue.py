@@ -133,68 +133,73 @@ _STEPS = st.lists(
 @given(_STEPS)
 @settings(max_examples=150, deadline=None)
 def test_no_key_is_lost_none_is_taken_twice_and_the_urgent_go_first(steps: list[tuple[str, object, object]]) -> None:
-    asyncio.run(_check(steps))
+    asyncio.run(_Model().check(steps))
 
 
-async def _check(steps: list[tuple[str, object, object]]) -> None:
-    """Against the simplest model: which keys are owed a run, and since when at which priority."""
-    clock = ManualClock()
-    queue: WorkQueue[str] = WorkQueue(clock)
-    owed: dict[str, Priority] = {}
-    due: dict[str, float] = {}
-    active: list[str] = []
+class _Model:
+    """The simplest one: which keys are owed a run, and since when at which priority."""
 
-    def pass_time() -> None:
-        for key in [k for k, at in due.items() if at <= clock.now]:
-            del due[key]
-            owed[key] = min(owed.get(key, Priority.NORMAL), Priority.NORMAL)
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.queue: WorkQueue[str] = WorkQueue(self.clock)
+        self.owed: dict[str, Priority] = {}
+        self.due: dict[str, float] = {}
+        self.active: list[str] = []
 
-    async def take() -> None:
-        ready = {k: p for k, p in owed.items() if k not in active}
+    async def check(self, steps: list[tuple[str, object, object]]) -> None:
+        for step in steps:
+            await self.apply(step)
+            self.pass_time()
+            assert self.queue.depth == len(self.owed)
+        await self.clock.advance(100)
+        self.pass_time()
+        for key in self.active:
+            self.queue.done(key)
+        self.active.clear()
+        while self.owed:
+            await self.take()
+        assert self.queue.depth == 0
+        self.queue.close()
+
+    async def apply(self, step: tuple[str, object, object]) -> None:
+        match step:
+            case "add", str(key), Priority() as priority:
+                self.queue.add(key, priority=priority)
+                self.owed[key] = min(self.owed.get(key, priority), priority)
+            case "after", str(key), float(delay):
+                self.queue.add_after(key, delay)
+                self.wait(key, delay)
+            case "backoff", str(key), _:
+                self.wait(key, self.queue.backoff(key))
+            case "get", _, _:
+                await self.take()
+            case "done", int(index), _:
+                if self.active:
+                    self.queue.done(self.active.pop(index % len(self.active)))
+            case "tick", float(seconds), _:
+                await self.clock.advance(seconds)
+            case _:
+                raise AssertionError(step)
+
+    def wait(self, key: str, delay: float) -> None:
+        self.due[key] = min(self.due.get(key, float("inf")), self.clock.now + delay)
+
+    def pass_time(self) -> None:
+        for key in [k for k, at in self.due.items() if at <= self.clock.now]:
+            del self.due[key]
+            self.owed[key] = min(self.owed.get(key, Priority.NORMAL), Priority.NORMAL)
+
+    async def take(self) -> None:
+        ready = {k: p for k, p in self.owed.items() if k not in self.active}
         if not ready:
             return
-        key = await asyncio.wait_for(queue.get(), 1)
-        assert key not in active, "two workers on one key"
+        key = await asyncio.wait_for(self.queue.get(), 1)
+        assert key not in self.active, "two workers on one key"
         assert key in ready, "a run that nobody asked for"
         assert ready[key] == min(ready.values()), "an emergency was overtaken"
-        del owed[key]
-        due.pop(key, None)  # whoever takes it says anew when it is due
-        active.append(key)
-
-    for verb, what, how in steps:
-        if verb == "add":
-            assert isinstance(what, str)
-            assert isinstance(how, Priority)
-            queue.add(what, priority=how)
-            owed[what] = min(owed.get(what, how), how)
-        elif verb == "after":
-            assert isinstance(what, str)
-            assert isinstance(how, float)
-            queue.add_after(what, how)
-            due[what] = min(due.get(what, float("inf")), clock.now + how)
-        elif verb == "backoff":
-            assert isinstance(what, str)
-            delay = queue.backoff(what)
-            due[what] = min(due.get(what, float("inf")), clock.now + delay)
-        elif verb == "get":
-            await take()
-        elif verb == "done" and active:
-            assert isinstance(what, int)
-            queue.done(active.pop(what % len(active)))
-        elif verb == "tick":
-            assert isinstance(what, float)
-            await clock.advance(what)
-        pass_time()
-        assert queue.depth == len(owed)
-    await clock.advance(100)
-    pass_time()
-    for key in active:
-        queue.done(key)
-    active.clear()
-    while owed:
-        await take()
-    assert queue.depth == 0
-    queue.close()
+        del self.owed[key]
+        self.due.pop(key, None)  # whoever takes it says anew when it is due
+        self.active.append(key)
 
 
 async def test_a_pass_ends_the_delay_that_was_asked_for_before_it() -> None:

@@ -114,6 +114,11 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
             time.sleep(_POLL_SECONDS)
         else:
             stop.wait(_POLL_SECONDS)
+    return _exit_code(codes, failed)
+
+
+def _exit_code(codes: Sequence[int | None], failed: Sequence[int]) -> int:
+    """What all ranks together ended with; ``failed``: ranks that ended with an error, the cause first."""
     if EXIT_DIVERGED in codes:
         return EXIT_DIVERGED
     if not failed:

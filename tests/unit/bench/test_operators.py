@@ -1,0 +1,10 @@
+"""What a benchmark's operators say of themselves."""
+
+from lab.bench.operators import Operator
+from lab.cluster.ports import free_ports
+
+
+def test_an_operator_that_does_not_answer_does_not_lead() -> None:
+    operator = object.__new__(Operator)  # without its process
+    operator._port = free_ports(1)[0]
+    assert not operator.leads
