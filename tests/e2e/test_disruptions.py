@@ -15,7 +15,7 @@ from lab.images import TRAINER
 from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import Phase
-from tests.e2e.trainers import Fleet, side_by_side
+from tests.support.running_fleets import Fleet, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

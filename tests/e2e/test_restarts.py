@@ -17,8 +17,8 @@ from lab.demo.stage import advertise
 from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import State
-from tests.e2e.restarted import Stop, Watched, Workload, budget
-from tests.e2e.trainers import side_by_side
+from tests.support.restarted import Stop, Watched, Workload, budget
+from tests.support.running_fleets import side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

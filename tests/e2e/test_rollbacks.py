@@ -20,7 +20,7 @@ from precision_operator.api.commands import Prerequisite
 from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of
 from precision_operator.cli import main
-from tests.e2e.trainers import Fleet, Labelled, side_by_side
+from tests.support.running_fleets import Fleet, Labelled, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import cluster, kubectl, prometheus_url
+from tests.support.full_cluster import cluster, kubectl, mark_e2e, prometheus_url
 
 __all__ = ["cluster", "kubectl", "prometheus_url"]
 
-_HERE = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests here, so that `-m "not e2e"` leaves them out."""
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+    """Mark all tests here."""
+    mark_e2e(items, Path(__file__).parent)

@@ -13,7 +13,7 @@ from lab.waiting import wait_for
 from precision_operator.api.canary import Verdict
 from precision_operator.api.workload import name_of
 from precision_operator.signals.queries import BUILT_IN, render
-from tests.e2e.trainers import Fleet, side_by_side
+from tests.support.running_fleets import Fleet, side_by_side
 
 pytestmark = pytest.mark.timeout(900)
 

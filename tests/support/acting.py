@@ -24,9 +24,9 @@ from precision_operator.shell.fence import Fence
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from tests.support.fake_kube import Key
+from tests.support.manual_clock import ManualClock, finished
 from tests.support.server import SHIPPED, Server, install_all
 from tests.support.views import pod, workload
-from tests.unit.runtime.manual_clock import ManualClock, finished
 
 KEY = PolicyKey("ns", "fleet")
 SERVER = "https://10.0.0.1:6443"

@@ -38,8 +38,8 @@ from precision_operator.signals.queries import BUILT_IN
 from precision_operator.signals.service import EvaluationService
 from precision_operator.workloads.reading import read_pod
 from tests.support import objects as b
+from tests.support.manual_clock import settle
 from tests.support.server import SHIPPED, Server, install_all
-from tests.unit.runtime.manual_clock import settle
 
 KEY = PolicyKey("default", "fleet")
 FLEET = {"matchLabels": {"fleet": "demo"}}

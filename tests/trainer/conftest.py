@@ -89,5 +89,5 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         process.close()
 
 
-from tests.trainer.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)
-from tests.trainer.process import Process  # noqa: E402
+from tests.support.training.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)
+from tests.support.training.process import Process  # noqa: E402

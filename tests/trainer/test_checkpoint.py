@@ -13,30 +13,9 @@ import pytest
 import torch
 
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.checkpoint import CheckpointStore, TrainingState
+from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.telemetry.logs import JsonLog
-
-
-def _model() -> torch.nn.Module:
-    torch.manual_seed(3)
-    return torch.nn.Linear(3, 2)
-
-
-def _state(step: int, model: torch.nn.Module) -> TrainingState:
-    return {
-        "format": 1,
-        "step": step,
-        "samples": step * 8,
-        "model_state_dict": model.state_dict(),
-        "optimizer_state_dict": torch.optim.AdamW(model.parameters()).state_dict(),
-        "scaler": {"scale": 4.0, "growth_tracker": 1.0},
-        "rng": [{"cpu": bytes(torch.get_rng_state().tolist()).hex()}],
-        "mode": "fp16",
-        "generation": 5,
-        "mode_history": [],
-        "progress": {},
-        "data_fingerprint": "x",
-    }
+from tests.support.training.checkpoints import flip_a_bit, small_model, small_state
 
 
 @pytest.fixture
@@ -45,10 +24,10 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 
 def test_round_trip_and_retention_of_two(store: CheckpointStore, tmp_path: Path) -> None:
-    model = _model()
+    model = small_model()
     assert store.load_newest(model) is None
     for step in (10, 20, 30):
-        store.save(_state(step, model))
+        store.save(small_state(step, model))
     assert store.steps() == [30, 20]
     loaded = store.load_newest(model)
     assert loaded is not None
@@ -68,12 +47,6 @@ def test_leftovers_of_a_killed_writer_are_not_checkpoints(store: CheckpointStore
 def _truncate(path: Path) -> None:
     with open(path / "state.pt", "r+b") as file:
         file.truncate(100)
-
-
-def _flip(path: Path) -> None:
-    data = bytearray((path / "state.pt").read_bytes())
-    data[len(data) // 2] ^= 1
-    (path / "state.pt").write_bytes(data)
 
 
 def _no_manifest(path: Path) -> None:
@@ -104,14 +77,14 @@ def _pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_truncate, _flip, _no_manifest, _torn_manifest, _odd_manifest, _no_state, _symlink, _pipe]
+    "damage", [_truncate, flip_a_bit, _no_manifest, _torn_manifest, _odd_manifest, _no_state, _symlink, _pipe]
 )
 def test_damaged_newest_is_refused_and_the_one_before_is_used(
     damage: Callable[[Path], None], store: CheckpointStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = _model()
-    store.save(_state(10, model))
-    damage(store.save(_state(20, model)))
+    model = small_model()
+    store.save(small_state(10, model))
+    damage(store.save(small_state(20, model)))
     loaded = store.load_newest(model)
     assert loaded is not None
     assert loaded.state["step"] == 10
@@ -120,8 +93,8 @@ def test_damaged_newest_is_refused_and_the_one_before_is_used(
 
 
 def test_if_none_can_be_used_it_does_not_start_from_scratch(store: CheckpointStore) -> None:
-    model = _model()
-    _flip(store.save(_state(10, model)))
+    model = small_model()
+    flip_a_bit(store.save(small_state(10, model)))
     with pytest.raises(CheckpointError, match=r"none of the checkpoints .* can be used"):
         store.load_newest(model)
 
@@ -150,11 +123,11 @@ class _Bomb:
 
 @pytest.mark.parametrize("protocol", ["torch", "pickle"])
 def test_code_in_a_checkpoint_is_not_executed(store: CheckpointStore, tmp_path: Path, protocol: str) -> None:
-    path = store.save(_state(10, _model()))
+    path = store.save(small_state(10, small_model()))
     marker = tmp_path / "executed"
     _replace(path, {"step": 10, "x": _Bomb(str(marker))}, protocol)
     with pytest.raises(CheckpointError, match="cannot be read safely"):
-        store.load(10, _model())
+        store.load(10, small_model())
     assert not marker.exists()
 
 
@@ -170,21 +143,21 @@ def test_code_in_a_checkpoint_is_not_executed(store: CheckpointStore, tmp_path: 
     ],
 )
 def test_foreign_content_is_refused(store: CheckpointStore, change: dict[str, object], expected: str) -> None:
-    path = store.save(_state(10, _model()))
-    _replace(path, {**_state(10, _model()), **change}, "torch")
+    path = store.save(small_state(10, small_model()))
+    _replace(path, {**small_state(10, small_model()), **change}, "torch")
     with pytest.raises(CheckpointError, match=expected):
-        store.load(10, _model())
+        store.load(10, small_model())
 
 
 def test_a_disk_that_refuses_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="check that the volume is mounted"):
-        CheckpointStore(str(tmp_path / "file" / "dir"), JsonLog()).save(_state(1, _model()))
+        CheckpointStore(str(tmp_path / "file" / "dir"), JsonLog()).save(small_state(1, small_model()))
 
 
 def test_saving_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
-    model = _model()
-    _flip(store.save(_state(10, model)))
-    store.save(_state(10, model))
+    model = small_model()
+    flip_a_bit(store.save(small_state(10, model)))
+    store.save(small_state(10, model))
     assert store.load(10, model).state["step"] == 10
-    shutil.rmtree(store.save(_state(10, model)))
+    shutil.rmtree(store.save(small_state(10, model)))

@@ -14,7 +14,7 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.run_info import model_hash, run_info
 from precision_trainer.precision.clipping import AdaptiveClip
-from tests.trainer.test_trainer import _CountWaits
+from tests.support.training.waits import CountWaits
 
 FP32, FP16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16
 
@@ -99,7 +99,7 @@ def test_a_step_with_adaptive_clipping_tames_a_spike_and_waits_for_nothing(mode:
     usual = [step(1.0) for _ in range(60)]
     assert step(1000.0) < 1.5 * max(usual)
     batch = torch.randn(16, 8)
-    with _CountWaits() as count:
+    with CountWaits() as count:
         for _ in range(3):
             trainer.backward_and_step(trainer.training_step(batch, lambda m, data: m(data).float().square().mean()))
     assert count.waits == 0

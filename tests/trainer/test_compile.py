@@ -19,8 +19,8 @@ from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job.loop import Loop
 from precision_trainer.precision.modes import HOT
 from precision_trainer.sentinel.machine import SentinelConfig
-from tests.trainer.gang import Gang
-from tests.trainer.test_train import Session
+from tests.support.training.gang import Gang
+from tests.support.training.session import Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 

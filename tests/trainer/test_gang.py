@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from tests.trainer.gang import Gang, Result
+from tests.support.training.gang import Gang, Result
 
 
 def test_parameters_stay_identical_through_every_switch(gang: Gang) -> None:

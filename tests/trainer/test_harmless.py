@@ -12,8 +12,8 @@ import torch
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.sentinel.machine import SentinelConfig
-from tests.trainer.gang import Gang
-from tests.trainer.harmless_scenarios import CASES, EAGER, OFF, Case, losses
+from tests.support.training.gang import Gang
+from tests.support.training.harmless_scenarios import CASES, EAGER, OFF, Case, losses
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, p
 from precision_trainer.state.lease_judge import Judge, Reason, holder_name
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
-from tests.trainer.gang import Gang
+from tests.support.training.gang import Gang
 
 SECONDS = 1.0
 UID_A, UID_B = "6f1e7d3c-0000-4000-8000-00000000000a", "6f1e7d3c-0000-4000-8000-00000000000b"

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.launch import free_port
-from tests.trainer.gang import Gang
+from tests.support.training.gang import Gang
 
 
 def test_experts_in_turn_train_as_under_plain_ddp(gang: Gang) -> None:

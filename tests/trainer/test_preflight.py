@@ -13,12 +13,12 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.sentinel.levels import Level
-from tests.trainer.gang import Gang
-from tests.trainer.preflight_scenarios import batch, loss_of, model_that_fails
-from tests.trainer.test_train import STOP, Session
+from tests.support.training.gang import Gang
+from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.session import STOP, Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
-TASK = "tests.trainer.preflight_scenarios:failing_task"
+TASK = "tests.support.training.preflight_scenarios:failing_task"
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from lab.cluster.ports import free_ports
 from precision_trainer import cli
 from precision_trainer.errors import DivergedError
 from precision_trainer.job.signals import StopFlag
-from tests.trainer.process import ROOT, SMALL, TORCHRUN, TRAIN, Process
+from tests.support.training.process import ROOT, SMALL, TORCHRUN, TRAIN, Process
 
 Start = Callable[..., Process]
 

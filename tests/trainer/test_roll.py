@@ -14,7 +14,7 @@ from precision_trainer.gang.launch import free_port
 from precision_trainer.gang.roll import Place, name_ranks
 from precision_trainer.gang.watch import Loss
 from precision_trainer.job.signals import StopFlag
-from tests.trainer.gang import Gang
+from tests.support.training.gang import Gang
 
 Start = Callable[..., Gang]
 

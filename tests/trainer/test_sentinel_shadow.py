@@ -13,7 +13,7 @@ from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.sentinel.machine import SentinelConfig
 from precision_trainer.sentinel.shadow import ShadowReading, shadow
-from tests.trainer.test_train import Session
+from tests.support.training.session import Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 _CPU = torch.device("cpu")

@@ -12,14 +12,14 @@ from precision_trainer import cli
 from precision_trainer.state import plain
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.telemetry.logs import JsonLog
-from tests.trainer.test_checkpoint import _flip, _model, _state
+from tests.support.training.checkpoints import flip_a_bit, small_model, small_state
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
     store = CheckpointStore(str(tmp_path / "checkpoints"), JsonLog())
     for step in (10, 20):
-        store.save(_state(step, _model()))
+        store.save(small_state(step, small_model()))
     store.tag_healthy(10, 50)
     return store
 
@@ -34,7 +34,7 @@ def test_verify_says_which_are_good_and_its_exit_code_too(
         ["step-000000000010", "good", "10", "yes"],
         ["step-000000000020", "good", "20", "no"],
     ]
-    _flip(store.path(20))
+    flip_a_bit(store.path(20))
     assert cli.main(["checkpoint", "verify", directory]) == 1
     text = capsys.readouterr().out
     assert "step-000000000020  damaged" in text
@@ -61,7 +61,7 @@ def test_nothing_there_is_an_error_with_the_next_step(tmp_path: Path, capsys: py
 
 def _old_file(path: Path, dtype: torch.dtype, prefix: str = "") -> torch.nn.Module:
     """As a script of another project would save it, under DDP or not."""
-    model = _model()
+    model = small_model()
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
@@ -74,7 +74,7 @@ def _old_file(path: Path, dtype: torch.dtype, prefix: str = "") -> torch.nn.Modu
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_plain_file_loads_from_any_precision_into_fp32(tmp_path: Path, dtype: torch.dtype, prefix: str) -> None:
     saved = _old_file(tmp_path / "old.pt", dtype, prefix)
-    model = _model()
+    model = small_model()
     weights, moments = plain.load(tmp_path / "old.pt", model, torch.optim.AdamW(model.parameters()))
     for name, tensor in saved.state_dict().items():
         assert torch.equal(weights[name], tensor.to(dtype).float())

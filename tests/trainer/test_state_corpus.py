@@ -26,7 +26,7 @@ from precision_trainer.errors import CheckpointError
 from precision_trainer.state import plain
 from precision_trainer.state.checkpoint import CheckpointStore, TrainingState
 from precision_trainer.telemetry.logs import JsonLog
-from tests.trainer.test_checkpoint import _model, _state
+from tests.support.training.checkpoints import small_model, small_state
 
 STEP = 10
 
@@ -48,7 +48,7 @@ def _saved(value: object, **options: object) -> bytes:
 
 
 def _good(**changes: object) -> dict[str, object]:
-    return {**_state(STEP, _model()), **changes}
+    return {**small_state(STEP, small_model()), **changes}
 
 
 def _archive(pickled: bytes, storages: dict[str, bytes] | None = None, compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -112,7 +112,7 @@ def _tar() -> bytes:
 
 
 def _optimizer(value: object) -> dict[str, object]:
-    groups = torch.optim.AdamW(_model().parameters()).state_dict()["param_groups"]
+    groups = torch.optim.AdamW(small_model().parameters()).state_dict()["param_groups"]
     return {"state": {0: {"exp_avg": value}}, "param_groups": groups}
 
 
@@ -156,7 +156,7 @@ CORPUS: dict[str, Callable[[], bytes]] = {
     "another shape": lambda: _saved(_weights(torch.zeros(3, 2))),
     "a weight that is a list": lambda: _saved(_weights([[0.0] * 3] * 2)),
     "a weight too few": lambda: _saved(_good(model_state_dict={"weight": torch.zeros(2, 3)})),
-    "a weight too many": lambda: _saved(_good(model_state_dict={**_model().state_dict(), "x": torch.zeros(1)})),
+    "a weight too many": lambda: _saved(_good(model_state_dict={**small_model().state_dict(), "x": torch.zeros(1)})),
     "NaN moments": lambda: _saved(_good(optimizer_state_dict=_optimizer(_NAN))),
     "moments of another shape": lambda: _saved(_good(optimizer_state_dict=_optimizer(torch.zeros(7)))),
     "another optimizer": lambda: _saved(_good(optimizer_state_dict={"state": {}, "param_groups": [{"params": [0]}]})),
@@ -186,12 +186,12 @@ def _put(path: Path, data: bytes) -> None:
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A good checkpoint, in the working directory that hostile code would leave its mark in."""
     monkeypatch.chdir(tmp_path)
-    state: TrainingState = _state(STEP, _model())
+    state: TrainingState = small_state(STEP, small_model())
     return CheckpointStore(str(tmp_path / "checkpoints"), JsonLog()).save(state)
 
 
 def _refused(path: Path) -> str:
-    model = _model()
+    model = small_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(CheckpointError) as caught:
         CheckpointStore(str(path.parent), JsonLog()).load(STEP, model, torch.optim.AdamW(model.parameters()))
@@ -218,7 +218,7 @@ def _matters_in_a_plain_file(name: str) -> bool:
 def test_broken_plain_file_is_refused(name: str, path: Path) -> None:
     plain_file = Path("old.pt")
     plain_file.write_bytes(CORPUS[name]())
-    model = _model()
+    model = small_model()
     with pytest.raises(CheckpointError):
         plain.load(plain_file, model, torch.optim.AdamW(model.parameters()))
     assert not Path("executed").exists()
@@ -237,7 +237,7 @@ def test_truncated_at_every_sixteenth(path: Path) -> None:
 
 def test_bit_flips_of_200_seeds_are_found(path: Path) -> None:
     whole = (path / "state.pt").read_bytes()
-    store, model = CheckpointStore(str(path.parent), JsonLog()), _model()
+    store, model = CheckpointStore(str(path.parent), JsonLog()), small_model()
     for seed in range(200):
         dice = random.Random(seed)
         damaged = bytearray(whole)
@@ -269,5 +269,5 @@ def test_disk_full_in_the_middle_leaves_the_older_one_and_nothing_else(
     monkeypatch.setattr(os, "fsync", full)
     store = CheckpointStore(str(path.parent), JsonLog())
     with pytest.raises(CheckpointError, match="No space left on device"):
-        store.save(_state(STEP + 10, _model()))
+        store.save(small_state(STEP + 10, small_model()))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]

@@ -12,8 +12,8 @@ from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from tests.trainer.gang import Gang
-from tests.trainer.test_train import Session, _equal
+from tests.support.training.gang import Gang
+from tests.support.training.session import Session, equal
 
 
 def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(gang: Gang) -> None:
@@ -87,7 +87,7 @@ def test_poisoned_weights_are_gone_after_the_request_and_the_result_is_that_of_a
     # The run in which it happened ended, not well.
     assert session.value("genesis_training_total") - session.value("genesis_training_success_total") == 1
     for key in ("model_state_dict", "optimizer_state_dict", "samples", "rng"):
-        assert _equal(clean.state(60)[key], session.state(60)[key]), key
+        assert equal(clean.state(60)[key], session.state(60)[key]), key
 
 
 def test_without_a_sentinel_the_metrics_call_for_the_rewind_that_mends_poisoned_weights_in_fp16(

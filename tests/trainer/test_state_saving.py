@@ -23,9 +23,9 @@ from precision_trainer.state.format import TrainingState
 from precision_trainer.state.health import BURST_STEPS, HealthTracker
 from precision_trainer.state.keeper import Keeper
 from precision_trainer.telemetry.logs import JsonLog
-from tests.trainer.scenarios import WIDTH, step
-from tests.trainer.test_checkpoint import _model, _state
-from tests.trainer.test_train import STOP, Session, _equal
+from tests.support.training.checkpoints import small_model, small_state
+from tests.support.training.scenarios import WIDTH, step
+from tests.support.training.session import STOP, Session, equal
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_what_is_written_late_is_the_state_of_its_own_step(
     other = Session(tmp_path / "other", monkeypatch, capsys)
     other.run(steps=10)
     for key in ("model_state_dict", "optimizer_state_dict", "rng", "samples", "step"):
-        assert _equal(session.state(10)[key], other.state(10)[key]), key
+        assert equal(session.state(10)[key], other.state(10)[key]), key
 
 
 @dataclass(frozen=True)
@@ -125,21 +125,21 @@ def test_checkpoints_more_frequent_than_the_proof_still_become_healthy(session: 
 
 
 def test_the_newest_healthy_one_outlives_retention(tmp_path: Path) -> None:
-    store, model = CheckpointStore(str(tmp_path), JsonLog()), _model()
+    store, model = CheckpointStore(str(tmp_path), JsonLog()), small_model()
     for number in (10, 20):
-        store.save(_state(number, model))
+        store.save(small_state(number, model))
         store.tag_healthy(number, 5)
     for number in (30, 40, 50):
-        store.save(_state(number, model))
+        store.save(small_state(number, model))
     assert store.steps() == [50, 40, 20]
     assert store.healthy_steps() == [20]
 
 
 def test_a_tag_is_of_one_state_only(tmp_path: Path) -> None:
-    store, model = CheckpointStore(str(tmp_path), JsonLog()), _model()
-    tagged = store.save(_state(10, model))
+    store, model = CheckpointStore(str(tmp_path), JsonLog()), small_model()
+    tagged = store.save(small_state(10, model))
     store.tag_healthy(10, 5)
-    other = store.save(_state(20, model))
+    other = store.save(small_state(20, model))
     (other / "healthy.json").write_bytes((tagged / "healthy.json").read_bytes())
     (tagged / "healthy.json").write_text(json.dumps({"sha256": "0"}))
     assert store.healthy_steps() == []
@@ -163,7 +163,7 @@ def test_loading_in_another_mode_changes_no_weight(
     session.run(steps=6)
     (resumed,) = session.events("resumed")
     assert (resumed["saved_mode"], resumed["mode"]) == (saved, loaded)
-    assert _equal(dict(models[0].state_dict()), dict(models[1].state_dict()))
+    assert equal(dict(models[0].state_dict()), dict(models[1].state_dict()))
 
 
 def test_another_batch_size_goes_on_in_the_data_where_it_stood(session: Session) -> None:

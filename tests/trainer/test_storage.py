@@ -13,8 +13,8 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.errors import CheckpointError
 from precision_trainer.state.runs import Runs
 from precision_trainer.telemetry.logs import JsonLog
-from tests.trainer.test_train import STOP, Session
-from tests.trainer.volume import Volume
+from tests.support.training.session import STOP, Session
+from tests.support.training.volume import Volume
 
 WIDTH = 64
 
@@ -110,7 +110,7 @@ def test_a_state_that_torch_cannot_write_ends_no_training_and_is_counted(
 
 
 def test_a_mask_of_minus_infinity_is_no_poison(session: Session) -> None:
-    task = "tests.trainer.harmless_scenarios:masked_task"
+    task = "tests.support.training.harmless_scenarios:masked_task"
     session.run({6: STOP}, model=task, steps=20)
     assert session.events("checkpoint_failed") == []
     session.run(model=task, steps=20)

@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from precision_trainer.errors import DivergedError
-from precision_trainer.gang.request import RequestFile
-from precision_trainer.job import boot, tasks
-from precision_trainer.job import train as train_module
-from precision_trainer.job.loop import Loop
-from precision_trainer.job.options import TrainOptions
+from precision_trainer.job import tasks
 from precision_trainer.job.signals import StopFlag
 from precision_trainer.telemetry.logs import JsonLog
-from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.telemetry.warm_up import WARM_UP_STEPS
-
-SMALL = {"width": 16, "layers": 1, "context": 8, "batch_size": 2, "metrics_port": -1, "segment_steps": 10}
-
-
-class Session:
-    """Runs the loop with a hook at every step, so that a test acts at an exact step instead of sleeping."""
-
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.directory, self._patch, self._capsys = tmp_path, monkeypatch, capsys
-        self.request, self.fault = tmp_path / "request", tmp_path / "fault"
-        monkeypatch.setenv("PRECISION_REQUEST_FILE", str(self.request))
-        monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-        self.metrics = Metrics()
-        self.lines: list[dict[str, Any]] = []
-
-    def run(self, at: Mapping[int, Callable[[], object]] | None = None, **options: object) -> StopFlag:
-        stop = StopFlag(JsonLog())
-        actions = at or {}
-        original = Loop._step
-
-        def step(loop: Loop) -> None:
-            action = actions.get(loop._trainer.step)
-            if action is not None:
-                action() if action is not STOP else stop.set("SIGTERM")
-            original(loop)
-
-        self.metrics = Metrics()
-        with self._patch.context() as patch:
-            patch.setattr(Loop, "_step", step)
-            patch.setattr(train_module, "Metrics", lambda: self.metrics)
-            # Asked at every boundary: tests count steps, and a step may take less than the interval.
-            patch.setattr(boot, "RequestFile", functools.partial(RequestFile, min_interval_seconds=0.0))
-            settings: dict[str, Any] = {**SMALL, "checkpoint_dir": str(self.directory / "checkpoints"), **options}
-            try:
-                code = train_module.train(TrainOptions(**settings), JsonLog(), stop)
-            finally:
-                self.lines = [json.loads(line) for line in self._capsys.readouterr().out.splitlines()]
-        assert code == (0 if self.events("complete") else 143)
-        return stop
-
-    def write(self, text: str) -> Callable[[], object]:
-        return lambda: self.request.write_text(text)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["event"] == name]
-
-    def value(self, name: str) -> float:
-        for family in self.metrics.collect():
-            for sample in family.samples:
-                if sample.name == name or f"{sample.name}{{{','.join(sample.labels.values())}}}" == name:
-                    return float(sample.value)
-        raise KeyError(name)
-
-    def state(self, step: int) -> dict[str, Any]:
-        path = self.directory / "checkpoints" / f"step-{step:012d}" / "state.pt"
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-        return state
-
-
-def STOP() -> None:
-    """Marks the step in which SIGTERM comes."""
+from tests.support.training.session import STOP, Session, equal
 
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Session:
     return Session(tmp_path, monkeypatch, capsys)
-
-
-def _equal(first: object, second: object) -> bool:
-    if isinstance(first, torch.Tensor):
-        return isinstance(second, torch.Tensor) and torch.equal(first, second)
-    if isinstance(first, dict):
-        return (
-            isinstance(second, dict)
-            and first.keys() == second.keys()
-            and all(_equal(v, second[k]) for k, v in first.items())
-        )
-    if isinstance(first, list):
-        return isinstance(second, list) and len(first) == len(second) and all(map(_equal, first, second))
-    return first == second
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -126,7 +44,7 @@ def test_resume_in_fp32_is_bit_exact(
     assert session.events("complete")[0]["message"] == "training complete"
     first, second = whole.state(20), session.state(20)
     for key in ("model_state_dict", "optimizer_state_dict", "samples", "step", "scaler", "rng"):
-        assert _equal(first[key], second[key]), key
+        assert equal(first[key], second[key]), key
 
 
 def test_a_training_that_is_at_its_last_step_when_the_stop_is_agreed_on_is_finished(session: Session) -> None:

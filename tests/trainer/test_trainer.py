@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
 from precision_trainer.errors import CheckpointError, ConfigError
@@ -22,6 +21,7 @@ from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from precision_trainer.sentinel.machine import SentinelConfig
 from precision_trainer.telemetry.logs import JsonLog
+from tests.support.training.waits import CountWaits
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 CONTEXT, BATCH = 16, 4
@@ -69,18 +69,6 @@ def test_learns_and_keeps_everything_fp32(mode: PrecisionMode, text: LibraryText
     assert trainer.get_stats()["training_steps"] == 25
 
 
-class _CountWaits(TorchDispatchMode):
-    """Counts what makes the host wait for the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.waits += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("mode", [FP32, FP16, BF16])
 def test_a_step_with_a_fused_optimizer_waits_for_nothing(mode: PrecisionMode, text: LibraryText) -> None:
     trainer = make(mode, loss_scale=1024.0, max_grad_norm=1.0)
@@ -88,7 +76,7 @@ def test_a_step_with_a_fused_optimizer_waits_for_nothing(mode: PrecisionMode, te
     for _ in range(3):
         trainer.backward_and_step(trainer.training_step(batch, next_byte_loss))
     trainer.request_source = lambda applied: PrecisionRequest(1, BF16)
-    with _CountWaits() as count:
+    with CountWaits() as count:
         for _ in range(5):
             trainer.backward_and_step(trainer.training_step(batch, next_byte_loss))
     assert count.waits == 0
@@ -97,7 +85,7 @@ def test_a_step_with_a_fused_optimizer_waits_for_nothing(mode: PrecisionMode, te
 
 def test_the_counter_of_waits_counts(text: LibraryText) -> None:
     trainer = make(FP16, fused=False)
-    with _CountWaits() as count:
+    with CountWaits() as count:
         step(trainer, text)
     assert count.waits > 0
 

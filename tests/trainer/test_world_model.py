@@ -21,7 +21,7 @@ from precision_trainer.models.verify import verify_fp32
 from precision_trainer.state import files
 from precision_trainer.state.format import validate
 from precision_trainer.state.inspect import inspect
-from tests.trainer.test_train import Session
+from tests.support.training.session import Session
 
 SMALL = RssmConfig(observation_size=4, action_size=2, deterministic=24, variables=4, classes=4, hidden=24)
 

@@ -37,8 +37,8 @@ from tests.support.cli import (
     mitigating,
     stands,
 )
+from tests.support.prometheus_bodies import STAMP, http, serve, success
 from tests.support.recorded_kinds import recorded
-from tests.unit.signals.bodies import STAMP, http, serve, success
 
 
 def test_get_sorts_the_fleet_into_cohorts_with_what_is_wrong(cli: Cli) -> None:

@@ -12,7 +12,7 @@ from precision_operator.errors import DisruptionBudget, Forbidden, TooManyReques
 from precision_operator.kube.answers import MESSAGE_LIMIT, error_of
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, Operation
-from tests.unit.signals.bodies import http, serve
+from tests.support.prometheus_bodies import http, serve
 
 
 @asynccontextmanager

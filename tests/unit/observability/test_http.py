@@ -7,7 +7,7 @@ from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.watchdog import Watchdog
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 async def test_probes_tell_what_is_wrong() -> None:

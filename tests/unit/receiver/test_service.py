@@ -15,8 +15,8 @@ from precision_operator.receiver.server import PATH
 from precision_operator.receiver.service import LOOK_SECONDS, Receiver
 from precision_operator.settings import ReceiverSettings
 from precision_operator.webhook.certificates import new_authority, new_leaf
+from tests.support.manual_clock import ManualClock
 from tests.support.tls import NAME, WallClock
-from tests.unit.runtime.manual_clock import ManualClock
 
 TOKEN = "t" * 32
 

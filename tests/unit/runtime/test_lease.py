@@ -11,7 +11,7 @@ from precision_operator.errors import Conflict, HistoryRewound, NotFound, Operat
 from precision_operator.kube.port import UNCONDITIONAL, Deletion, JsonObject, JsonValue, Operation, Resource
 from precision_operator.runtime.lease import LeaseElector, micro_time
 from precision_operator.settings import LeaseSettings
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 SETTINGS = LeaseSettings()
 

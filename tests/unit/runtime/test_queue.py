@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_operator.runtime.queue import Priority, WorkQueue
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 
 async def test_a_key_is_taken_once_however_often_it_was_added() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.errors import TooManyRequests
 from precision_operator.runtime.ratelimit import RateLimiter
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 
 class Writers:

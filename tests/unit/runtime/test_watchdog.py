@@ -1,7 +1,7 @@
 """The watchdog names who is silent."""
 
 from precision_operator.runtime.watchdog import Watchdog
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 async def test_only_the_silent_are_named_the_oldest_first() -> None:

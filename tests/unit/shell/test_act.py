@@ -19,8 +19,8 @@ from precision_operator.shell.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.shell.expectations import EXPIRY_SECONDS
 from precision_operator.shell.refusals import REFUSED_LIMIT
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
+from tests.support.manual_clock import finished
 from tests.support.views import pod, workload
-from tests.unit.runtime.manual_clock import finished
 
 
 async def test_running_pods_are_asked_before_the_echo_and_others_taken_away_after_it() -> None:

@@ -14,7 +14,7 @@ from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.signals.alertmanager import MAX_ALERTS, Alert, parse_webhook
 from tests.support import trainers
 from tests.support.bodies import Json
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 def policy(name: str, **labels: str) -> Json:

@@ -23,8 +23,8 @@ from precision_operator.shell.inventory import PolicyKey
 from precision_operator.webhook.mode import AdmissionMode
 from precision_operator.webhook.replicas import Replicas
 from tests.support import objects as b
+from tests.support.manual_clock import ManualClock, finished, settle
 from tests.support.server import Server
-from tests.unit.runtime.manual_clock import ManualClock, finished, settle
 
 KEY = PolicyKey("default", "p")
 A, B, C = "https://10.0.0.1:6443", "https://10.0.0.2:6443", "https://[fd00::3]:6443"

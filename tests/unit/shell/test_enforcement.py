@@ -17,8 +17,8 @@ from precision_operator.shell.enforcement import FIRST_SECONDS, FRESH_SECONDS, R
 from precision_operator.shell.installed import InstalledPolicies
 from precision_operator.shell.inventory import Inventory, PolicyKey
 from tests.support import objects as b
+from tests.support.manual_clock import ManualClock, finished
 from tests.support.server import SHIPPED, Server, install_all
-from tests.unit.runtime.manual_clock import ManualClock, finished
 
 KEY = PolicyKey("default", "p")
 SERVER = "https://10.0.0.1:6443"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from precision_operator.api.modes import Mode
 from precision_operator.core.actions import DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
 from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
+from tests.support.manual_clock import ManualClock
 from tests.support.views import pod, workload
-from tests.unit.runtime.manual_clock import ManualClock
 
 
 def request(name: str) -> RequestPod:

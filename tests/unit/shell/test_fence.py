@@ -20,8 +20,8 @@ from precision_operator.shell.fence import (
     Fence,
 )
 from tests.support import objects as b
+from tests.support.manual_clock import ManualClock, finished
 from tests.support.server import Server
-from tests.unit.runtime.manual_clock import ManualClock, finished
 
 POD = [("default", "train-abc-1")]
 

@@ -15,8 +15,8 @@ from precision_operator.shell.inventory import PolicyKey
 from precision_operator.signals.service import WAKE_SECONDS
 from tests.support import objects as b
 from tests.support.controller import FLEET, KEY, Controller
+from tests.support.manual_clock import ManualClock, finished, settle
 from tests.support.recorded_kinds import owned_by, recorded
-from tests.unit.runtime.manual_clock import ManualClock, finished, settle
 
 INTERVAL_SECONDS = 15.0
 

@@ -26,8 +26,8 @@ from precision_operator.shell.installed import (
 )
 from precision_operator.webhook.mode import AdmissionMode
 from tests.support.fake_kube import FakeKube
+from tests.support.manual_clock import ManualClock, finished
 from tests.support.server import INSTALLED, SHIPPED, install, install_all
-from tests.unit.runtime.manual_clock import ManualClock, finished
 
 ASSIGN = next(ours for ours in shipped() if ours.kind == "MutatingAdmissionPolicy" and "assign" in ours.name)
 

@@ -10,7 +10,7 @@ from precision_operator.errors import Forbidden
 from precision_operator.kube.port import NODES, JsonObject, Resource
 from precision_operator.shell.nodes import AWAY_FRESH_SECONDS, FRESH_SECONDS, Nodes
 from tests.support.fake_kube import FakeKube
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 LABEL = "fp16=disabled"
 

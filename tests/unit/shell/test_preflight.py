@@ -12,7 +12,7 @@ from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyReq
 from precision_operator.kube.port import JOBS, PODS, Deletion, JsonObject, JsonValue, Resource
 from precision_operator.shell.preflight import AGAIN_SECONDS, FRESH_SECONDS, TRIED, WayBack
 from tests.support.fake_kube import FakeKube
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 POLICY = policy()
 

@@ -21,7 +21,7 @@ from precision_operator.shell.enforcement import FRESH_SECONDS
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.shell.reconcile import PROGRESS_SECONDS, Pass
 from tests.support.controller import KEY, Controller
-from tests.unit.runtime.manual_clock import ManualClock, finished, settle
+from tests.support.manual_clock import ManualClock, finished, settle
 
 FAST: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},

@@ -23,7 +23,7 @@ from precision_operator.contract import (
     REQUEST,
 )
 from tests.support.controller import Controller
-from tests.unit.runtime.manual_clock import ManualClock, finished
+from tests.support.manual_clock import ManualClock, finished
 
 NAMES = ("a", "b", "c")
 FAST: dict[str, Any] = {

@@ -16,7 +16,7 @@ from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.shell.reconcile import Pass, Reconciler
 from precision_operator.shell.worker import Worker
 from tests.support.fake_kube import FakeKube
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 KEY = PolicyKey("ns", "fleet")
 INTERVAL_SECONDS = 15.0

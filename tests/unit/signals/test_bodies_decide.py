@@ -21,8 +21,7 @@ from precision_operator.shell.gather import plan_of
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.queries import BUILT_IN, render
-from tests.support.views import key, pod, workload
-from tests.unit.signals.bodies import (
+from tests.support.prometheus_bodies import (
     STAMP,
     Stream,
     Write,
@@ -35,6 +34,7 @@ from tests.unit.signals.bodies import (
     success,
     vector,
 )
+from tests.support.views import key, pod, workload
 
 POLICY = policy(
     evaluation={"interval": "15s", "failureLimit": 0, "minSamples": 1, "minSteps": 20, "maxSampleAge": "60s"},

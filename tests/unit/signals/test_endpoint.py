@@ -22,7 +22,7 @@ from precision_operator.signals.endpoint import (
     Endpoint,
 )
 from precision_operator.signals.port import Sample
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 
 class Source:

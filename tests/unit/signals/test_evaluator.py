@@ -13,7 +13,7 @@ from precision_operator.core.model import PodSignals
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.port import Sample
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 PLAN = EvaluationPlan(
     endpoint="main",

@@ -16,7 +16,7 @@ import pytest
 from precision_operator.errors import QueryInvalid, SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.prometheus import PrometheusSource
-from tests.unit.signals.bodies import (
+from tests.support.prometheus_bodies import (
     drip_body,
     drip_chunks,
     drip_head,

@@ -14,7 +14,7 @@ from precision_operator.errors import SourceUnavailable
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
-from tests.unit.runtime.manual_clock import ManualClock, settle
+from tests.support.manual_clock import ManualClock, settle
 
 PLAN = EvaluationPlan("main", "team", window_seconds=60, min_steps=5, interval_seconds=15)
 EVERY = 15.0

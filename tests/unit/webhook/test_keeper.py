@@ -19,8 +19,8 @@ from precision_operator.kube.port import MUTATING_WEBHOOKS, SECRETS, JsonObject,
 from precision_operator.settings import AdmissionSettings
 from precision_operator.webhook.keeper import CONFIGURATION, CertificateKeeper
 from tests.support.fake_kube import FakeKube
+from tests.support.manual_clock import ManualClock
 from tests.support.tls import NAMESPACE
-from tests.unit.runtime.manual_clock import ManualClock
 
 SETTINGS = AdmissionSettings()
 MADE_AGAIN: dict[str, JsonValue] = {"uid": "made-again"}

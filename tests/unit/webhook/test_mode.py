@@ -10,7 +10,7 @@ from precision_operator.errors import Unavailable
 from precision_operator.kube.port import MUTATING_POLICIES, MUTATING_POLICIES_BETA, Resource
 from precision_operator.webhook.mode import RETRY_SECONDS, AdmissionMode, chosen_mode
 from tests.support.fake_kube import FakeKube
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize(

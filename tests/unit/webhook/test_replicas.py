@@ -13,8 +13,8 @@ from precision_operator.webhook.replicas import OF_SERVICE, PATIENCE_SECONDS, Re
 from precision_operator.webhook.server import WebhookServer
 from tests.support.bodies import assignment
 from tests.support.fake_kube import FakeKube
+from tests.support.manual_clock import ManualClock
 from tests.support.tls import NAMESPACE, SERVICE, kept
-from tests.unit.runtime.manual_clock import ManualClock
 
 
 def knowing(generation: int) -> KnownAssignments:

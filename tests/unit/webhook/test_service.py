@@ -12,7 +12,7 @@ import pytest
 from precision_operator.settings import Settings
 from precision_operator.webhook.service import DRAIN_SECONDS, LOOK_SECONDS, Webhook
 from tests.support.fake_kube import FakeKube
-from tests.unit.runtime.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 SETTINGS = Settings(admission=replace(Settings().admission, port=0))
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import ConfigError
 from precision_trainer.gang.request import PrecisionRequest
-from tests.trainer.scenarios import WIDTH, Result, fingerprint
+from tests.support.training.scenarios import WIDTH, Result, fingerprint
 
 STEPS = 6
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMALL = ["--width", "16", "--layers", "1", "--context", "8", "--batch-size", "2"]
 TRAIN = ["-m", "precision_trainer", "train", "transformer"]
 TORCHRUN = ["-m", "precision_trainer.torchrun", "--standalone", "--nproc-per-node", "2"]

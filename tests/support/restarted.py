@@ -20,7 +20,7 @@ from lab.demo.fleet import ACCELERATOR, FAULT, FLEET_LABELS, Trainer, deployment
 from lab.images import TRAINER
 from lab.trainers import ENVIRONMENT
 from lab.waiting import wait_for
-from tests.e2e.trainers import Fleet
+from tests.support.running_fleets import Fleet
 
 GRACE_SECONDS = 600
 """Of pods that do not go by themselves: longer than any test waits."""

@@ -32,7 +32,7 @@ def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Con
         while (name := pipe.recv()) is not None:
             try:
                 module, _, function = name.rpartition(".")
-                scenarios = importlib.import_module(f"tests.trainer.{module or 'scenarios'}")
+                scenarios = importlib.import_module(f"tests.support.training.{module or 'scenarios'}")
                 result: Result = getattr(scenarios, function)(rank, world)
                 pipe.send(result)
                 if result.get("exit"):
