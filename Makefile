@@ -2,12 +2,13 @@
 PYTHON := .venv/bin/python
 CONTEXT ?=
 REGISTRY ?=
+KEY ?=
 export CONTEXT REGISTRY
 # uv leaves dependencies uncompiled. Where bytecode may not be written, each process that imports torch compiles it again: 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images lock clean clean-cache
+.PHONY: help setup demo check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images release release-verify lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -35,6 +35,11 @@ class Layout:
                 return str(entry["digest"])
         return None
 
+    def blobs(self, reference: str) -> list[str]:
+        """Return the digests of an image's configuration and of its layers, in this order."""
+        manifest = self._manifest(reference)
+        return [manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])]
+
     def add_root(self, reference: str, tar: Path) -> None:
         """Make an image of one layer, a root file system, without unpacking it."""
         layer = self._add_file(tar)
@@ -61,20 +66,24 @@ class Layout:
         """Write an image as an archive that calls it `name`, leaving out the blobs that the receiver has already."""
         digest = self.manifest_digest(reference)
         assert digest is not None, f"{reference} is in {self.directory}"
-        manifest_file = self._blob(digest)
-        manifest = json.loads(manifest_file.read_text())
         described = {
             "mediaType": _MANIFEST,
             "digest": digest,
-            "size": manifest_file.stat().st_size,
+            "size": self._blob(digest).stat().st_size,
             "annotations": {"io.containerd.image.name": name, _REF: name.rpartition(":")[2]},
         }
         with tarfile.open(target, "w") as tar:
             _add_text(tar, "oci-layout", _LAYOUT)
-            for blob in (digest, manifest["config"]["digest"], *(layer["digest"] for layer in manifest["layers"])):
+            for blob in (digest, *self.blobs(reference)):
                 if blob not in without:
                     tar.add(self._blob(blob), arcname=f"blobs/{blob.replace(':', '/')}")
             _add_text(tar, "index.json", json.dumps({"schemaVersion": 2, "manifests": [described]}))
+
+    def _manifest(self, reference: str) -> Json:
+        digest = self.manifest_digest(reference)
+        assert digest is not None, f"{reference} is in {self.directory}"
+        manifest: Json = json.loads(self._blob(digest).read_text())
+        return manifest
 
     def _blob(self, digest: str) -> Path:
         return self.directory / "blobs" / digest.replace(":", "/")

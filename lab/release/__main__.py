@@ -1,0 +1,71 @@
+"""`python -m lab.release make|verify|pin`: make a release, verify one, or pin the Debian packages of the base images."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from lab import paths
+from lab.errors import LabError
+from lab.images.builder import Builder
+from lab.images.packages import PINS, pin
+from lab.progress import console, say
+from lab.release.make import IMAGES, RELEASES, make
+from lab.release.verify import verify
+from lab.setup.prerequisites import require_node_programs
+
+
+def main() -> int:
+    """Run one command; print a fault as what was expected, found, and to be done next."""
+    options = _parser().parse_args()
+    try:
+        options.run(options)
+    except LabError as error:
+        console.print(f"[red]stopped[/red]: {error}", markup=True)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lab.release", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    making = commands.add_parser("make", help="make the release of the commit that is checked out")
+    making.add_argument("--key", type=Path, help="cosign's private key; COSIGN_PASSWORD opens it")
+    making.set_defaults(run=_make)
+    verifying = commands.add_parser("verify", help="verify a release, offline")
+    verifying.add_argument(
+        "folder", type=Path, nargs="?", help="the release; without one, the newest that was made here"
+    )
+    verifying.add_argument("--key", type=Path, help="the public key that you trust; without one, the release's own")
+    verifying.set_defaults(run=_verify)
+    commands.add_parser("pin", help=f"write {PINS.name} from Debian's packages of today").set_defaults(run=_pin)
+    return parser
+
+
+def _make(options: argparse.Namespace) -> None:
+    require_node_programs()
+    folder = make(key=options.key)
+    say(f"release: {folder.relative_to(paths.ROOT)}; verify it: python -m lab.release verify {folder}")
+
+
+def _verify(options: argparse.Namespace) -> None:
+    made = sorted(RELEASES.glob("*/SHA256SUMS"), key=lambda sums: sums.stat().st_mtime)
+    if options.folder is None and not made:
+        raise LabError("a release", f"none in {RELEASES}", "make one with `make release`, or name its folder")
+    verify((options.folder or made[-1].parent).resolve(), key=options.key)
+    say("verified")
+
+
+def _pin(options: argparse.Namespace) -> None:
+    require_node_programs()
+    bases = sorted({image.base for image in IMAGES if image.base is not None}, key=lambda base: base.name)
+    with tempfile.TemporaryDirectory(dir=paths.BUILD) as scratch:
+        builder = Builder(Path(scratch))
+        pin({base: builder.root(base) for base in bases})
+    say(f"wrote {PINS.relative_to(paths.ROOT)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Make a release: every image is built twice and compared, then signed, described and packed, all on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lab import paths
+from lab.errors import LabError
+from lab.images import OPERATOR, TRAINER, Built, Image
+from lab.images.builder import Builder
+from lab.images.packages import Packages, require_pinned
+from lab.process import run
+from lab.progress import say, step
+from lab.release.provenance import PREDICATE_TYPE, Source, Subject, statement
+from lab.release.tools import Tools, registry, tools
+
+IMAGES = (OPERATOR, TRAINER)
+CHART = paths.ROOT / "helm" / "precision-operator"
+RELEASES = paths.BUILD / "release"
+SUMS = "SHA256SUMS"
+SUMS_BUNDLE = f"{SUMS}.sigstore.json"
+PUBLIC_KEY = "cosign.pub"
+OFFLINE_SIGN = (
+    "--yes",
+    "--signing-config",
+    paths.ROOT / "lab" / "release" / "signing-config.json",
+    "--trusted-root",
+    paths.ROOT / "lab" / "release" / "trusted-root.json",
+)
+"""By a key alone: no transparency log, no certificate authority and no time stamp is asked for."""
+BOM_TYPE = "https://cyclonedx.org/bom"
+
+PLAIN_HTTP = "--allow-http-registry"
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What every step of making a release uses."""
+
+    tools: Tools
+    registry: str
+    target: Path
+    key: Path
+    source: Source
+
+    def name(self, kind: str) -> Path:
+        """The file of the release that is called so."""
+        return self.target / kind.format(version=self.source.version)
+
+
+def make(*, key: Path | None) -> Path:
+    """Make the release of the commit that is checked out; return its folder.
+
+    Args:
+        key: cosign's private key; None: a key of this checkout, which is made where there is none.
+
+    Raises:
+        LabError: the tree holds what is in no commit, Debian's packages are not the pinned ones, or two builds differ.
+    """
+    source = _source()
+    programs = tools(listing=True)
+    target = RELEASES / source.version
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="registry-", dir=RELEASES) as served,
+        registry(programs, Path(served)) as address,
+    ):
+        workshop = Workshop(programs, address, target, key or _own_key(programs), source)
+        _export_key(workshop)
+        for image in IMAGES:
+            _release_image(workshop, image)
+        _release_chart(workshop)
+    _sign_sums(workshop)
+    return target
+
+
+def _source() -> Source:
+    changed = run(["git", "status", "--porcelain"], cwd=paths.ROOT).stdout.strip()
+    if changed:
+        raise LabError("a tree that is committed whole", changed.splitlines()[0].strip(), "commit, or stash it")
+    commit = run(["git", "rev-parse", "HEAD"], cwd=paths.ROOT).stdout.strip()
+    chart = (CHART / "Chart.yaml").read_text().splitlines()
+    return Source(next(line.split()[1] for line in chart if line.startswith("version:")), commit)
+
+
+def _own_key(programs: Tools) -> Path:
+    folder = RELEASES / "key"
+    if not (folder / "cosign.key").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        programs("cosign", "generate-key-pair", cwd=folder)
+        say(f"made a signing key: {folder}/cosign.key; keep it, and pass KEY= to use another")
+    return folder / "cosign.key"
+
+
+def _export_key(workshop: Workshop) -> None:
+    public = workshop.tools("cosign", "public-key", "--key", workshop.key)
+    (workshop.target / PUBLIC_KEY).write_text(public)
+
+
+def _release_image(workshop: Workshop, image: Image) -> None:
+    started = datetime.now(UTC)
+    with _builders(workshop.source.version) as builders:
+        built = [_built(builder, image) for builder in builders]
+        pairs = zip(builders, built, strict=True)
+        require_equal(image.name, [builder.layout.blobs(item.layout_reference) for builder, item in pairs])
+        say(f"{image.name}: built twice, equal")
+        tag = f"{workshop.registry}/{image.name}:{workshop.source.version}"
+        subject = Subject(image.name, builders[0].push(built[0], tag, plain_http=True))
+        packages = _require_base(builders[0], image)
+    reference = f"{workshop.registry}/{image.name}@{subject.digest}"
+    origin = statement(
+        subject,
+        source=workshop.source,
+        image=image,
+        packages=packages,
+        started=started,
+        finished=datetime.now(UTC),
+    )
+    with step(f"describe and sign {image.name}"):
+        bom = workshop.name(f"{image.name}-{{version}}.cdx.json")
+        named = ("--source-name", image.name, "--source-version", workshop.source.version)
+        workshop.tools("syft", "scan", f"registry:{reference}", *named, "-o", f"cyclonedx-json={bom}")
+        _sign(workshop, reference)
+        _attest(workshop, reference, kind=BOM_TYPE, predicate=json.loads(bom.read_text()))
+        workshop.name(f"{image.name}-{{version}}.intoto.json").write_text(json.dumps(origin, indent=1) + "\n")
+        _attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
+    _pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
+
+
+def _require_base(builder: Builder, image: Image) -> Packages:
+    """Return the packages of an image's base, where they are the pinned ones."""
+    assert image.base is not None, f"{image.name} stands on a base"
+    packages = builder.root(image.base)
+    require_pinned(image.base, packages)
+    return packages
+
+
+def _built(builder: Builder, image: Image) -> Built:
+    _require_base(builder, image)
+    return builder.build(image)
+
+
+@contextmanager
+def _builders(version: str) -> Iterator[tuple[Builder, Builder]]:
+    """Two that share nothing."""
+    RELEASES.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="first-", dir=RELEASES) as first,
+        tempfile.TemporaryDirectory(prefix="second-", dir=RELEASES) as second,
+    ):
+        yield Builder(Path(first), version=version), Builder(Path(second), version=version)
+
+
+def require_equal(name: str, builds: Sequence[Sequence[str]]) -> None:
+    """Refuse two builds of one image that differ; each is given by the digests of its configuration and layers.
+
+    Raises:
+        LabError: it names the first that differs.
+    """
+    first, second = builds
+    for index, (one, other) in enumerate(zip(first, second, strict=True)):
+        if one != other:
+            part = "configuration" if index == 0 else f"layer {index} of {len(first) - 1}"
+            raise LabError(
+                f"two builds of {name} to be equal",
+                f"another {part}: {one} and {other}",
+                "build it twice by `lab.images.builder.Builder`, and compare the two blobs",
+            )
+
+
+def _sign(workshop: Workshop, reference: str) -> None:
+    workshop.tools("cosign", "sign", "--key", workshop.key, *OFFLINE_SIGN, PLAIN_HTTP, reference)
+
+
+def _attest(workshop: Workshop, reference: str, *, kind: str, predicate: object) -> None:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(predicate, file)
+        file.flush()
+        options = ("--key", workshop.key, "--type", kind, "--predicate", file.name)
+        workshop.tools("cosign", "attest", *options, *OFFLINE_SIGN, PLAIN_HTTP, reference)
+
+
+def _release_chart(workshop: Workshop) -> None:
+    with tempfile.TemporaryDirectory() as folder, step("chart"):
+        workshop.tools("helm", "package", CHART, "--destination", folder)
+        (archive,) = Path(folder).iterdir()
+        workshop.tools("helm", "push", archive, f"oci://{workshop.registry}/charts", "--plain-http")
+        tag = f"{workshop.registry}/charts/{CHART.name}:{workshop.source.version}"
+        digest = workshop.tools("oras", "resolve", "--plain-http", tag).strip()
+        _sign(workshop, f"{workshop.registry}/charts/{CHART.name}@{digest}")
+    _pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
+
+
+def _pack(workshop: Workshop, tag: str, archive: Path) -> None:
+    """As an OCI archive, with all that was signed and attested."""
+    with step(f"pack {archive.name}"):
+        workshop.tools("oras", "backup", "--plain-http", "--include-referrers", "--output", archive, tag)
+
+
+def _sign_sums(workshop: Workshop) -> None:
+    sums = workshop.target / SUMS
+    files = sorted(path for path in workshop.target.iterdir() if path.name not in (SUMS, SUMS_BUNDLE))
+    sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
+    bundle = ("--bundle", workshop.target / SUMS_BUNDLE)
+    workshop.tools("cosign", "sign-blob", "--key", workshop.key, *OFFLINE_SIGN, *bundle, sums)
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

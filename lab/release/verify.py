@@ -1,0 +1,117 @@
+"""Verify a release offline: its checksums, their signature, and the signatures and attestations of images and chart."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.errors import LabError
+from lab.progress import say, step
+from lab.release.make import BOM_TYPE, CHART, IMAGES, PLAIN_HTTP, PUBLIC_KEY, RELEASES, SUMS, SUMS_BUNDLE, sha256
+from lab.release.provenance import PREDICATE_TYPE
+from lab.release.tools import Tools, registry, tools
+
+_DISTRUST = "trust nothing of this release; get it again"
+
+
+def verify(folder: Path, *, key: Path | None) -> None:
+    """Verify a release; everything that is found is named by a line.
+
+    Args:
+        folder: a release.
+        key: the public key that is trusted; None: the one that lies in the release, which only shows that the release is
+            whole.
+
+    Raises:
+        LabError: a file is missing, changed or of nobody's making.
+    """
+    programs = tools(listing=False)
+    version = folder.name
+    public = key or folder / PUBLIC_KEY
+    require_sums(folder)
+    _cosign(programs, folder, "verify-blob", "--key", public, "--bundle", folder / SUMS_BUNDLE, folder / SUMS)
+    say(f"{SUMS}: signed, and true of every file")
+    RELEASES.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="verify-", dir=RELEASES) as served,
+        registry(programs, Path(served)) as address,
+    ):
+        for image in IMAGES:
+            archive = folder / f"{image.name}-{version}.oci.tar"
+            reference = _restored(programs, archive, f"{address}/{image.name}", version)
+            _cosign(programs, folder, "verify", "--key", public, PLAIN_HTTP, reference)
+            origin = read_json(folder / f"{image.name}-{version}.intoto.json")
+            require_subject(origin, reference)
+            for kind, expected in (
+                (PREDICATE_TYPE, origin["predicate"]),
+                (BOM_TYPE, read_json(folder / f"{image.name}-{version}.cdx.json")),
+            ):
+                if _attested(programs, folder, public, reference, kind) != expected:
+                    raise LabError(f"the {kind} of {image.name} as it lies here", "another was attested", _DISTRUST)
+            say(f"{reference.partition('/')[2]}: signed; provenance and SBOM attested, as they lie here")
+        archive = folder / f"{CHART.name}-chart-{version}.oci.tar"
+        reference = _restored(programs, archive, f"{address}/charts/{CHART.name}", version)
+        _cosign(programs, folder, "verify", "--key", public, PLAIN_HTTP, reference)
+        say(f"{reference.partition('/')[2]}: signed")
+
+
+def require_sums(folder: Path) -> None:
+    """Refuse a folder that does not hold exactly the files that its checksums name, as they were.
+
+    Raises:
+        LabError: it names the first file that is missing, changed or added.
+    """
+    sums = folder / SUMS
+    if not sums.exists():
+        raise LabError(f"a release in {folder}", f"no {SUMS}", "name the folder of a release, or run `make release`")
+    lines = (line.partition("  ") for line in sums.read_text().splitlines())
+    listed = {name: checksum for checksum, _, name in lines}
+    there = {path.name for path in folder.iterdir()} - {SUMS, SUMS_BUNDLE}
+    for name in sorted(listed.keys() | there):
+        found = "missing" if name not in there else "unlisted" if name not in listed else sha256(folder / name)
+        if found != listed.get(name):
+            raise LabError(
+                f"{name} as {SUMS} lists it", f"it is {found}", "fetch the release again, and trust nothing of this one"
+            )
+
+
+def _restored(programs: Tools, archive: Path, repository: str, version: str) -> str:
+    """Bring an archive into the registry; return its name there, by digest."""
+    with step(f"unpack {archive.name}"):
+        programs("oras", "restore", "--plain-http", "--input", archive, f"{repository}:{version}")
+    digest = programs("oras", "resolve", "--plain-http", f"{repository}:{version}").strip()
+    return f"{repository}@{digest}"
+
+
+def _attested(programs: Tools, folder: Path, public: Path, reference: str, kind: str) -> object:
+    """What a statement of that kind, whose signature is good, says about an image."""
+    arguments = ("--key", public, PLAIN_HTTP, "--type", kind, reference)
+    envelope = json.loads(_cosign(programs, folder, "verify-attestation", *arguments))
+    return json.loads(base64.b64decode(envelope["payload"]))["predicate"]
+
+
+def require_subject(statement: Mapping[str, Any], reference: str) -> None:
+    """Refuse a statement about another image than ``…@sha256:…``.
+
+    Raises:
+        LabError: it names the image that the statement is about.
+    """
+    expected = reference.partition("@sha256:")[2]
+    if [subject["digest"]["sha256"] for subject in statement["subject"]] != [expected]:
+        raise LabError(f"provenance of {reference}", f"of {statement['subject']}", _DISTRUST)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A file that holds a JSON object."""
+    body = json.loads(file.read_text())
+    assert isinstance(body, dict)
+    return body
+
+
+def _cosign(programs: Tools, folder: Path, command: str, *arguments: str | Path) -> str:
+    # No transparency log was written to: what is verified is the key.
+    return programs("cosign", command, "--insecure-ignore-tlog", *arguments, cwd=folder)

@@ -1,0 +1,163 @@
+"""Of a release: what pins a base, what two builds must share, what an image's statement says, what checksums refuse."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from lab.errors import LabError
+from lab.images import OPERATOR, Image, packages
+from lab.images.catalogue import PYTHON
+from lab.images.layout import Layout
+from lab.images.packages import Package, packages_of, pin, pinned, require_pinned
+from lab.release.make import IMAGES, SUMS, require_equal, sha256
+from lab.release.provenance import Source, Subject, statement
+from lab.release.verify import require_subject, require_sums
+
+DPKG_STATUS = """\
+Package: libc6
+Status: install ok installed
+Version: 2.41-12
+Description: GNU C Library
+ Version: in a description
+
+Package: python3
+Version: 3.13.5-1
+"""
+INDEX = """\
+Package: libc6
+Version: 2.41-11
+SHA256: aaaa
+
+Package: libc6
+Version: 2.41-12
+SHA256: bbbb
+
+Package: python3
+Version: 3.13.5-1
+SHA256: cccc
+"""
+FOUND = {"libc6": Package("2.41-12", "bbbb"), "python3": Package("3.13.5-1", "cccc")}
+SUBJECT = Subject("precision-operator", "sha256:abcd")
+
+
+def root(folder: Path) -> Path:
+    file = folder / "root.tar"
+    with tarfile.open(file, "w") as tar:
+        info = tarfile.TarInfo("./var/lib/dpkg/status")
+        info.size = len(DPKG_STATUS.encode())
+        tar.addfile(info, io.BytesIO(DPKG_STATUS.encode()))
+    return file
+
+
+def release(folder: Path) -> Path:
+    (folder / "chart.tar").write_text("chart")
+    (folder / SUMS).write_text(f"{sha256(folder / 'chart.tar')}  chart.tar\n")
+    return folder
+
+
+def test_a_package_has_the_checksum_that_the_index_gives_its_installed_version(tmp_path: Path) -> None:
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "archive_main_binary-amd64_Packages").write_text(INDEX)
+    assert packages_of(root(tmp_path), lists) == FOUND
+
+
+def test_a_base_that_holds_what_is_pinned_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "PINS", tmp_path / "bases.json")
+    pin({PYTHON: FOUND})
+    assert pinned(PYTHON) == FOUND
+    require_pinned(PYTHON, FOUND)
+
+
+@pytest.mark.parametrize(
+    ("found", "named"),
+    [
+        (FOUND | {"libc6": Package("2.41-13", "dddd")}, "libc6 2.41-13"),
+        (FOUND | {"libc6": Package("2.41-12", "dddd")}, "libc6 2.41-12 (dddd)"),
+        (FOUND | {"curl": Package("8", "eeee")}, "curl 8"),
+        ({"libc6": FOUND["libc6"]}, "python3 none"),
+    ],
+)
+def test_a_base_with_another_package_is_refused_by_name(
+    found: dict[str, Package], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "pinned", lambda base: FOUND)
+    with pytest.raises(LabError, match=r"python -m lab\.release pin") as refused:
+        require_pinned(PYTHON, found)
+    assert named in refused.value.found
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
+def test_the_base_of_every_released_image_is_pinned(image: Image) -> None:
+    assert image.base is not None
+    assert set(image.base.packages) <= pinned(image.base).keys()
+
+
+def test_two_equal_builds_are_taken() -> None:
+    require_equal("operator", [["sha256:c", "sha256:1"], ["sha256:c", "sha256:1"]])
+
+
+@pytest.mark.parametrize(
+    ("second", "named"), [(["sha256:d", "sha256:1"], "configuration"), (["sha256:c", "sha256:2"], "layer 1 of 1")]
+)
+def test_two_builds_that_differ_are_refused_with_the_part_that_differs(second: list[str], named: str) -> None:
+    with pytest.raises(LabError, match="two builds of operator to be equal") as refused:
+        require_equal("operator", [["sha256:c", "sha256:1"], second])
+    assert named in refused.value.found
+
+
+def test_a_layout_names_an_image_by_its_configuration_and_layers(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "layout")
+    (tmp_path / "layout").mkdir()
+    layout.add_root("base", root(tmp_path))
+    configuration, layer = layout.blobs("base")
+    assert layer == f"sha256:{sha256(tmp_path / 'root.tar')}"
+    assert configuration != layer
+
+
+def test_a_statement_names_image_commit_lock_and_packages() -> None:
+    made = statement(
+        SUBJECT,
+        source=Source("1.2.3", "c0ffee"),
+        image=OPERATOR,
+        packages=FOUND,
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        finished=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    assert made["subject"] == [{"name": "precision-operator", "digest": {"sha256": "abcd"}}]
+    text = str(made["predicate"])
+    for expected in ("c0ffee", "requirements/operator.txt", "pkg:deb/debian/libc6@2.41-12?distro=trixie", "1.2.3"):
+        assert expected in text
+    require_subject(made, "127.0.0.1:1/precision-operator@sha256:abcd")
+
+
+def test_a_statement_about_another_image_is_refused() -> None:
+    made = {"subject": [{"name": "other", "digest": {"sha256": "ffff"}}]}
+    with pytest.raises(LabError, match="ffff"):
+        require_subject(made, "127.0.0.1:1/precision-operator@sha256:abcd")
+
+
+def test_a_release_that_is_whole_is_taken(tmp_path: Path) -> None:
+    require_sums(release(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder: (folder / "chart.tar").write_text("other"), "chart.tar"),
+        (lambda folder: (folder / "chart.tar").unlink(), "missing"),
+        (lambda folder: (folder / "more").write_text("more"), "unlisted"),
+        (lambda folder: (folder / SUMS).unlink(), "no SHA256SUMS"),
+    ],
+    ids=["changed", "missing", "added", "no sums"],
+)
+def test_a_release_that_is_not_what_its_checksums_list_is_refused(
+    change: Callable[[Path], object], named: str, tmp_path: Path
+) -> None:
+    change(release(tmp_path))
+    with pytest.raises(LabError, match=named):
+        require_sums(tmp_path)
