@@ -195,6 +195,9 @@ class Batch:
             if not self._operators.running:
                 return False
             victim = await self._leader()
+            self._note_crashes()  # it may have ended by itself while it was looked for
+            if victim not in self._operators.running:
+                return False
             await asyncio.to_thread(self._operators.kill, victim)
             self.kills += 1
             self._recorder.note(Note.KILL, {"process": victim.name})
