@@ -168,7 +168,7 @@ class Batch:
         everybodys = tuple(e for e in trace.entries if e.kind in _EVERYBODYS)
         trace = Trace.of(header, [*own, *everybodys])
         path = write_trace(trace, self._directory / f"{place.namespace}.jsonl")
-        violations = [*([wrong] if wrong else []), *map(str, check(trace))]
+        violations = [*([wrong] if wrong else []), *map(str, check(trace, secrets=self._stage.secrets))]
         return Outcome(run, tuple(place.line.numbering.writes), place.line.done, tuple(violations), path)
 
     def _note(self, report: Report) -> None:

@@ -83,7 +83,8 @@ async def misoperate(stage: Stage, *, seed: int, count: int) -> Misoperation:
             if operator.exit_code() is not None:
                 found.crashes.append(f"exit code {operator.exit_code()}: {operator.log.read_text()[-2000:]}")
             await asyncio.to_thread(recorder.settle)
-            found.violations += map(str, check(recorder.trace(Header("odd policies", seed))))
+            trace = recorder.trace(Header("odd policies", seed))
+            found.violations += map(str, check(trace, secrets=stage.secrets))
         finally:
             await asyncio.to_thread(operators.stop)
     return found

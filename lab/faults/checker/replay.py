@@ -27,6 +27,8 @@ class World:
     """What was deleted, as it stood last."""
     asked: set[tuple[str, str, str, int | None]] = field(default_factory=set)
     """Commands that a policy has ever carried: its namespace and name, the annotation, the transition that it answers."""
+    reported: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Namespace, key of a workload → the mode that a process of it reported last."""
 
     def find(self, kind: str, namespace: str, name: str) -> Entry | None:
         """An object that stands."""
@@ -100,6 +102,9 @@ def replay(trace: Trace) -> Iterator[Step]:
             hidden.clear()
         if entry.kind == Note.GAP:
             hidden |= _hidden_by(entry, world)
+        if entry.kind == Note.REPORTED:
+            reporter = (text(entry.body.get("namespace")), text(entry.body.get("workload")))
+            world.reported[reporter] = text(entry.body.get("mode"))
         if entry.kind in frozenset(Note):
             yield Step(entry, None, world)
             continue

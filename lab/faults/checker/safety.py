@@ -116,13 +116,13 @@ def blast_radius(step: Step, _: Trace) -> str | None:
         return None
     if policy.generation != after.observed_generation or after.shares:
         return None
-    if before is not None and not before.enforce:
-        return None  # what trains in the target already is adopted
-    target = policy.spec.target
+    target, namespace = policy.spec.target, step.entry.namespace
     inside = {key for key, mode in after.modes.items() if mode is target}
-    joined = [key for key in inside if before is None or before.assigned(key) is not target]
+    joined = {key for key in inside if before is None or before.assigned(key) is not target}
+    if before is not None and not before.enforce:  # what trains in the target already is adopted
+        inside = joined = {key for key in inside if step.world.reported.get((namespace, key), target) != target}
     stage = policy.spec.stages[min(after.step_index, len(policy.spec.stages) - 1)]
-    most = cohort_size(stage.weight, len(step.world.fleet(step.entry.namespace, after)))
+    most = cohort_size(stage.weight, len(step.world.fleet(namespace, after)))
     if joined and len(inside) > most:
         return f"{len(inside)} workloads are assigned {target}, and {stage.weight} % of the fleet are {most}"
     return None

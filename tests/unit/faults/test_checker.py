@@ -133,6 +133,17 @@ def made_again_by_an_old_leader() -> Builder:
     return built
 
 
+def begun_with_too_many(*modes: str) -> Builder:
+    """The first commit that enforces, after reports of what the workloads train in."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(replace(START, enforce=False, modes={}))
+    for key, mode in zip((A, B), modes, strict=False):
+        built.note(Note.REPORTED, namespace=NAMESPACE, pod=key, workload=key, mode=mode, generation=0)
+    built.state(replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))
+    return built
+
+
 def pod_asked_otherwise() -> Builder:
     built = Builder()
     for mode in ("fp16", "fp32"):
@@ -235,6 +246,7 @@ BROKEN = {
     "I4 a record that went too early": ("I4", forgotten_while_suspended()),
     "I5 two where one may": ("I5", after(START, replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))),
     "I5 made with two where one may": ("I5", created(replace(START, modes={A: Mode.FP16, B: Mode.FP16}))),
+    "I5 begun with two where one may": ("I5", begun_with_too_many("fp32", "fp32")),
     "I7 a held fleet released with its policy": (
         "I7",
         after_deletion(replace(HELD, members=(A,)), replace(HELD, fallback=None, generation=2, deletable=True)),
@@ -300,6 +312,18 @@ def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
     built.write("PrecisionPolicy", "fleet", policy(), generation=1, annotations={RETRY: "3: mended"})
     built.state(again)
     assert check(built.trace()) == []
+
+
+def test_a_secret_that_is_named_beside_the_trace_is_found_too() -> None:
+    built = Builder()
+    built.write("PrecisionPolicy", "fleet", {"status": {"message": "refused s3cret"}})
+    assert check(built.trace()) == []
+    assert [violation.invariant for violation in check(built.trace(), secrets={"token": "s3cret"})] == ["I11"]
+
+
+@pytest.mark.parametrize("modes", [("fp16", "fp16"), ("fp32", "fp16"), ()])
+def test_what_trains_in_the_target_already_may_be_adopted_at_once(modes: tuple[str, ...]) -> None:
+    assert check(begun_with_too_many(*modes).trace()) == []
 
 
 def test_what_a_gap_hides_is_no_violation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -45,9 +45,8 @@ def tried(api: FakeApi) -> Misoperation:
     async def nothing() -> None:
         """Nothing is harmed."""
 
-    found, trainers, server = Misoperation(), object(), api
-    untyped: Any = (server, trainers)
-    place = Place(*untyped, "odd-0", Line(), nothing, nothing, nothing)
+    found, server, trainers = Misoperation(), cast(Any, api), cast(Any, None)
+    place = Place(server, trainers, "odd-0", Line(), nothing, nothing, nothing)
     asyncio.run(try_all(place, [ODD], found))
     return found
 
