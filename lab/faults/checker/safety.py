@@ -72,9 +72,9 @@ def single_edge(step: Step, _: Trace) -> str | None:
         return f"no edge leads from {before.phase} to {after.phase}"
     if not 0 <= after.transition_id - before.transition_id <= 1:
         return f"the transition id goes from {before.transition_id} to {after.transition_id}"
-    moved = (after.phase, after.step_index) != (before.phase, before.step_index)
     same_spec = (after.policy_uid, after.observed_generation) == (before.policy_uid, before.observed_generation)
-    if moved and same_spec and after.transition_id == before.transition_id:
+    moved = after.phase is not before.phase or (same_spec and after.step_index != before.step_index)
+    if moved and after.transition_id == before.transition_id:
         return "an edge is not counted"
     if after.step_index > before.step_index + 1:
         return "a step was skipped"
