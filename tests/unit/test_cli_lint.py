@@ -139,6 +139,26 @@ def test_a_key_that_stands_twice_is_an_error() -> None:
     assert "spec stands twice" in found
 
 
+def test_keys_are_texts_as_in_json() -> None:
+    labels = (
+        yaml.safe_dump(policy())
+        .replace("app: trainer", "{1: one, on: x, 1.5: x}")
+        .replace("matchLabels:\n", "matchLabels:")
+    )
+    assert messages(labels, "error") == []
+    (found,) = messages(labels.replace("1.5", "true"), "error")
+    assert "true stands twice" in found
+
+
+def test_of_a_wrong_type_nothing_else_is_said() -> None:
+    assert messages(json.dumps(policy(target=16)), "error") == ["spec.target: expected type string, found 16"]
+
+
+def test_merged_keys_are_no_keys_that_stand_twice() -> None:
+    text = "x: &x {target: fp16, fallback: fp32}\n" + yaml.safe_dump(policy()).replace("spec:", "spec:\n  <<: *x")
+    assert messages(text, "error") == []
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -72,7 +72,9 @@ def defaulted(schema: Schema, value: object) -> object:
 def _structure(schema: Schema, value: object, path: str) -> Iterator[Fault]:
     from jsonschema import Draft4Validator  # the draft that writes exclusiveMinimum as OpenAPI 3.0 does
 
-    for error in Draft4Validator(_closed(schema)).iter_errors(value):
+    errors = list(Draft4Validator(_closed(schema)).iter_errors(value))
+    mistyped = [error.absolute_path for error in errors if error.validator == "type"]
+    for error in (e for e in errors if e.validator == "type" or e.absolute_path not in mistyped):
         where = path + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.absolute_path)
         limit, found, fields = error.validator_value, error.instance, mapping(mapping(error.schema).get("properties"))
         if error.validator == "required":
