@@ -20,6 +20,14 @@ Json = dict[str, Any]
 _IN_FLIGHT = 16
 
 
+class Refused(LabError):
+    """The API server's answer is not success."""
+
+    def __init__(self, request: str, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"{request} to succeed", f"{status} {message}", "read the message")
+
+
 class Api:
     """A JSON client with a cluster administrator's certificate. Errors raise, with what the server said."""
 
@@ -86,9 +94,7 @@ class Api:
         async with self._session.request(verb, self.server + path, data=data, headers=headers) as answer:
             found: Json = await answer.json()
             if answer.status >= 300:
-                raise LabError(
-                    f"{verb} {path} to succeed", f"{answer.status} {found.get('message')}", "read the message"
-                )
+                raise Refused(f"{verb} {path}", answer.status, str(found.get("message")))
             return found
 
 

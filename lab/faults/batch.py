@@ -168,7 +168,7 @@ class Batch:
         everybodys = tuple(e for e in trace.entries if e.kind in _EVERYBODYS)
         trace = Trace.of(header, [*own, *everybodys])
         path = write_trace(trace, self._directory / f"{place.namespace}.jsonl")
-        violations = [*([wrong] if wrong else []), *map(str, check(trace))]
+        violations = [*([wrong] if wrong else []), *map(str, check(trace, secrets=self._stage.secrets))]
         return Outcome(run, tuple(place.line.numbering.writes), place.line.done, tuple(violations), path)
 
     def _note(self, report: Report) -> None:
@@ -195,6 +195,9 @@ class Batch:
             if not self._operators.running:
                 return False
             victim = await self._leader()
+            self._note_crashes()  # it may have ended by itself while it was looked for
+            if victim not in self._operators.running:
+                return False
             await asyncio.to_thread(self._operators.kill, victim)
             self.kills += 1
             self._recorder.note(Note.KILL, {"process": victim.name})

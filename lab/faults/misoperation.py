@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lab.bench.api import Json, until
+from lab.bench.api import Json, Refused, until
 from lab.bench.fleet import POLICY
 from lab.bench.operators import Operators
 from lab.errors import LabError
@@ -27,6 +27,9 @@ TOLD_SECONDS = 30.0
 """How soon a policy says what became of its edit, on a busy machine."""
 _RECORDED = frozenset({"Pod", "Deployment", "PrecisionPolicy", "PrecisionAssignment"})
 _EVERY = 50
+_CONFLICT = 409
+_INVALID = (400, 422)
+"""What is wrong with the request itself. Any other answer says nothing of the policy."""
 
 
 @dataclass
@@ -36,13 +39,15 @@ class Misoperation:
     refused: int = 0
     """By the API server."""
     taken: int = 0
-    """By the operator, which said so in the policy's status."""
+    """By the API server; the operator said so in the policy's status, or that is a violation."""
+    unchanged: int = 0
+    """Stored as the good policy: what was odd was an unknown field, or means its default. The operator saw no edit."""
     violations: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
-        """Of odd policies."""
+        """Of odd policies that somebody had to answer."""
         return self.refused + self.taken
 
 
@@ -72,13 +77,14 @@ async def misoperate(stage: Stage, *, seed: int, count: int) -> Misoperation:
             chosen = odd_policies(policy({})["spec"], seed=seed, count=count)
             with step(f"{len(chosen)} odd policies"):
                 await asyncio.gather(
-                    *(_try(place, chosen[i::PLACES], found) for i, place in enumerate(places[:PLACES]))
+                    *(try_all(place, chosen[i::PLACES], found) for i, place in enumerate(places[:PLACES]))
                 )
             await _neighbour_is_well(places[-1], found)
             if operator.exit_code() is not None:
                 found.crashes.append(f"exit code {operator.exit_code()}: {operator.log.read_text()[-2000:]}")
             await asyncio.to_thread(recorder.settle)
-            found.violations += map(str, check(recorder.trace(Header("odd policies", seed))))
+            trace = recorder.trace(Header("odd policies", seed))
+            found.violations += map(str, check(trace, secrets=stage.secrets))
         finally:
             await asyncio.to_thread(operators.stop)
     return found
@@ -91,31 +97,39 @@ def _place(stage: Stage, name: str) -> Place:
     return Place(stage.api, stage.trainers, name, Line(), nothing, nothing, nothing)
 
 
-async def _try(place: Place, odd: Sequence[OddPolicy], found: Misoperation) -> None:
+async def try_all(place: Place, odd: Sequence[OddPolicy], found: Misoperation) -> None:
+    """Put each odd policy in the place of the good one, and the good one back."""
     good = policy({})["spec"]
+    before = await _put(place, good)
     for one in odd:
         try:
             generation = await _put(place, one.spec)
-        except LabError:
-            found.refused += 1
-        else:
-            found.taken += 1
-            await _told(place, one, generation, found)
-            await _told(place, one, await _put(place, good), found)
-        if found.count % _EVERY == 0:
-            say(f"{found.count} tried, {found.refused} refused by the API server")
+        except Refused as error:
+            if error.status in _INVALID:
+                found.refused += 1
+            else:
+                found.violations.append(f"{one.path} = {_odd_value(one)!r}: {error.found}")
+            continue
+        if generation == before:
+            found.unchanged += 1
+            continue
+        found.taken += 1
+        await _told(place, one, generation, found)
+        before = await _put(place, good)
+        await _told(place, one, before, found)
+        if found.taken % _EVERY == 0:
+            say(f"{found.taken} taken, {found.refused} refused by the API server")
 
 
 async def _put(place: Place, spec: object) -> int:
     """Store a spec; returns the generation of the object then."""
-    stored: Json = await place.api.get(place.policy_path)
     while True:
+        stored: Json = await place.api.get(place.policy_path)
         try:
             changed = await place.api.put(place.policy_path, {**stored, "spec": spec})
-        except LabError as error:
-            if "409" not in error.found:
+        except Refused as error:
+            if error.status != _CONFLICT:
                 raise
-            stored = await place.api.get(place.policy_path)
         else:
             return int(changed["metadata"]["generation"])
 
@@ -144,4 +158,7 @@ async def _neighbour_is_well(place: Place, found: Misoperation) -> None:
     if await place.phase() != Phase.HEALTHY:
         found.violations.append(f"the neighbour is in {await place.phase()}, expected Healthy ({POLICY})")
     place.overflow(SEVERE)
-    await place.wait(Phase.HELD, mode=Mode.FP32)
+    try:
+        await place.wait(Phase.HELD, mode=Mode.FP32)
+    except LabError as error:
+        found.violations.append(f"the neighbour was not rolled back: {error}")

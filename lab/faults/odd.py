@@ -6,6 +6,7 @@ The API server may refuse them. What it takes must never stop the operator. The 
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,10 +39,16 @@ def odd_policies(good: Mapping[str, object], *, seed: int, count: int) -> list[O
     Fewer than `count` where the schema gives no more.
     """
     found = [OddPolicy(".".join(path), _with(good, path, value)) for path, value in _choices(spec_schema())]
-    different = {repr(odd.spec): odd for odd in found if odd.spec != good}
+    different = {_written(odd.spec): odd for odd in found}
+    different.pop(_written(good), None)
     chosen = list(different.values())
     random.Random(seed).shuffle(chosen)
     return chosen[:count]
+
+
+def _written(spec: Mapping[str, object]) -> str:
+    """The same for equal specs only; in Python, ``0 == False``."""
+    return json.dumps(spec, sort_keys=True)
 
 
 def spec_schema() -> Mapping[str, object]:
@@ -56,7 +63,16 @@ def _choices(schema: Mapping[str, object], path: Path = ()) -> Iterator[tuple[Pa
         inner, here = mapping(raw), (*path, name)
         yield from ((here, value) for value in (*_ANY, *_odd_values(inner)))
         yield from _choices(inner, here)
+        yield from ((here, value) for value in _odd_items(inner))
     yield (*path, "unknownField"), "x"
+
+
+def _odd_items(schema: Mapping[str, object]) -> Iterator[object]:
+    """Lists whose first item has one odd field; the others are those of the default, where there is one."""
+    first, *others = sequence(schema.get("default")) or [{}]
+    if isinstance(first, dict):
+        for path, value in _choices(mapping(schema.get("items"))):
+            yield [_with(first, path, value), *others]
 
 
 def _odd_values(schema: Mapping[str, object]) -> Iterator[object]:

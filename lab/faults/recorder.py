@@ -79,8 +79,12 @@ class Recorder:
     def __enter__(self) -> Recorder:
         for stream in self._streams:
             stream.thread.start()
-        for stream in self._streams:
-            wait_for(stream.listed.is_set, what=f"a first list of {stream.resource.plural}", seconds=60, every=0.05)
+        try:
+            for stream in self._streams:
+                wait_for(stream.listed.is_set, what=f"a first list of {stream.resource.plural}", seconds=60, every=0.05)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -228,7 +232,7 @@ class _Stream:
             gone = [key for key in self._known if key not in now]
             new = [k for k in now if k not in self._known or _revision(self._known[k]) != _revision(now[k])]
             if era != self._era:
-                new = list(now)
+                gone, new = [], list(now)  # a restore is no deletion
             elif gap is not None:
                 self._gap(gap, [f"{namespace}/{name}" for namespace, name in (*gone, *new)])
             for key in gone:
@@ -283,7 +287,9 @@ class _Stream:
         self._recorder.add(self.resource.kind, body, deleted=deleted, revision=revision, era=era)
 
     def _gap(self, reason: str, changed: list[str]) -> None:
-        self._recorder.note(Note.GAP, {"resource": self._what, "reason": reason, "changed": changed})
+        body = {"resource": self._what, "kind": self.resource.kind, "reason": reason, "changed": changed}
+        known = self._revision if self._era == self._recorder.era else None
+        self._recorder.note(Note.GAP, body, revision=known)
 
 
 class _CompactedError(Exception):

@@ -46,6 +46,12 @@ class Stage:
         """Of the operators here."""
         return {"lease": _LEASE, **({"admission": _ADMISSION} if self.kind is Plane.WEBHOOK else {})}
 
+    @property
+    def secrets(self) -> dict[str, str]:
+        """What nobody may read: the operator's credentials."""
+        users = yaml.safe_load(self.kubeconfig.read_text())["users"]
+        return {f"the {key} of {user['name']}": str(user["user"][key]) for user in users for key in user["user"]}
+
     def system(self, namespace: str) -> str:
         """Where the operators' Lease is: a new one for each batch, where their rights allow it."""
         return SYSTEM if self.kind is Plane.WEBHOOK else namespace

@@ -38,10 +38,11 @@ class Note(StrEnum):
     REST = "Rest"
     """From here on the fleet is expected to be at rest: nothing more may be written."""
     GAP = "Gap"
-    """A watch was refused on the way, and the resource listed again. Body: ``{resource, reason, changed}``.
+    """A watch was refused on the way, and the resource listed again. Body: ``{resource, kind, reason, changed}``.
 
-    ``changed`` names what was written meanwhile: revisions of these may be missing before this entry. Empty: no object
-    that stands was written; one that was made and deleted in between would be missing.
+    It stands at the last revision that the watch had shown. ``changed`` names what was written since, as
+    ``namespace/name``: of the next revision of each, what stood before is not known. ``?``: of any object of the kind.
+    Empty: no object that stands was written; one that was made and deleted in between would be missing.
     """
     RESTORED = "Restored"
     """etcd was restored from a snapshot: revisions begin anew, in the next era."""

@@ -9,7 +9,9 @@ import pytest
 
 from lab.cluster import Kubectl
 from precision_operator.api.summary import summary_to_wire
+from precision_operator.cli.lint import lint
 from tests.support.policies import BAD, GOOD, SELECTOR, Json, policy
+from tests.support.rules import named, named_by_the_server
 from tests.support.summaries import FULL, LONGEST
 
 
@@ -30,6 +32,9 @@ def test_nonsense_is_refused_with_what_was_expected(kubectl: Kubectl, name: str)
     accepted, said = dry_run(kubectl, policy(**spec))
     assert not accepted, "accepted"
     assert expected in said
+    linted = named((f.path, f.message) for f in lint("policy.yaml", json.dumps(policy(**spec))))
+    if linted:  # lint asks no rule while the structure is wrong; the server asks some
+        assert linted == named_by_the_server(said)
 
 
 def test_a_policy_without_a_spec_is_refused(kubectl: Kubectl) -> None:

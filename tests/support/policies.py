@@ -276,6 +276,43 @@ BAD: dict[str, tuple[Json, str]] = {
         {"reenable": {"steps": [{"setWeight": 50}, {"setWeight": 25}]}},
         "must rise strictly",
     ),
+    "a retry by steps that are none": (
+        {"reenable": {"steps": [{"pause": {"duration": "8760h"}}, {"setWeight": 10, "pause": {}}]}},
+        "steps must begin with a setWeight",
+    ),
+    "thresholds that contradict one another": (
+        {
+            "criteria": {
+                "overflow": {"promoteBelow": 0.4},
+                "divergence": {"promoteBelow": 0.3},
+                "failures": {"leave": 0.6},
+                "memory": {"leave": 0.9},
+            }
+        },
+        "memory: leave (default 0.75) must be below enter",
+    ),
+    "PromQL beside a query's name, everywhere": (
+        {
+            "criteria": {
+                name: {"query": "q", "promql": "x"}
+                for name in ("overflow", "divergence", "failures", "nonFinite", "memory")
+            }
+        },
+        "not both: name a query",
+    ),
+    "durations past every bound": (
+        {
+            "reenable": {"backoffLimit": "721h", "stable": "8761h"},
+            "rollback": {
+                "deadlines": {"P0": "0s", "P2": "25h"},
+                "emergency": {"expectedRestart": "0s"},
+                "gradual": {"sustain": "25h"},
+                "canary": {"window": "25h"},
+                "mitigation": {"overflow": {"window": "25h", "dwell": "25h"}},
+            },
+        },
+        "reenable.stable must be at most 8760h",
+    ),
     "a fleet share of 0": ({"rollback": {"fleetShare": 0}}, "greater than 0"),
     "a fleet share in percent": ({"rollback": {"fleetShare": 25}}, "less than or equal to 1"),
     "a fleet of nobody": ({"rollback": {"fleetMinimum": 0}}, "greater than or equal to 1"),

@@ -27,7 +27,7 @@ class Builder:
         metadata = {"namespace": NAMESPACE, "name": name, "uid": uid or f"uid-{name}", **meta}
         self._add(kind, {**body, "metadata": metadata}, deleted=deleted)
 
-    def note(self, kind: Note, **body: object) -> None:
+    def note(self, kind: Note, /, **body: object) -> None:
         """What is no object."""
         self._add(kind, body)
 

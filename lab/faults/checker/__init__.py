@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from lab.faults.checker import ends, safety
 from lab.faults.checker.replay import Step, replay
@@ -63,8 +63,14 @@ INVARIANTS = (
 )
 
 
-def check(trace: Trace) -> list[Violation]:
-    """Every violation, in the trace's order; those of its end last."""
+def check(trace: Trace, *, secrets: Mapping[str, str] | None = None) -> list[Violation]:
+    """Every violation, in the trace's order; those of its end last.
+
+    ``secrets``: name → what nobody may read (I11). They are not in the trace's header, so they are written to no file.
+    """
+    if secrets:
+        more = {**trace.header.expectations, "secrets": dict(secrets)}
+        trace = replace(trace, header=replace(trace.header, expectations=more))
     found = [
         Violation(invariant.id, text, step.entry.revision)
         for step in replay(trace)

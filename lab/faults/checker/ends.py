@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.faults.checker.replay import Step, World, annotation, end_of, replay, terminating
+from lab.faults.checker.replay import Step, World, annotation, end_of, replay, spec_of, terminating
 from lab.faults.trace import Entry, Note, Trace
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import Phase
@@ -10,21 +10,32 @@ from precision_operator.api.wire import mapping, text, texts
 from precision_operator.contract import REQUEST
 
 DELETION_SECONDS = 30.0
+_HARM = frozenset({Note.FAULT, Note.KILL, Note.START, Note.GAP, Note.RESTORED})
 
 
 def deletion(trace: Trace) -> list[str]:
-    """I10: the assignment of a policy that is gone for 30 s is gone too, or reduced to what is held."""
-    deleted: dict[tuple[str, str], float] = {}
+    """I10: the assignment of a policy that is gone for 30 s is gone too, or reduced to what is held.
+
+    The time counts from the last thing that was harmed, and not while a rollback is under way.
+    """
+    since: dict[tuple[str, str], float] = {}
+    late: dict[tuple[str, str], None] = {}
     for step in replay(trace):
-        if step.entry.kind == "PrecisionPolicy":
-            place = (step.entry.namespace, step.entry.name)
-            deleted.pop(place, None)
-            if step.entry.deleted:
-                deleted[place] = step.entry.at_seconds
-    world, ends = end_of(trace), trace.entries[-1].at_seconds if trace.entries else 0.0
-    late = [place for place, at in deleted.items() if ends - at > DELETION_SECONDS]
-    found = [(place, world.find("PrecisionAssignment", *place)) for place in late]
-    return [f"{name} is deleted, and its assignment is not reduced" for (_, name), e in found if e and not _reduced(e)]
+        entry, at = step.entry, step.entry.at_seconds
+        for place, began in since.items():
+            stands = step.world.find("PrecisionAssignment", *place)
+            if stands is None or _reduced(stands):
+                since[place] = at
+            elif at - began > DELETION_SECONDS:
+                late[place] = None
+        place = (entry.namespace, entry.name)
+        if entry.kind == "PrecisionPolicy" and entry.deleted:
+            since[place] = at
+        elif entry.kind == "PrecisionPolicy":
+            since.pop(place, None)
+        if entry.kind in _HARM:
+            since = dict.fromkeys(since, at)
+    return [f"{name} is deleted, and its assignment is not reduced" for _, name in late]
 
 
 def converged(trace: Trace) -> list[str]:
@@ -73,7 +84,12 @@ def _misplaced(trace: Trace, world: World) -> list[tuple[str, str, str]]:
 
 
 def _is_write(step: Step) -> bool:
-    if step.entry.kind in ("PrecisionAssignment", "PrecisionPolicy"):
+    entry, before = step.entry, step.before
+    if entry.kind in ("PrecisionAssignment", "PrecisionPolicy"):
         return True
-    same = step.entry.kind == "Pod" and step.before is not None and step.before.uid == step.entry.uid
-    return same and step.before is not None and annotation(step.before, REQUEST) != annotation(step.entry, REQUEST)
+    if before is None or before.uid != entry.uid:
+        return False
+    if entry.kind == "Job":
+        return spec_of(entry).get("suspend") != spec_of(before).get("suspend")
+    taken_away = (terminating(entry) or entry.deleted) and not terminating(before)
+    return entry.kind == "Pod" and (taken_away or annotation(before, REQUEST) != annotation(entry, REQUEST))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lab.faults.trace import Entry, Note, Object, Trace
 from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.commands import answers
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.wire import mapping, sequence, text, texts
@@ -22,6 +23,12 @@ class World:
     """All that stands at a revision."""
 
     objects: dict[Key, Entry] = field(default_factory=dict)
+    gone: dict[Key, Entry] = field(default_factory=dict)
+    """What was deleted, as it stood last."""
+    asked: set[tuple[str, str, str, int | None]] = field(default_factory=set)
+    """Commands that a policy has ever carried: its namespace and name, the annotation, the transition that it answers."""
+    reported: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Namespace, key of a workload → the mode that a process of it reported last."""
 
     def find(self, kind: str, namespace: str, name: str) -> Entry | None:
         """An object that stands."""
@@ -58,6 +65,19 @@ class Step:
     before: Entry | None
     """The object's revision before; None: it is new, or a gap hides it."""
     world: World
+    hidden: bool = False
+    """Whether a gap may hide the revision before."""
+
+    @property
+    def created(self) -> bool:
+        """It was made by this write, and not only seen for the first time."""
+        return self.before is None and mapping(self.entry.body.get("metadata")).get("generation") == 1
+
+    @property
+    def state(self) -> State | None:
+        """An assignment as it stands now; None: this is none, or it went."""
+        written = self.entry.kind == "PrecisionAssignment" and not self.entry.deleted
+        return parse_assignment(self.entry.body) if written else None
 
     @property
     def states(self) -> tuple[State, State] | None:
@@ -74,24 +94,36 @@ class Step:
 
 def replay(trace: Trace) -> Iterator[Step]:
     """Every revision in order. The world is the same object throughout, and moves on with each."""
-    world, hidden = World(), set[str]()
+    world, hidden = World(), set[Key]()
     for entry in trace.entries:
         if entry.kind == Note.RESTORED:
             world.objects.clear()
+            world.gone.clear()
+            hidden.clear()
         if entry.kind == Note.GAP:
-            hidden |= set(texts(entry.body.get("changed")))
+            hidden |= _hidden_by(entry, world)
+        if entry.kind == Note.REPORTED:
+            reporter = (text(entry.body.get("namespace")), text(entry.body.get("workload")))
+            world.reported[reporter] = text(entry.body.get("mode"))
         if entry.kind in frozenset(Note):
             yield Step(entry, None, world)
             continue
         key = (entry.kind, entry.namespace, entry.name)
-        place = f"{entry.namespace}/{entry.name}"
-        before = None if hidden & {place, "?"} else world.objects.get(key)
-        hidden.discard(place)
-        yield Step(entry, before, world)
-        if entry.deleted:
-            world.objects.pop(key, None)
-        else:
-            world.objects[key] = entry
+        if entry.kind == "PrecisionPolicy":
+            commands = answers(parse_policy(entry.body).annotations)
+            world.asked |= {(entry.namespace, entry.name, c.annotation, c.transition_id) for c in commands}
+        yield Step(entry, None if key in hidden else world.objects.get(key), world, key in hidden)
+        hidden.discard(key)
+        world.objects.pop(key, None)
+        (world.gone if entry.deleted else world.objects)[key] = entry
+
+
+def _hidden_by(gap: Entry, world: World) -> set[Key]:
+    """Objects of which revisions may be missing; where nobody knows which, all of that kind that stand."""
+    kind, changed = text(gap.body.get("kind")), texts(gap.body.get("changed"))
+    if "?" in changed:
+        return {key for key in world.objects if key[0] == kind}
+    return {(kind, namespace, name) for namespace, _, name in (place.partition("/") for place in changed)}
 
 
 def end_of(trace: Trace) -> World:

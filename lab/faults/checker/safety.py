@@ -6,15 +6,17 @@ Each takes one step and says what is wrong with it; None: nothing, or the invari
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 
-from lab.faults.checker.replay import Step, annotation, expected, spec_of
-from lab.faults.trace import Trace
+from lab.faults.checker.replay import Step, annotation, expected, spec_of, terminating
+from lab.faults.trace import Entry, Object, Trace
 from lab.model.delivery import ROLLED_BACK
 from lab.model.invariants import EDGES, GUARDED, MOVING
-from precision_operator.api.commands import Command, answered
-from precision_operator.api.modes import at_least_as_safe
+from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.commands import Command
+from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.state import Phase, State
-from precision_operator.api.wire import boolean, generation, mapping
+from precision_operator.api.wire import boolean, generation, mapping, sequence, text
 from precision_operator.contract import REQUEST
 from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.restarting import ROUNDS
@@ -22,15 +24,17 @@ from precision_operator.core.restarting import ROUNDS
 
 def latch(step: Step, _: Trace) -> str | None:
     """I1."""
-    if step.states is None:
+    after = step.state
+    if after is None:
         return None
-    before, after = step.states
+    before = step.states[0] if step.states is not None else None
     fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
-    if fleet_wide and (after.modes or not after.enforce):
+    if fleet_wide and (after.modes or (before is not None and not after.enforce)):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
-    left = before.phase is Phase.HELD and after.phase not in ROLLED_BACK and after.fallback is not None
-    if left and before.enforce and not _asked(step, Command.RETRY):
-        return "Held ended without a person's retry"
+    if before is None or before.phase not in ROLLED_BACK or after.phase in ROLLED_BACK or before.fallback is None:
+        return None
+    if (before.phase is Phase.ROLLING_BACK or before.enforce) and not _asked(step, Command.RETRY):
+        return f"{before.phase} ended without a person's retry"
     return None
 
 
@@ -39,14 +43,14 @@ def no_promotion_on_missing_data(step: Step, _: Trace) -> str | None:
     if step.states is None or not _promoted(*step.states):
         return None
     before, after = step.states
-    if _asked(step, Command.PROMOTE):
-        return None  # a person promoted
     if before.no_data_since is not None and after.no_data_since is not None:
         return "promoted while metrics of a member are missing"
     policy = step.policy
     if policy is None or not policy.generation == after.observed_generation == before.observed_generation:
         return None  # its steps were edited
     stage = policy.spec.stages[min(before.step_index, len(policy.spec.stages) - 1)]
+    if stage.approval and not _asked(step, Command.PROMOTE):
+        return "promoted without the approval that the step waits for"
     watched = (after.phase_since or 0.0) if after.phase in GUARDED else (after.step_since or 0.0)
     if before.step_since is not None and watched - before.step_since < stage.soak_seconds:
         return "promoted before the step's pause was over"
@@ -68,25 +72,33 @@ def single_edge(step: Step, _: Trace) -> str | None:
         return f"no edge leads from {before.phase} to {after.phase}"
     if not 0 <= after.transition_id - before.transition_id <= 1:
         return f"the transition id goes from {before.transition_id} to {after.transition_id}"
-    if after.phase is not before.phase and after.transition_id == before.transition_id:
+    same_spec = (after.policy_uid, after.observed_generation) == (before.policy_uid, before.observed_generation)
+    moved = after.phase is not before.phase or (same_spec and after.step_index != before.step_index)
+    if moved and after.transition_id == before.transition_id:
         return "an edge is not counted"
     if after.step_index > before.step_index + 1:
         return "a step was skipped"
+    if after.step_index < before.step_index and after.phase is before.phase and same_spec:
+        return f"the rollout went back from step {before.step_index} to {after.step_index}"
     return None
 
 
 def suspensions_written_ahead(step: Step, trace: Trace) -> str | None:
     """I4."""
+    others = expected(trace, "suspended_by_others")
+    if step.entry.kind == "PrecisionAssignment" and step.before is not None:
+        recorded = parse_assignment(step.before.body).suspensions
+        kept = step.state.suspensions if step.state is not None else {}
+        left = {record.uid for record in recorded.values()} - {record.uid for record in kept.values()}
+        forgotten = [
+            job.name for job in step.world.of("Job", step.entry.namespace) if job.uid in left and _stopped(job)
+        ]
+        if set(forgotten) - set(others):
+            return f"Job {forgotten[0]} is suspended, and its record went: nobody would resume it"
     entry, before = step.entry, step.before
-    if entry.kind == "PrecisionAssignment" and entry.deleted and step.states is None and before is not None:
-        recorded = step.world.states(entry.namespace)[entry.name].suspensions
-        jobs = {job.uid for job in step.world.of("Job", entry.namespace) if boolean(spec_of(job).get("suspend"), False)}
-        if jobs & {record.uid for record in recorded.values()}:
-            return "the assignment went while it recorded a Job that is suspended"
     if entry.kind != "Job" or before is None or entry.deleted or before.uid != entry.uid:
         return None
-    suspended = boolean(spec_of(entry).get("suspend"), False) and not boolean(spec_of(before).get("suspend"), False)
-    if not suspended or entry.name in expected(trace, "suspended_by_others"):
+    if not _stopped(entry) or _stopped(before) or entry.name in others:
         return None
     states = step.world.states(entry.namespace).values()
     if entry.uid not in {record.uid for state in states for record in state.suspensions.values()}:
@@ -96,33 +108,44 @@ def suspensions_written_ahead(step: Step, trace: Trace) -> str | None:
 
 def blast_radius(step: Step, _: Trace) -> str | None:
     """I5."""
-    policy = step.policy
-    if step.states is None or policy is None or step.states[1].phase not in MOVING:
+    policy, after = step.policy, step.state
+    if after is None or policy is None or after.phase not in MOVING:
         return None
-    before, after = step.states
+    before = step.states[0] if step.states is not None else None
+    if before is None and not step.created:
+        return None
     if policy.generation != after.observed_generation or after.shares:
         return None
-    target = policy.spec.target
+    target, namespace = policy.spec.target, step.entry.namespace
     inside = {key for key, mode in after.modes.items() if mode is target}
-    joined = [key for key in inside if not (before.enforce and before.assigned(key) is target)]
+    joined = {key for key in inside if before is None or before.assigned(key) is not target}
+    if before is not None and not before.enforce:  # what trains in the target already is adopted
+        inside = joined = {key for key in inside if step.world.reported.get((namespace, key), target) != target}
     stage = policy.spec.stages[min(after.step_index, len(policy.spec.stages) - 1)]
-    most = cohort_size(stage.weight, len(step.world.fleet(step.entry.namespace, after)))
-    if joined and before.enforce and len(inside) > most:
+    most = cohort_size(stage.weight, len(step.world.fleet(namespace, after)))
+    if joined and len(inside) > most:
         return f"{len(inside)} workloads are assigned {target}, and {stage.weight} % of the fleet are {most}"
     return None
 
 
 def no_flap(step: Step, _: Trace) -> str | None:
     """I7."""
-    policy = step.policy
-    if step.states is None or policy is None or policy.spec.fallback is None:
+    if step.entry.kind != "PrecisionAssignment" or step.before is None or _asked(step, Command.RETRY):
         return None
-    before, after = step.states
-    if _asked(step, Command.RETRY):
-        return None
-    for key in before.held_keys:
+    before, after, policy = parse_assignment(step.before.body), step.state, step.policy
+    if policy is None and not before.hold_on_delete:
+        return None  # it releases what it held
+    if after is None:
+        freed = before.deletable or not before.enforce or _ending(step)
+        return "the assignment went, and what a rollback held with it" if _held(step, before) and not freed else None
+    least = policy.spec.fallback if policy is not None else before.fallback
+    reduced = after.fallback is None and before.fallback is not None
+    for key in sorted(_held(step, before) if reduced and before.enforce else before.held_keys - after.contested):
         mode = after.assigned(key)
-        if mode is not None and not at_least_as_safe(mode, policy.spec.fallback):
+        if mode is None:
+            return f"{key} was rolled back, and is released without a retry"
+        for_memory = mode is Mode.BF16 and (policy is None or policy.spec.target is not Mode.BF16)
+        if least is not None and not at_least_as_safe(mode, least) and not for_memory:
             return f"{key} was rolled back, and is assigned {mode} without a retry"
     return None
 
@@ -130,17 +153,37 @@ def no_flap(step: Step, _: Trace) -> str | None:
 def fencing(step: Step, _: Trace) -> str | None:
     """I8."""
     if step.entry.kind == "Pod" and step.before is not None and step.before.uid == step.entry.uid:
-        older, newer = _requested(step, before=True), _requested(step, before=False)
-        if older is not None and newer is not None and newer < older:
-            return f"the request of pod {step.entry.name} went back from generation {older} to {newer}"
+        return _outranked(step.entry.name, _request(step.before), _request(step.entry))
+    if step.state is None:
         return None
-    if step.states is None:
+    return _fenced_off(step, step.state) or (_under_a_new_generation(*step.states) if step.states is not None else None)
+
+
+def _outranked(pod: str, older: Object, newer: Object) -> str | None:
+    """A trainer follows a request of a greater generation only."""
+    was, now = generation(older.get("generation")), generation(newer.get("generation"))
+    if was is None or now is None:
         return None
-    before, after = step.states
+    if now < was:
+        return f"the request of pod {pod} went back from generation {was} to {now}"
+    if now == was and newer.get("mode") != older.get("mode"):
+        return f"pod {pod} is asked for another mode under the same generation {now}"
+    return None
+
+
+def _fenced_off(step: Step, after: State) -> str | None:
+    """One leader an epoch, and none of an older one: nor after the assignment was deleted."""
+    key = (step.entry.kind, step.entry.namespace, step.entry.name)
+    last = None if step.hidden else step.before or step.world.gone.get(key)
+    before = parse_assignment(last.body) if last is not None else after
     if after.epoch < before.epoch:
         return f"a leader of epoch {after.epoch} wrote after one of epoch {before.epoch}"
     if after.epoch == before.epoch and before.writer and after.writer != before.writer:
         return f"two leaders, {before.writer} and {after.writer}, wrote in epoch {after.epoch}"
+    return None
+
+
+def _under_a_new_generation(before: State, after: State) -> str | None:
     if after.generation < before.generation:
         return f"the generation went back from {before.generation} to {after.generation}"
     if _read_by_admission(before) != _read_by_admission(after) and after.generation == before.generation:
@@ -158,11 +201,12 @@ def no_fight(step: Step, _: Trace) -> str | None:
 
 def secrecy(step: Step, trace: Trace) -> str | None:
     """I11."""
-    if step.entry.kind not in ("PrecisionAssignment", "PrecisionPolicy"):
+    shown = {"PrecisionAssignment": step.entry.body, "PrecisionPolicy": step.entry.body.get("status")}
+    if step.entry.kind not in shown:
         return None
     secrets = mapping(trace.header.expectations.get("secrets"))
-    shown = json.dumps({key: step.entry.body.get(key) for key in ("status", "state")})
-    found = [name for name, value in secrets.items() if isinstance(value, str) and value in shown]
+    said = list(_texts(shown[step.entry.kind]))
+    found = [name for name, secret in secrets.items() if any(text(secret) in each for each in said if text(secret))]
     return f"{found[0]} stands in what people may read" if found else None
 
 
@@ -172,22 +216,49 @@ def _promoted(before: State, after: State) -> bool:
 
 
 def _asked(step: Step, command: Command) -> bool:
-    """Whether this write carries out what a person asked for in answer to the state before."""
-    if step.states is None:
+    """Whether a person asked for it, in answer to the state before."""
+    if step.before is None:
         return False
-    before, after = step.states
-    given = step.policy is not None and answered(step.policy.annotations, command, before.transition_id) is not None
-    return given or before.commands.get(command) != after.commands.get(command)
+    answered = parse_assignment(step.before.body).transition_id
+    return (step.entry.namespace, step.entry.name, command.value, answered) in step.world.asked
 
 
-def _requested(step: Step, *, before: bool) -> int | None:
-    entry = step.before if before else step.entry
-    raw = annotation(entry, REQUEST) if entry is not None else ""
+def _held(step: Step, state: State) -> set[str]:
+    """Workloads of the fleet that a rollback put into the fallback."""
+    fleet = set(step.world.fleet(step.entry.namespace, state))
+    if state.fallback is None or state.phase not in ROLLED_BACK:
+        return set(state.held_keys)
+    moved = set(state.canary if state.by_canary else state.members) or fleet
+    return set(state.held_keys) | moved & fleet
+
+
+def _ending(step: Step) -> bool:
+    """Its namespace is on its way out."""
+    namespace = step.world.find("Namespace", "", step.entry.namespace)
+    return namespace is not None and terminating(namespace)
+
+
+def _stopped(job: Entry) -> bool:
+    return boolean(spec_of(job).get("suspend"), False)
+
+
+def _request(pod: Entry) -> Object:
     try:
-        return generation(mapping(json.loads(raw)).get("generation")) if raw else None
+        return mapping(json.loads(annotation(pod, REQUEST) or "{}"))
     except ValueError:
-        return None
+        return {}
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts of a JSON value, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (key, *_texts(item))
+    for item in sequence(value):
+        yield from _texts(item)
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
-    return state.selector, state.fallback, state.modes, state.enforce
+    return state.selector, state.fallback, state.modes, state.contested, state.enforce

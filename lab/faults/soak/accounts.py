@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -73,6 +74,8 @@ class Death:
     """The runtime's id of it, which no other process has; empty: it was not seen, only counted."""
     exit_code: int
     reason: str
+    uid: str = ""
+    """The pod's: one of the same name may have followed it."""
 
     def __str__(self) -> str:
         why = f"{self.reason or 'no reason'}, exit code {self.exit_code}" if self.container else "not seen by the watch"
@@ -83,19 +86,34 @@ def crashes(trace: Trace, namespace: str) -> tuple[Death, ...]:
     """Deaths in a namespace's pods that no note says we caused, those of pods that were deleted left out."""
     killed = {text(entry.body.get("container")) for entry in trace.entries if entry.kind == Note.KILL}
     seen: dict[str, Death] = {}
-    counted: dict[str, int] = {}
+    counted: dict[tuple[str, str], int] = {}
     for entry in trace.entries:
         if entry.kind != "Pod" or entry.namespace != namespace or _going(entry):
             continue
-        counted[entry.name] = max(
-            counted.get(entry.name, 0), sum(integer(s.get("restartCount"), 0) for s in _of(entry))
-        )
+        pod = (entry.name, entry.uid)
+        counted[pod] = max(counted.get(pod, 0), _ended(entry))
         seen |= {death.container: death for death in _deaths(entry)}
     found = [death for death in seen.values() if death.container not in killed]
-    for pod, restarts in counted.items():
-        unseen = restarts - sum(death.pod == pod for death in seen.values())
-        found += [Death(pod, "", 0, "")] * max(0, unseen)
+    for (name, uid), ended in counted.items():
+        unseen = ended - sum(death.uid == uid for death in seen.values())
+        found += [Death(name, "", 0, "", uid)] * max(0, unseen)
     return tuple(found)
+
+
+def faults_done(trace: Trace) -> Counter[str]:
+    """How often each kind of fault was done, and not only planned."""
+    return Counter(text(entry.body.get("process")) for entry in trace.entries if entry.kind in (Note.KILL, Note.FAULT))
+
+
+def _ended(pod: Entry) -> int:
+    """How many containers of a pod have ended: each that was followed by another, and those that were not yet."""
+    return sum(integer(status.get("restartCount"), 0) + _is_down(status) for status in _of(pod))
+
+
+def _is_down(status: Mapping[str, object]) -> bool:
+    """It has ended, and the next one was not made: the kubelet waits before it does."""
+    now, last = mapping(status.get("state")), mapping(status.get("lastState"))
+    return "terminated" in now or ("waiting" in now and "terminated" in last)
 
 
 def _deaths(pod: Entry) -> Iterator[Death]:
@@ -104,7 +122,7 @@ def _deaths(pod: Entry) -> Iterator[Death]:
             ended: Object = mapping(mapping(status.get(key)).get("terminated"))
             container = text(ended.get("containerID"))
             if container:
-                yield Death(pod.name, container, integer(ended.get("exitCode"), 0), text(ended.get("reason")))
+                yield Death(pod.name, container, integer(ended.get("exitCode"), 0), text(ended.get("reason")), pod.uid)
 
 
 def _of(pod: Entry) -> list[Mapping[str, object]]:

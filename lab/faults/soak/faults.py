@@ -70,8 +70,11 @@ class Faults:
     def _kill_container(self, kind: Kind, pod: Json) -> str:
         container: str = pod["status"]["containerStatuses"][0]["containerID"]
         pid = self._scene.cluster.runtime.process(container.rpartition("/")[2])
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError as error:  # then it crashed, and was not killed
+            raise LabError(f"{kind} to run", f"process {pid} ended just now", "look at its pod's log") from error
         self._note(Note.KILL, kind, pod=pod["metadata"]["name"], container=container)
-        os.kill(pid, signal.SIGKILL)
         return container
 
     def _kill_program(self, planned: Planned) -> str:
@@ -82,8 +85,8 @@ class Faults:
             Kind.KUBELET: (kubelet.kill, kubelet.start),
         }
         kill, start = programs[planned.kind]
-        self._note(Note.KILL, planned.kind)
         kill()
+        self._note(Note.KILL, planned.kind)
         time.sleep(planned.outage_seconds)
         start()
         self._note(Note.START, planned.kind)
@@ -93,16 +96,19 @@ class Faults:
         if not leader:
             return pod_namespaces()
         address = self._operator(leader=True)["status"]["podIP"]
-        return [name for name in pod_namespaces() if _has(name, address)]
+        found = [name for name in pod_namespaces() if _has(name, address)]
+        if not found:
+            raise LabError("the network namespace of the leader's pod", f"none with {address}", "look at its pod")
+        return found
 
     def _cut(self, names: list[str], seconds: float) -> str:
         """Drop every packet, but for what stays within a pod."""
-        self._note(Note.FAULT, Kind.NETWORK, namespaces=names, seconds=seconds)
         with ExitStack() as healed:
             for name in names:
                 run(["ip", "netns", "exec", name, "nft", "-f", "-"], input=_CUT)
                 heal = ["ip", "netns", "exec", name, "nft", "delete", "table", "inet", _TABLE]
                 healed.callback(run, heal, check=False)  # a pod may be gone
+            self._note(Note.FAULT, Kind.NETWORK, namespaces=names, seconds=seconds)
             time.sleep(seconds)
         self._note(Note.START, Kind.NETWORK)
         return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from lab.demo.stage import SYSTEM, workload_of
 from lab.errors import LabError
 from lab.faults.checker import check
 from lab.faults.recorder import Recorder
-from lab.faults.soak.accounts import crashes
+from lab.faults.soak.accounts import crashes, faults_done
 from lab.faults.soak.faults import Faults
 from lab.faults.soak.person import Person
 from lab.faults.soak.plan import Planned, plan
@@ -60,7 +59,6 @@ class _Record:
     """What is known while it runs."""
 
     recoveries: dict[str, list[float]] = field(default_factory=dict)
-    struck: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
@@ -95,7 +93,7 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
     record.wrong += [f"trainer: {death}" for death in crashes(trace, NAMESPACE)]
     return SoakResult(
         minutes=round((ended - began) / 60, 2),
-        faults=dict(record.struck),
+        faults=dict(faults_done(trace)),
         crashes=tuple(str(death) for death in crashes(trace, SYSTEM)),
         steps_hot=sum(steps.made for steps in counted.values()),
         steps_lost_hot=sum(steps.lost for steps in counted.values()),
@@ -112,7 +110,6 @@ def _strike_all(faults: tuple[Planned, ...], striker: Faults, record: _Record, s
         time.sleep(max(0.0, began + planned.at_seconds - time.monotonic()))
         what = f"fault {number} of {len(faults)}: {planned.kind}"
         say(f"{what}, away for {planned.outage_seconds:.1f} s")
-        record.struck[planned.kind] += 1
         try:
             seconds = striker.strike(planned)
         except LabError as error:

@@ -82,15 +82,27 @@ def _read(name: str) -> str:
         raise ConfigurationError(f"{name}: cannot be read: {error}; give a YAML or JSON file, or -") from error
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Strict(yaml.SafeLoader):
-    """Refuses a key that stands twice, as the API server does: of two `criteria`, one would be lost without a word."""
+    """Reads keys as the API server does: as text, and none twice. Of two `criteria`, one would be lost without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+        keys = [_key(self.construct_object(key, deep=True)) for key, _ in node.value if key.tag != _MERGE]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"{', '.join(twice)} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
+        self.flatten_mapping(node)
+        return {
+            _key(self.construct_object(key, deep=True)): self.construct_object(value, deep=deep)
+            for key, value in node.value
+        }
+
+
+def _key(value: object) -> str:
+    """`1` and `on` are keys too: "1" and "true" in JSON."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @cache

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lab.faults.checker import INVARIANTS, check
 from lab.faults.trace import Header, Note, Trace, read_trace, write_trace
+from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import HeldWorkload, Phase, Restart, State, Suspension
-from precision_operator.contract import REQUEST, RETRY
+from precision_operator.contract import PROMOTE, REQUEST, RETRY
 from tests.support.cluster_fleet import LABELS, policy
 from tests.support.traces import NAMESPACE, Builder
 
@@ -64,25 +66,119 @@ def suspended_unrecorded() -> Builder:
 def forgotten_while_suspended() -> Builder:
     built = Builder()
     built.job(suspended=True)
-    recorded = replace(HELD, suspensions={"batch/Job/train": SUSPENSION})
+    recorded = replace(HELD, suspensions={"batch/Job/train": SUSPENSION}, deletable=True)
     built.state(recorded)
     built.state(recorded, deleted=True)
     return built
 
 
+def record_dropped_while_suspended() -> Builder:
+    built = Builder()
+    built.state(replace(START, suspensions={"batch/Job/train": SUSPENSION}))
+    built.job(suspended=True)
+    built.state(START)
+    return built
+
+
 def undeleted() -> Builder:
     built = Builder()
-    built.fleet()
+    built.fleet("a")
     built.state(START)
     built.fleet(deleted=True)
     built.at_seconds += 31
+    built.write("Pod", "a-1", {})
+    return built
+
+
+def deleted_late() -> Builder:
+    built = undeleted()
+    built.state(START, deleted=True)
+    return built
+
+
+def after_deletion(before: State, later: State | None) -> Builder:
+    """The same fleet, whose policy is deleted in between; None: the assignment too."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(before)
+    built.fleet(deleted=True)
+    built.state(later or before, deleted=later is None)
+    return built
+
+
+def asked(before: State, later: State, command: str, spec: dict[str, Any] | None = None) -> Builder:
+    """The same fleet, whose policy carries a command in answer to the first state."""
+    built = Builder()
+    spec = spec or {}
+    built.fleet("a", "b", **spec)
+    built.state(before)
+    annotations = {command: str(before.transition_id)}
+    built.write("PrecisionPolicy", "fleet", policy(**spec), generation=1, annotations=annotations)
+    built.state(later)
+    return built
+
+
+def created(state: State) -> Builder:
+    built = Builder()
+    built.fleet("a", "b")
+    built.write("PrecisionAssignment", "fleet", assignment_to_wire(state), generation=1)
+    return built
+
+
+def made_again_by_an_old_leader() -> Builder:
+    built = Builder()
+    built.state(replace(START, epoch=2, modes={}, enforce=False))
+    built.state(replace(START, epoch=2, modes={}, enforce=False), deleted=True)
+    built.state(replace(START, modes={}, enforce=False))
+    return built
+
+
+def begun_with_too_many(*modes: str) -> Builder:
+    """The first commit that enforces, after reports of what the workloads train in."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(replace(START, enforce=False, modes={}))
+    for key, mode in zip((A, B), modes, strict=False):
+        built.note(Note.REPORTED, namespace=NAMESPACE, pod=key, workload=key, mode=mode, generation=0)
+    built.state(replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))
+    return built
+
+
+def pod_asked_otherwise() -> Builder:
+    built = Builder()
+    for mode in ("fp16", "fp32"):
+        built.write("Pod", "a-1", {}, annotations={REQUEST: json.dumps({"generation": 5, "mode": mode})})
+    return built
+
+
+def taken_away_at_rest(*, deleted: bool) -> Builder:
+    built = Builder()
+    built.write("Pod", "a-1", {})
     built.note(Note.REST)
+    gone = {} if deleted else {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    built.write("Pod", "a-1", {}, deleted=deleted, **gone)
+    return built
+
+
+def suspended_at_rest() -> Builder:
+    built = Builder()
+    built.state(replace(START, suspensions={"batch/Job/train": SUSPENSION}))
+    built.job(suspended=False)
+    built.note(Note.REST)
+    built.job(suspended=True)
     return built
 
 
 def secret_shown() -> Builder:
     built = Builder({"secrets": {"token": "s3cret"}})
     built.write("PrecisionPolicy", "fleet", {"status": {"message": "refused s3cret"}})
+    return built
+
+
+def secret_in_another_field() -> Builder:
+    built = Builder({"secrets": {"key": 'of\n"two" lines'}})
+    body = assignment_to_wire(START)
+    built.write("PrecisionAssignment", "fleet", {**body, "modes": {'x of\n"two" lines': "fp16"}})
     return built
 
 
@@ -116,6 +212,23 @@ def bumped(state: State, **changes: object) -> State:
 BROKEN = {
     "I1 a rollback that assigns the target": ("I1", after(START, bumped(START, phase=Phase.ROLLING_BACK))),
     "I1 held ends by itself": ("I1", after(HELD, bumped(HELD, phase=Phase.PENDING))),
+    "I1 a rollback ends by itself": (
+        "I1",
+        after(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD, phase=Phase.PENDING)),
+    ),
+    "I1 held ends by a command that nobody gave": (
+        "I1",
+        after(HELD, bumped(HELD, phase=Phase.PENDING, commands={RETRY: 0})),
+    ),
+    "I1 a lost record that comes back with the target": ("I1", created(replace(HELD, modes={A: Mode.FP16}))),
+    "I2 promoted without data, though approved": (
+        "I2",
+        asked(replace(START, no_data_since=150.0), replace(HEALTHY, no_data_since=150.0), PROMOTE),
+    ),
+    "I2 promoted without the approval": (
+        "I2",
+        asked(START, HEALTHY, RETRY, {"strategy": {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}}),
+    ),
     "I2 promoted without data": (
         "I2",
         after(replace(START, no_data_since=150.0), replace(HEALTHY, no_data_since=150.0)),
@@ -123,9 +236,35 @@ BROKEN = {
     "I2 promoted early": ("I2", after(START, replace(HEALTHY, phase_since=100.5))),
     "I3 an edge that does not exist": ("I3", after(HELD, bumped(HELD, phase=Phase.ROLLING_BACK))),
     "I3 an edge that is not counted": ("I3", after(START, replace(START, phase=Phase.PAUSED))),
+    "I3 a step that is not counted": ("I3", after(START, replace(START, step_index=1, step_since=999.0))),
+    "I3 a step back": (
+        "I3",
+        after(replace(START, step_index=1), replace(START, step_index=0, transition_id=1)),
+    ),
+    "I4 a record dropped while its Job is suspended": ("I4", record_dropped_while_suspended()),
     "I4 a Job suspended unrecorded": ("I4", suspended_unrecorded()),
     "I4 a record that went too early": ("I4", forgotten_while_suspended()),
     "I5 two where one may": ("I5", after(START, replace(START, generation=2, modes={A: Mode.FP16, B: Mode.FP16}))),
+    "I5 made with two where one may": ("I5", created(replace(START, modes={A: Mode.FP16, B: Mode.FP16}))),
+    "I5 begun with two where one may": ("I5", begun_with_too_many("fp32", "fp32")),
+    "I7 a held fleet released with its policy": (
+        "I7",
+        after_deletion(replace(HELD, members=(A,)), replace(HELD, fallback=None, generation=2, deletable=True)),
+    ),
+    "I7 a held workload reduced to the target": (
+        "I7",
+        after_deletion(replace(HELD, members=(A,)), replace(HELD, fallback=None, modes={A: Mode.FP16}, generation=2)),
+    ),
+    "I7 a hold deleted": ("I7", after_deletion(HELD, None)),
+    "I7 what was held is moved to a target that others may be held in": (
+        "I7",
+        asked(
+            replace(HEALTHY, modes={}, held=(HeldWorkload(A, "Overflow", 100.0),)),
+            replace(HEALTHY, generation=2, modes={A: Mode.BF16}),
+            PROMOTE,
+            {"target": "bf16"},
+        ),
+    ),
     "I7 what was held is moved": (
         "I7",
         after(replace(HEALTHY, modes={}, held=(HeldWorkload(A, "Overflow", 100.0),)), replace(HEALTHY, generation=2)),
@@ -133,13 +272,21 @@ BROKEN = {
     "I8 an old epoch": ("I8", after(replace(START, epoch=2), START)),
     "I8 two leaders": ("I8", after(START, replace(START, writer="two"))),
     "I8 the same generation": ("I8", after(START, replace(START, modes={}))),
+    "I8 another owner under the same generation": ("I8", after(START, replace(START, contested=frozenset({B})))),
+    "I8 an older leader makes the assignment again": ("I8", made_again_by_an_old_leader()),
+    "I8 another mode under the same generation": ("I8", pod_asked_otherwise()),
     "I8 an older request": ("I8", pod_goes_back()),
     "I9 a third round": ("I9", after(START, replace(START, restarts={A: Restart(3, 100.0)}))),
     "I10 not reduced": ("I10", undeleted()),
+    "I10 reduced too late": ("I10", deleted_late()),
     "I11 a token": ("I11", secret_shown()),
+    "I11 a key of two lines in a workload's name": ("I11", secret_in_another_field()),
     "L1 another phase": ("L1", wrong_phase()),
     "L1 another mode": ("L1", wrong_mode()),
     "L4 written at rest": ("L4", restless()),
+    "L4 a pod taken away at rest": ("L4", taken_away_at_rest(deleted=False)),
+    "L4 a pod killed at rest": ("L4", taken_away_at_rest(deleted=True)),
+    "L4 a Job suspended at rest": ("L4", suspended_at_rest()),
 }
 
 
@@ -167,12 +314,41 @@ def test_a_rollout_a_rollback_and_a_retry_violate_nothing() -> None:
     assert check(built.trace()) == []
 
 
+def test_a_secret_that_is_named_beside_the_trace_is_found_too() -> None:
+    built = Builder()
+    built.write("PrecisionPolicy", "fleet", {"status": {"message": "refused s3cret"}})
+    assert check(built.trace()) == []
+    assert [violation.invariant for violation in check(built.trace(), secrets={"token": "s3cret"})] == ["I11"]
+
+
+@pytest.mark.parametrize("modes", [("fp16", "fp16"), ("fp32", "fp16"), ()])
+def test_what_trains_in_the_target_already_may_be_adopted_at_once(modes: tuple[str, ...]) -> None:
+    assert check(begun_with_too_many(*modes).trace()) == []
+
+
 def test_what_a_gap_hides_is_no_violation() -> None:
     built = Builder()
     built.state(START)
-    built.note(Note.GAP, resource="precisionassignments", reason="compacted", changed=[f"{NAMESPACE}/fleet"])
+    built.note(Note.GAP, kind="PrecisionAssignment", reason="compacted", changed=[f"{NAMESPACE}/fleet"])
     built.state(replace(START, phase=Phase.HELD, modes={}, transition_id=5))
     assert check(built.trace()) == []
+
+
+def test_a_gap_hides_no_object_of_another_kind() -> None:
+    built = Builder()
+    built.state(START)
+    built.note(Note.GAP, kind="PrecisionPolicy", reason="compacted", changed=[f"{NAMESPACE}/fleet"])
+    built.state(replace(START, transition_id=5))
+    assert [violation.invariant for violation in check(built.trace())] == ["I3"]
+
+
+def test_a_gap_of_unknown_size_hides_one_revision_of_each_object_and_no_more() -> None:
+    built = Builder()
+    built.state(START)
+    built.note(Note.GAP, kind="PrecisionAssignment", reason="not listed", changed=["?"])
+    built.state(replace(START, generation=9))
+    built.state(replace(START, generation=8))
+    assert [violation.text for violation in check(built.trace())] == ["the generation went back from 9 to 8"]
 
 
 def test_an_older_state_after_a_restore_of_etcd_is_no_violation() -> None:

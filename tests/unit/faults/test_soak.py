@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from lab.errors import LabError
-from lab.faults.soak.accounts import Reading, Steps, crashes
+from lab.faults.soak.accounts import Reading, Steps, crashes, faults_done
+from lab.faults.soak.faults import Faults
 from lab.faults.soak.person import Move, next_move
-from lab.faults.soak.plan import LEAST_SLOT_SECONDS, OUTAGE_SECONDS, Kind, plan
+from lab.faults.soak.plan import LEAST_SLOT_SECONDS, OUTAGE_SECONDS, Kind, Planned, plan
 from lab.faults.trace import Note
 from precision_operator.api.state import Phase
 from tests.support.traces import NAMESPACE, Builder
@@ -141,6 +143,69 @@ def test_a_restart_that_was_only_counted_is_a_crash() -> None:
     built.note(Note.KILL, process="operator", container="containerd://a")
     pod(built, restarts=2, ended="containerd://a")
     assert [death.container for death in crashes(built.trace(), NAMESPACE)] == [""]
+
+
+def waiting(built: Builder, *, restarts: int, ended: str) -> None:
+    """The kubelet waits before it makes the next container."""
+    terminated = {"terminated": {"containerID": ended, "exitCode": 1}}
+    status = {"restartCount": restarts, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": terminated}
+    built.write("Pod", "operator-1", {"status": {"containerStatuses": [status]}})
+
+
+def test_a_death_that_was_not_seen_is_not_made_up_for_by_one_that_was_and_has_no_successor_yet() -> None:
+    built = Builder()
+    built.note(Note.KILL, process="operator", container="containerd://b")
+    pod(built, restarts=1, ended="containerd://b", state="state")
+    assert [death.container for death in crashes(built.trace(), NAMESPACE)] == [""]
+    built = Builder()
+    built.note(Note.KILL, process="operator", container="containerd://b")
+    waiting(built, restarts=1, ended="containerd://b")
+    assert [death.container for death in crashes(built.trace(), NAMESPACE)] == [""]
+
+
+def test_a_pod_is_not_charged_with_the_deaths_of_one_that_had_its_name() -> None:
+    built = Builder()
+    built.note(Note.KILL, process="operator", container="containerd://a")
+    pod(built, restarts=1, ended="containerd://a")
+    status = {"containerStatuses": [{"restartCount": 1}]}
+    built.write("Pod", "operator-1", {"status": status}, uid="another")
+    assert [(death.container, death.uid) for death in crashes(built.trace(), NAMESPACE)] == [("", "another")]
+
+
+def test_only_a_fault_that_was_done_is_counted() -> None:
+    built = Builder()
+    for note, kind in ((Note.KILL, Kind.ETCD), (Note.START, Kind.ETCD), (Note.FAULT, Kind.NETWORK)):
+        built.note(note, process=str(kind))
+    assert faults_done(built.trace()) == {Kind.ETCD: 1, Kind.NETWORK: 1}
+
+
+class Ended:
+    """A scene whose operator's process ends just before it is killed."""
+
+    def __init__(self) -> None:
+        self.cluster = self
+        self.runtime = self
+        self.notes: list[Note] = []
+
+    def leader(self) -> str:
+        return "operator-1"
+
+    def pods(self, _: str) -> list[dict[str, Any]]:
+        statuses = [{"containerID": "containerd://a"}]
+        return [{"metadata": {"name": "operator-1"}, "status": {"containerStatuses": statuses}}]
+
+    def process(self, _: str) -> int:
+        return 2**22 + 1  # more than Linux gives
+
+    def note(self, kind: Note, _: object) -> None:
+        self.notes.append(kind)
+
+
+def test_a_process_that_ended_before_it_could_be_killed_is_not_taken_for_killed() -> None:
+    scene: Any = Ended()
+    with pytest.raises(LabError, match="ended just now"):
+        Faults(scene, scene).strike(Planned(0.0, Kind.OPERATOR, 0.0, leader=True))
+    assert scene.notes == []
 
 
 def test_deaths_in_another_namespace_are_not_counted() -> None:
