@@ -31,6 +31,10 @@ def latch(step: Step, _: Trace) -> str | None:
     fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
     if fleet_wide and (after.modes or (before is not None and not after.enforce)):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
+    if before is not None and before.enforce and not after.enforce:
+        return "what was assigned is enforced no more"
+    if before is not None and step.policy is not None and before.fallback is not None and after.fallback is None:
+        return "new pods are assigned nothing, though their policy stands"
     if before is None or before.phase not in ROLLED_BACK or after.phase in ROLLED_BACK or before.fallback is None:
         return None
     if (before.phase is Phase.ROLLING_BACK or before.enforce) and not _asked(step, Command.RETRY):
@@ -70,6 +74,10 @@ def single_edge(step: Step, _: Trace) -> str | None:
         allowed |= {Phase.ROLLING_BACK}
     if after.phase is not before.phase and after.phase not in allowed:
         return f"no edge leads from {before.phase} to {after.phase}"
+    if after.phase is Phase.PENDING and before.phase in (*MOVING, *GUARDED) and _unedited(step, before, after):
+        return f"the rollout began anew from {before.phase}, and nobody asked for another target"
+    if after.phase is Phase.DEGRADED and not after.held:
+        return "Degraded, and no workload is held"
     if not 0 <= after.transition_id - before.transition_id <= 1:
         return f"the transition id goes from {before.transition_id} to {after.transition_id}"
     same_spec = (after.policy_uid, after.observed_generation) == (before.policy_uid, before.observed_generation)
@@ -78,6 +86,8 @@ def single_edge(step: Step, _: Trace) -> str | None:
         return "an edge is not counted"
     if after.step_index > before.step_index + 1:
         return "a step was skipped"
+    if after.step_index > before.step_index and before.phase not in MOVING:
+        return f"a step was taken in {before.phase}"
     if after.step_index < before.step_index and after.phase is before.phase and same_spec:
         return f"the rollout went back from step {before.step_index} to {after.step_index}"
     return None
@@ -210,9 +220,18 @@ def secrecy(step: Step, trace: Trace) -> str | None:
     return f"{found[0]} stands in what people may read" if found else None
 
 
+def _unedited(step: Step, before: State, after: State) -> bool:
+    """The target that the fleet was on its way to is still the policy's."""
+    policy = step.policy
+    if policy is None or before.policy_uid != after.policy_uid or policy.generation != after.observed_generation:
+        return False
+    return before.precision is policy.spec.target
+
+
 def _promoted(before: State, after: State) -> bool:
     same = before.policy_uid == after.policy_uid
-    return same and (after.step_index > before.step_index or (before.phase in MOVING and after.phase in GUARDED))
+    further = after.step_index > before.step_index or after.phase in GUARDED
+    return same and before.phase in MOVING and further
 
 
 def _asked(step: Step, command: Command) -> bool:

@@ -216,6 +216,8 @@ BROKEN = {
         "I1",
         after(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD, phase=Phase.PENDING)),
     ),
+    "I1 enforced no more": ("I1", after(START, replace(START, generation=2, enforce=False))),
+    "I1 assigned nothing": ("I1", after(START, replace(START, generation=2, fallback=None))),
     "I1 held ends by a command that nobody gave": (
         "I1",
         after(HELD, bumped(HELD, phase=Phase.PENDING, commands={RETRY: 0})),
@@ -237,6 +239,12 @@ BROKEN = {
     "I3 an edge that does not exist": ("I3", after(HELD, bumped(HELD, phase=Phase.ROLLING_BACK))),
     "I3 an edge that is not counted": ("I3", after(START, replace(START, phase=Phase.PAUSED))),
     "I3 a step that is not counted": ("I3", after(START, replace(START, step_index=1, step_since=999.0))),
+    "I3 begun anew without an edit": (
+        "I3",
+        after(replace(START, precision=Mode.FP16), bumped(START, phase=Phase.PENDING, precision=Mode.FP16)),
+    ),
+    "I3 degraded without anyone held": ("I3", after(HEALTHY, bumped(HEALTHY, phase=Phase.DEGRADED))),
+    "I3 a step taken in Held": ("I3", after(HELD, bumped(HELD, step_index=1))),
     "I3 a step back": (
         "I3",
         after(replace(START, step_index=1), replace(START, step_index=0, transition_id=1)),
