@@ -35,10 +35,23 @@ def latch(step: Step, _: Trace) -> str | None:
         return "what was assigned is enforced no more"
     if before is not None and step.policy is not None and before.fallback is not None and after.fallback is None:
         return "new pods are assigned nothing, though their policy stands"
+    if before is not None and before.phase is Phase.ROLLING_BACK and after.phase is Phase.HELD:
+        return _left_behind(step, before)
     if before is None or before.phase not in ROLLED_BACK or after.phase in ROLLED_BACK or before.fallback is None:
         return None
     if (before.phase is Phase.ROLLING_BACK or before.enforce) and not _asked(step, Command.RETRY):
         return f"{before.phase} ended without a person's retry"
+    return None
+
+
+def _left_behind(step: Step, before: State) -> str | None:
+    """A process that trains in another mode than it is assigned when its rollback is said to be over."""
+    if before.by_canary or before.fallback is None:
+        return None
+    for pod, (key, mode) in step.world.processes(step.entry.namespace).items():
+        due = before.assigned(key)
+        if key in step.world.fleet(step.entry.namespace, before) and due is not None and mode != due:
+            return f"Held, and {pod} trains in {mode}, assigned {due}"
     return None
 
 
@@ -49,6 +62,10 @@ def no_promotion_on_missing_data(step: Step, _: Trace) -> str | None:
     before, after = step.states
     if before.no_data_since is not None and after.no_data_since is not None:
         return "promoted while metrics of a member are missing"
+    processes = step.world.processes(step.entry.namespace).items()
+    behind = [pod for pod, (key, mode) in processes if key in before.members and mode != before.assigned(key)]
+    if behind and not before.shares:
+        return f"promoted before {behind[0]} trains as it is assigned"
     policy = step.policy
     if policy is None or not policy.generation == after.observed_generation == before.observed_generation:
         return None  # its steps were edited
@@ -130,7 +147,10 @@ def blast_radius(step: Step, _: Trace) -> str | None:
     inside = {key for key, mode in after.modes.items() if mode is target}
     joined = {key for key in inside if before is None or before.assigned(key) is not target}
     if before is not None and not before.enforce:  # what trains in the target already is adopted
-        inside = joined = {key for key in inside if step.world.reported.get((namespace, key), target) != target}
+        others = {
+            key for (place, _), (key, mode) in step.world.reported.items() if place == namespace and mode != target
+        }
+        inside = joined = inside & others
     stage = policy.spec.stages[min(after.step_index, len(policy.spec.stages) - 1)]
     most = cohort_size(stage.weight, len(step.world.fleet(namespace, after)))
     if joined and len(inside) > most:
