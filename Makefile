@@ -67,6 +67,12 @@ cluster-status: setup ## Show what runs in the local cluster
 images: setup ## Build the images that are stale
 	@$(PYTHON) -m lab images
 
+release: setup ## Build the images twice and compare; sign, describe and pack them and the chart (root; KEY=cosign.key); build/release/VERSION
+	@$(PYTHON) -m lab.release make $(if $(KEY),--key $(KEY))
+
+release-verify: setup ## Verify a release offline (RELEASE=folder, KEY=cosign.pub that you trust; the newest made here, its own key)
+	@$(PYTHON) -m lab.release verify $(RELEASE) $(if $(KEY),--key $(KEY))
+
 lock: setup ## Write requirements/*.txt again from pyproject.toml
 	@lab/setup/lock.sh
 
