@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 import yaml
 
 from manifests.schema import Json, Schema
+from precision_operator.api.fields import Field
 from precision_operator.api.spec import SPEC, PolicySpec
 from precision_operator.api.state import ASSIGNMENT, State
 from precision_operator.api.summary import STATUS, Summary
+from precision_operator.report.incident import Report
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,36 @@ def assignments() -> Crd:
     )
 
 
+def incidents() -> Crd:
+    """PrecisionIncident."""
+    text = (
+        "A PrecisionIncident is the operator's report of one rollback: timeline with deadlines, the verification "
+        "checklist, the questions of the root-cause analysis, the messages, the metrics around the breach, and the "
+        "decisions with their inputs. It outlives its policy."
+    )
+    report = Schema(defaults=False).model(
+        Report, Field("The report. The operator writes it until phase is Closed."), ""
+    )
+    return Crd(
+        kind="PrecisionIncident",
+        short="pinc",
+        head="What the operator keeps of a rollback. It writes these, people read them: `kubectl precision incident`.",
+        columns=(
+            Column("Policy", ".report.policy", "Policy that rolled back."),
+            Column("Severity", ".report.severity", "How urgent it was."),
+            Column("Scope", ".report.scope", "How far it reached."),
+            Column("Phase", ".report.phase", "Where the incident stands."),
+            Column("Reason", ".report.reason", "What called for it."),
+            Column("Decided", ".report.stages.decidedAt", "When it was decided.", "date"),
+            Column(
+                *("Fallback", ".report.stages.lastAckAt", "When the last trainer reported the fallback.", "date"),
+                wide=True,
+            ),
+        ),
+        schema={"type": "object", "description": text, "required": ["report"], "properties": {"report": report}},
+    )
+
+
 def all_crds() -> tuple[Crd, ...]:
-    """Every CRD that is made."""
-    return (policies(), assignments())
+    """Every CRD."""
+    return (policies(), assignments(), incidents())
