@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from lab.model.policies import policy
-from precision_operator.api.incident import Incident
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
-from precision_operator.api.spec import Strategy
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.errors import KubeError
@@ -31,7 +31,17 @@ from tests.support.views import pod, workload
 KEY = PolicyKey("ns", "fleet")
 SERVER = "https://10.0.0.1:6443"
 POLICY = policy()
-INCIDENT = Incident(id="fleet-1", reason="NonFinite", message="NaN", detected_at=0.0, decided_at=0.0, deadline_at=300.0)
+INCIDENT = Incident(
+    id="fleet-1",
+    severity=Severity.P0,
+    scope=Scope.FLEET,
+    reason="NonFinite",
+    message="NaN",
+    workloads=(),
+    detected_at=0.0,
+    decided_at=0.0,
+    deadline_at=300.0,
+)
 STATE = State(generation=7, enforce=True, selector=Selector((("fleet", "demo"),)))
 EMERGENCY = replace(STATE, phase=Phase.ROLLING_BACK, incident=INCIDENT)
 GRADUAL = replace(EMERGENCY, incident=replace(INCIDENT, strategy=Strategy.GRADUAL))

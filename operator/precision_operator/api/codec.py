@@ -101,6 +101,8 @@ def _entry(field: "Field[object]", hint: object, metadata: meta.Field) -> Entry:
         default = field.default
     elif field.default_factory is not MISSING:
         default = field.default_factory()
+    elif metadata.absent is not None:
+        default = metadata.absent
     name = field.name.removesuffix("_seconds") if isinstance(metadata, meta.Duration) else field.name
     path = tuple((metadata.name or camel(name)).split("."))
     kind = metadata.via.wire if metadata.via else hint

@@ -67,6 +67,8 @@ class Field:
     """How the API server merges it: ``atomic``, ``set``, or ``map`` by ``type``."""
     groups: Mapping[str, "Field"] | None = None
     """Objects that only the wire has, by their path: the fields in them have dotted names."""
+    absent: object = None
+    """What is read where it is absent, of a field without default; None: the whole object cannot be read then."""
     opaque: bool = False
     """The API server stores whatever is in it."""
     via: Via | None = None

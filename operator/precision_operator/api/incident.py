@@ -24,18 +24,19 @@ class Scope(StrEnum):
 class Incident:
     """The newest rollback, with its measured stages; times are seconds since the epoch."""
 
-    id: Annotated[str, Field("Names the incident in Events and notifications.", longest=300)] = ""
+    id: Annotated[str, Field("Names the incident in Events and notifications.", longest=300, absent="")]
     severity: Annotated[
         Severity,
         Field(
             "The highest of its breaches; it never falls within an incident.",
             only=(Severity.P0, Severity.P1, Severity.P2),
+            absent=Severity.P0,
         ),
-    ] = Severity.P0
-    scope: Annotated[Scope, Field("How far the rollback reaches.")] = Scope.FLEET
+    ]
+    scope: Annotated[Scope, Field("How far the rollback reaches.", absent=Scope.FLEET)]
     strategy: Annotated[Strategy, Field("How it is carried out.")] = Strategy.EMERGENCY
-    reason: Annotated[str, Field("Stable word for the cause, e.g. OverflowRateHigh.", longest=256)] = ""
-    message: Annotated[str, Field("The same for a person, with numbers.", longest=4096)] = ""
+    reason: Annotated[str, Field("Stable word for the cause, e.g. OverflowRateHigh.", longest=256, absent="")]
+    message: Annotated[str, Field("The same for a person, with numbers.", longest=4096, absent="")]
     workloads: Annotated[
         tuple[str, ...],
         Field(
@@ -43,8 +44,9 @@ class Incident:
             longest=NAMES_LIMIT,
             topology="atomic",
             items=Field(longest=253),
+            absent=(),
         ),
-    ] = ()
+    ]
     detected_at: Annotated[float, Time("First breached evaluation.")]
     decided_at: Annotated[float, Time("When the rollback was decided.")]
     last_patch_at: Annotated[float | None, Time("When the last pod had been requested, or deleted.")] = None

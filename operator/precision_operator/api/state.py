@@ -55,8 +55,8 @@ class Failing:
     key: Annotated[str, Field(name="workload")]
     """Empty: all others that share signal and severity, where there were too many to list."""
     signal: Annotated[Signal, Field()]
-    severity: Annotated[Severity, Field()] = Severity.P1
-    since: Annotated[float, Time()] = 0.0
+    severity: Annotated[Severity, Field(absent=Severity.P1)]
+    since: Annotated[float, Time(absent=0.0)]
     count: Annotated[int, Field()] = 1
     """Evaluations in a row that found it, counted until they are enough to act on."""
     evaluated_at: Annotated[float, Time()] = 0.0
