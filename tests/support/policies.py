@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Json, str]] = {
     "seventeen labels": (selecting(**{f"k{i}": "v" for i in range(17)}), "must have at most 16"),
     "a namespace of its own": ({"namespace": "other"}, 'unknown field "spec.namespace"'),
     # modes
-    "an unknown target": ({"target": "fp8"}, 'supported values: "fp16", "bf16", "fp32"'),
+    "an unknown target": ({"target": "fp8"}, 'supported values: "fp32", "bf16", "fp16"'),
     "a target in capitals": ({"target": "FP16"}, "supported values"),
     "a fallback that is the target": (
         {"target": "bf16", "fallback": "bf16"},
