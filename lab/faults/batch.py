@@ -17,7 +17,7 @@ from lab.faults import workflows
 from lab.faults.checker import check
 from lab.faults.proxy import Line, Proxy
 from lab.faults.recorder import RESOURCES, Recorder
-from lab.faults.rules import Fault, Injection, Write
+from lab.faults.rules import KILLS, Fault, Injection, Write
 from lab.faults.stage import Stage
 from lab.faults.trace import Header, Note, Trace, write_trace
 from lab.faults.workflows import Place, Plane, Workflow
@@ -25,6 +25,8 @@ from precision_operator.api.wire import text
 
 END_SECONDS = 90.0
 """How long a run may take after its act: longer than a rollback, an operator's death and a lease together."""
+KILL_SECONDS = 15.0
+"""What each kill in a batch adds for all its runs: an operator starts, reads everything and asks admission anew."""
 QUIET_SECONDS = 2.0
 """At rest nothing is written for so long: four evaluations."""
 REST_LOOKS = 10
@@ -67,6 +69,8 @@ class Batch:
         self._directory = directory
         self._seed = seed
         self._names = [f"{run.workflow.name}-{next(stage.numbers)}" for run in runs]
+        deadly = sum(injection.fault in KILLS for run in self._runs for injection in run.injections)
+        self._end_seconds = END_SECONDS + KILL_SECONDS * deadly
         self._barrier = asyncio.Barrier(len(self._runs))
         self._killing = asyncio.Lock()
         self._leader_killed = self._restored = False
@@ -157,7 +161,7 @@ class Batch:
     async def _one(self, place: Place, run: Run) -> str | None:
         """Run it; what went wrong."""
         try:
-            await workflows.run(place, run.workflow, run.injections, seconds=END_SECONDS)
+            await workflows.run(place, run.workflow, run.injections, seconds=self._end_seconds)
         except (LabError, asyncio.BrokenBarrierError) as error:
             await self._barrier.abort()  # whoever would wait for this one
             return f"L1: {error}"

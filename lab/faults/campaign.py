@@ -15,7 +15,7 @@ from lab.faults.stage import Stage, staged
 from lab.faults.workflows import WORKFLOWS, Plane, Workflow, workflow
 from lab.progress import say, step
 
-BATCH, DEADLY_BATCH = 15, 8
+BATCH, DEADLY_BATCH = 15, 6
 """How many runs share an operator; and where each kills it."""
 TOGETHER = 3
 """How many faults a run of a sample meets. Where all are taken, each has a run of its own."""
