@@ -14,6 +14,7 @@ from precision_operator.kube.events import EventRecorder
 from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.lease import LeaseElector
@@ -93,7 +94,7 @@ class App:
             settings.identity,
             clock,
             on_started_leading=self._started_leading,
-            on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
+            on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": Reason.LEASE_LOST}),
         )
         self._webhook = self._served(client, metrics) if mode is AdmissionMode.WEBHOOK else None
         self._sink = InventorySink(

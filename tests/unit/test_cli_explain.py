@@ -16,7 +16,6 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, Suspension
-from precision_operator.cli import guidance
 from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import LEFT_BEHIND, PHASES
@@ -28,6 +27,7 @@ from precision_operator.core.plan import Plan
 from precision_operator.core.triggers import REASONS
 from precision_operator.core.ungoverned import UNSUPPORTED
 from precision_operator.errors import DisruptionBudget, EndpointNotAnswering, QueryInvalid, SourceUnavailable
+from precision_operator.reasons import Reason
 from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 
 
@@ -54,13 +54,17 @@ def waiting_reasons() -> set[str]:
     trees = [ast.parse(path.read_text()) for path in core.rglob("*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
     closed = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Closed"]
-    return {reason.value for reason in closed if isinstance(reason, ast.Constant) and isinstance(reason.value, str)}
+    return {
+        Reason[reason.attr]
+        for reason in closed
+        if isinstance(reason, ast.Attribute) and reason.attr in Reason.__members__
+    }
 
 
 def test_whatever_a_policy_waits_for_is_explained() -> None:
     found = waiting_reasons()
     assert {"Soaking", "FleetTooLarge", "CauseNotPrecision"} <= found
-    assert sorted(found - set(guidance.REASONS)) == []
+    assert sorted(found - set(Reason)) == []
 
 
 def test_explain_names_the_person_who_paused_and_who_answered(cli: Cli) -> None:
@@ -180,7 +184,7 @@ def test_setting_of_a_pending_change_is_a_line_that_can_be_pasted(cli: Cli) -> N
 
 def test_every_reason_why_there_is_no_answer_from_prometheus_is_explained() -> None:
     errors = (QueryInvalid, SourceUnavailable, EndpointNotAnswering)
-    assert {*(error.reason for error in errors), "EvaluationTimeout", "EvaluationLate"} <= set(guidance.REASONS)
+    assert {*(error.reason for error in errors), "EvaluationTimeout", "EvaluationLate"} <= set(Reason)
 
 
 def test_every_condition_that_restarts_bring_is_bad_news_and_is_explained() -> None:
@@ -197,7 +201,7 @@ def test_every_condition_that_restarts_bring_is_bad_news_and_is_explained() -> N
     reasons = {*(condition.reason for condition in made), *(words.partition(" ")[0] for words in why)}
     expected = {"TemplateChanged", "ReplacementPending", "NodeUnreachable", "ForeignFinalizer", "NotTerminated"}
     assert reasons == expected
-    assert reasons | {DisruptionBudget.reason, UNSUPPORTED, "Blocked", "DeadlineUnreachable"} <= set(guidance.REASONS)
+    assert reasons | {DisruptionBudget.reason, UNSUPPORTED, "Blocked", "DeadlineUnreachable"} <= set(Reason)
     assert all(bad_news(condition) for condition in made)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_operator.api.wire import choice, duration_seconds, format_time, integer, mapping, number, parse_time
+from precision_operator.reasons import Reason
 
 
 class Choice(StrEnum):
@@ -32,7 +33,7 @@ class OnRegression(StrEnum):
     """Nothing is compared."""
 
 
-REGRESSED = "CanaryRegressed"
+REGRESSED = Reason.CANARY_REGRESSED
 """The reason where it is so."""
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_operator.reasons import Reason
+
 REFUSED = "refused: "
 """Begins the record of a refusal; no container's name contains a colon."""
 
@@ -11,16 +13,16 @@ REFUSED = "refused: "
 class Refusal(StrEnum):
     """Why nothing at all was injected. The first that holds counts, in this order."""
 
-    CONTAINER_ABSENT = "ContainerAbsent"
-    STATIC_POD = "StaticPod"
-    WINDOWS = "Windows"
-    HOST_NETWORK = "HostNetwork"
-    TOO_LARGE = "TooLarge"
-    REQUEST_FILE_ELSEWHERE = "RequestFileElsewhere"
-    MOUNT_PATH_TAKEN = "MountPathTaken"
-    VOLUME_NAME_TAKEN = "VolumeNameTaken"
-    PORT_TAKEN = "PortTaken"
-    PORT_NAME_TAKEN = "PortNameTaken"
+    CONTAINER_ABSENT = Reason.CONTAINER_ABSENT
+    STATIC_POD = Reason.STATIC_POD
+    WINDOWS = Reason.WINDOWS
+    HOST_NETWORK = Reason.HOST_NETWORK
+    TOO_LARGE = Reason.TOO_LARGE
+    REQUEST_FILE_ELSEWHERE = Reason.REQUEST_FILE_ELSEWHERE
+    MOUNT_PATH_TAKEN = Reason.MOUNT_PATH_TAKEN
+    VOLUME_NAME_TAKEN = Reason.VOLUME_NAME_TAKEN
+    PORT_TAKEN = Reason.PORT_TAKEN
+    PORT_NAME_TAKEN = Reason.PORT_NAME_TAKEN
 
 
 @dataclass(frozen=True, slots=True)

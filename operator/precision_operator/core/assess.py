@@ -12,6 +12,7 @@ from precision_operator.api.state import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES, Breach, Reading, Unknown, judge
+from precision_operator.reasons import Reason
 
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
@@ -62,19 +63,19 @@ def _pod_reading(
                 return Unknown(evaluation.errors[query].partition(":")[0])
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
-        return Unknown("NoSamples")
+        return Unknown(Reason.NO_SAMPLES)
     age_seconds = evaluation.at - signals.sampled_at
     if age_seconds > spec.evaluation.max_sample_age_seconds:
-        return Unknown("SamplesTooOld")
+        return Unknown(Reason.SAMPLES_TOO_OLD)
     value = signals.values.get(signal)
     enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
     if value is None:
-        return Unknown("NoSamples" if enough else "TooFewSteps")
+        return Unknown(Reason.NO_SAMPLES if enough else Reason.TOO_FEW_STEPS)
     if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
-        return Unknown("SamplesTooOld")
+        return Unknown(Reason.SAMPLES_TOO_OLD)
     reading = judge(criterion, value, failing=failing)
     if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
-        return Unknown("TooFewSteps")
+        return Unknown(Reason.TOO_FEW_STEPS)
     return reading
 
 
@@ -92,7 +93,7 @@ def _worst(criterion: Criterion, readings: Sequence[Reading]) -> Reading:
             math.inf if math.isnan(reading.value) else sign * reading.value,
         )
 
-    return max(readings, key=key, default=Unknown("NoPods"))
+    return max(readings, key=key, default=Unknown(Reason.NO_PODS))
 
 
 def assess(

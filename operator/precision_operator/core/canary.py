@@ -21,6 +21,7 @@ from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Breach, Reading, Unknown
 from precision_operator.core.shares import at_most
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Reason
 
 KNOWN_SHARE = 0.5
 """Of the rest that must be known in a look; of the canary, all."""
@@ -55,14 +56,16 @@ def difference(facts: Facts) -> float | Closed:
     fleet = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if live_pods(w)]
     canary = [(w, d) for w, d in fleet if w.key in inside]
     if not canary:
-        return Closed("CanaryGone", "no workload of the canary has a pod: there is nothing to compare")
+        return Closed(Reason.CANARY_GONE, "no workload of the canary has a pod: there is nothing to compare")
     late = [w.name for w, _ in not_in_fallback(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
     if late:
-        return Closed("AwaitingAcknowledgement", f"waiting for {names(late)} to report {facts.spec.fallback} again")
+        return Closed(
+            Reason.AWAITING_ACKNOWLEDGEMENT, f"waiting for {names(late)} to report {facts.spec.fallback} again"
+        )
     known = frozenset(facts.state.breached)
     rest = [w for w, _ in fleet if w.key in known and w.key not in inside and facts.reduced(w)]
     if not rest:
-        return Closed("NothingToCompare", "none of the breached workloads is left in reduced precision")
+        return Closed(Reason.NOTHING_TO_COMPARE, "none of the breached workloads is left in reduced precision")
     first = [(w.name, trouble(facts, w)) for w, _ in canary]
     others = [(w.name, trouble(facts, w)) for w in rest]
     unknown = [name for name, found in first if found is None]
@@ -70,7 +73,7 @@ def difference(facts: Facts) -> float | Closed:
     if len(known_rest) < KNOWN_SHARE * len(others):
         unknown += [name for name, found in others if found is None]
     if unknown:
-        return Closed("CanaryUnknown", f"no believable data for {names(unknown)}: this look is not counted")
+        return Closed(Reason.CANARY_UNKNOWN, f"no believable data for {names(unknown)}: this look is not counted")
     return fmean(known_rest) - fmean(found for _, found in first if found is not None)
 
 

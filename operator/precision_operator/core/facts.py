@@ -40,6 +40,7 @@ from precision_operator.core.units import (
     one_group,
     trains_alone,
 )
+from precision_operator.reasons import Reason
 
 REDUCED = (Mode.FP16, Mode.BF16)
 
@@ -283,7 +284,7 @@ class Facts:
             f"{len(self.workloads)} workloads need {needed} bytes of a PrecisionAssignment, and {limit} is the limit: "
             "divide them among several policies"
         )
-        return Closed("FleetTooLarge", text)
+        return Closed(Reason.FLEET_TOO_LARGE, text)
 
     @property
     def target(self) -> Mode:
@@ -388,7 +389,7 @@ class Facts:
         if not late:
             return None
         text = f"Prometheus has no samples of {names(late)}: nothing is moved that could not be watched"
-        return Closed("NoSamples", text)
+        return Closed(Reason.NO_SAMPLES, text)
 
     def in_cohort(self, step_index: int, members: Sequence[str]) -> Cohort:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.

@@ -12,6 +12,7 @@ from precision_operator.core.gates import Closed, names
 from precision_operator.core.leaving import blocked
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, pod_acknowledged
+from precision_operator.reasons import Reason
 
 Movable = Iterable[tuple[WorkloadView, Delivery]]
 
@@ -56,8 +57,10 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         rest = [w.name for w, _ in waiting if w.restart_by is not RestartBy.NEVER]
         said = [f"restarting {names(rest)}"] if rest else []
         said += [f"{names(fixed)} cannot be restarted: end their pods by hand"] if fixed else []
-        notices = (Notify("RollbackEscalated", f"no acknowledgement from {text}: {'; '.join(said)}", warning=True),)
-    reason = "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement"
+        notices = (
+            Notify(Reason.ROLLBACK_ESCALATED, f"no acknowledgement from {text}: {'; '.join(said)}", warning=True),
+        )
+    reason = Reason.DEADLINE_EXCEEDED if exceeded else Reason.AWAITING_ACKNOWLEDGEMENT
     if unreadable(facts):
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
@@ -105,7 +108,7 @@ def _blocked(facts: Facts, workloads: Movable) -> Closed | None:
     if not found or not all(_only_blocked(facts, w, d) for w, d in workloads):
         return None
     text = "; ".join(f"{name_of(key)}: {why}" for key, why in sorted(found.items())[:3])
-    return Closed("Blocked", f"terminating pods do not go, and what runs in them is not known: {text}")
+    return Closed(Reason.BLOCKED, f"terminating pods do not go, and what runs in them is not known: {text}")
 
 
 def _only_blocked(facts: Facts, workload: WorkloadView, delivery: Delivery) -> bool:

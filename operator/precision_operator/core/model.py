@@ -13,6 +13,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
+from precision_operator.reasons import Reason
 
 UNSUPPORTED_LIMIT = 20
 """How many workloads of kinds that are not known are named."""
@@ -201,7 +202,7 @@ class Admission:
 
     enforced: bool | None = None
     """None: not known."""
-    reason: str = "NotChecked"
+    reason: str = Reason.NOT_CHECKED
     message: str = "no API server was asked yet"
 
 

@@ -19,14 +19,15 @@ from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES
 from precision_operator.core.shares import at_least
 from precision_operator.core.windows import spared
+from precision_operator.reasons import Reason
 
 REASONS = {
-    Signal.OVERFLOW: "OverflowRateHigh",
-    Signal.DIVERGENCE: "LossDiverged",
-    Signal.FAILURES: "TrainingFailing",
-    Signal.NON_FINITE: "LossNotFinite",
-    Signal.SPEED: "TrainingSlow",
-    Signal.MEMORY: "MemoryRatioHigh",
+    Signal.OVERFLOW: Reason.OVERFLOW_RATE_HIGH,
+    Signal.DIVERGENCE: Reason.LOSS_DIVERGED,
+    Signal.FAILURES: Reason.TRAINING_FAILING,
+    Signal.NON_FINITE: Reason.LOSS_NOT_FINITE,
+    Signal.SPEED: Reason.TRAINING_SLOW,
+    Signal.MEMORY: Reason.MEMORY_RATIO_HIGH,
 }
 
 
@@ -89,7 +90,7 @@ def _whole_fleet(facts: Facts, asked: Answer, command: Command) -> Trigger:
     return Trigger(
         Severity.P0 if emergency else Severity.P2,
         Scope.FLEET,
-        "Aborted" if emergency else "RollbackRequested",
+        Reason.ABORTED if emergency else Reason.ROLLBACK_REQUESTED,
         bounded(f"{message}: {asked.message}" if asked.message else message),
         everyone,
         facts.now,
@@ -178,4 +179,4 @@ def _no_data(facts: Facts) -> Trigger | None:
     who = f" of {names([name_of(key) for key in keys])}" if rest else ""
     message = bounded(f"no believable metrics{who} for {limit_seconds:g} s, and onNoData is Rollback")
     scope = Scope.WORKLOAD if rest else Scope.FLEET
-    return Trigger(Severity.P1, scope, "NoData", message, keys, min(since.values()), Strategy.EMERGENCY)
+    return Trigger(Severity.P1, scope, Reason.NO_DATA, message, keys, min(since.values()), Strategy.EMERGENCY)

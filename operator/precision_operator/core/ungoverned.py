@@ -3,8 +3,9 @@
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed, names
 from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
+from precision_operator.reasons import Reason
 
-UNSUPPORTED = "UnsupportedKind"
+UNSUPPORTED = Reason.UNSUPPORTED_KIND
 """Reason where pods match whose workload is of no kind that is known here."""
 
 _REASONS_LIMIT = 3
@@ -38,14 +39,14 @@ def undivided(facts: Facts) -> Closed | None:
             f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart, which moves all of them: "
             "declare the contract in their templates (docs/contract.md), or select them by a policy with unit: Workload"
         )
-        return Closed("PodsIndivisible", text)
+        return Closed(Reason.PODS_INDIVISIBLE, text)
     if facts.unknown_groups:
         who = names([w.name for w in facts.unknown_groups])
         text = (
             f"whether the pods of {who} are one process group is not known, so they move as a whole and at 100 % only: "
             "export world_size in genesis_run_info (docs/contract.md), or set spec.unit: Workload"
         )
-        return Closed("ProcessGroupUnknown", text)
+        return Closed(Reason.PROCESS_GROUP_UNKNOWN, text)
     return None
 
 

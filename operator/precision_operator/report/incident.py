@@ -19,6 +19,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
+from precision_operator.reasons import Reason
 
 TIMELINE_LIMIT = 100
 """Entries of a timeline; the ones in the middle go first."""
@@ -254,7 +255,7 @@ def carry_on(report: Report, seen: Pass) -> Report:
     if report.phase is IncidentPhase.ACTIVE and report.in_fallback_at is not None:
         report = replace(report, phase=IncidentPhase.VERIFYING)
     if _released(seen):
-        return close(report, "PolicyDeleted", "its policy was deleted: the rest is not verified", now=seen.now)
+        return close(report, Reason.POLICY_DELETED, "its policy was deleted: the rest is not verified", now=seen.now)
     left = state.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
     if left and seen.before.phase is not state.phase:
         return close(report, state.reason, "the policy left the rollback: the rest is not verified", now=seen.now)

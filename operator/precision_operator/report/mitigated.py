@@ -10,6 +10,7 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.state import State
 from precision_operator.core.gates import names
 from precision_operator.core.triggers import REASONS
+from precision_operator.reasons import Reason
 from precision_operator.report.incident import WORKLOADS_LIMIT, IncidentPhase, Moment, Pass, Report, Stages, stamp
 
 Group = tuple[Signal, float]
@@ -68,8 +69,8 @@ def moments_of(windows: Iterable[Mitigation]) -> list[Moment]:
     moments = []
     for window in list(windows)[:MOMENTS]:
         text = f"{window.name}: window of {window.signal} until {stamp(window.until)}"
-        moments.append(Moment(stamp(window.since), "Mitigating" if window.rung else "Investigating", text))
+        moments.append(Moment(stamp(window.since), Reason.MITIGATING if window.rung else Reason.INVESTIGATING, text))
         if window.rung is not None and window.rung_since is not None and window.found:
             tried = f"{window.name}: {window.rung}; before it {', '.join(window.found)}"
-            moments.append(Moment(stamp(window.rung_since), "Mitigating", tried))
+            moments.append(Moment(stamp(window.rung_since), Reason.MITIGATING, tried))
     return sorted(moments, key=lambda moment: moment.at)

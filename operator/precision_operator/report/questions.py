@@ -9,6 +9,7 @@ from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.triggers import REASONS
+from precision_operator.reasons import Reason
 from precision_operator.report.evidence import RUN_INFO, RUN_LABELS, series_of
 from precision_operator.report.incident import Answer, Evidence, Report
 from precision_operator.signals.port import Series
@@ -19,14 +20,14 @@ CHANGED = "What changed recently?"
 WARNINGS = "Were there warning signs?"
 AGAIN = "Can it be re-enabled safely?"
 
-_CLASSES = {
-    "TrainingFailing": "Training failures",
-    "LossNotFinite": "Training failures (non-finite losses)",
-    "OverflowRateHigh": "High overflow rate",
-    "LossDiverged": "Loss divergence",
-    "TrainingSlow": "Performance regression",
-    "Aborted": "A person asked for it",
-    "NoData": "Monitoring lost",
+_CLASSES: dict[str, str] = {
+    Reason.TRAINING_FAILING: "Training failures",
+    Reason.LOSS_NOT_FINITE: "Training failures (non-finite losses)",
+    Reason.OVERFLOW_RATE_HIGH: "High overflow rate",
+    Reason.LOSS_DIVERGED: "Loss divergence",
+    Reason.TRAINING_SLOW: "Performance regression",
+    Reason.ABORTED: "A person asked for it",
+    Reason.NO_DATA: "Monitoring lost",
 }
 _WARNING_SHARE = 0.5
 """A signal that passes this share of its threshold warns."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from precision_operator.errors import SignalError
+from precision_operator.reasons import Reason
 from precision_operator.report.evidence import Question, keep, queries_of, questions
 from precision_operator.report.incident import Evidence, Pass, Report
 from precision_operator.shell.gather import plan_of
@@ -45,7 +46,7 @@ class EvidenceCollector:
 
     async def _ask(self, source: MetricHistory | None, question: Question) -> Sequence[Series] | str:
         if source is None:
-            return "UnknownEndpoint"
+            return Reason.UNKNOWN_ENDPOINT
         try:
             return await source.history(question.query, question.start, question.end, question.step_seconds)
         except SignalError as error:

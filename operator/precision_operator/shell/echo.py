@@ -16,6 +16,7 @@ from precision_operator.core.model import Admission
 from precision_operator.errors import Conflict, KubeError, NotFound, Unavailable
 from precision_operator.kube.endpoints import ready_servers
 from precision_operator.kube.port import ENDPOINT_SLICES, POLICIES, JsonObject, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.inventory import PolicyKey
 from precision_operator.webhook.mode import AdmissionMode
@@ -136,14 +137,16 @@ class Echoes:
         try:
             body = await self._api.dry_run(POLICIES, key.namespace, key.name, patch, server=server)
         except NotFound as error:
-            return Echo(Admission(None, "PolicyGone", str(error)))
+            return Echo(Admission(None, Reason.POLICY_GONE, str(error)))
         except Unavailable:
             raise
         except KubeError as error:
             return Echo(Admission(None, error.reason, f"admission cannot be asked: {error}"))
         echoed = text(mapping(mapping(body.get("metadata")).get("annotations")).get(ECHO))
         if not echoed:
-            return Echo(Admission(False, "NotEnforcing", f"{server or 'the API server'} {_SILENT[self._mode]}"), body)
+            return Echo(
+                Admission(False, Reason.NOT_ENFORCING, f"{server or 'the API server'} {_SILENT[self._mode]}"), body
+            )
         against = _judged(echoed, nonce, key.name, generation, server)
         return Echo(against or _ENFORCING[self._mode], body)
 
@@ -165,7 +168,7 @@ class Echoes:
 
 
 _ENFORCING = {
-    mode: Admission(True, "Enforcing", f"every API server gives new pods the mode that is assigned, by {how}")
+    mode: Admission(True, Reason.ENFORCING, f"every API server gives new pods the mode that is assigned, by {how}")
     for mode, how in ((AdmissionMode.POLICY, "admission policy"), (AdmissionMode.WEBHOOK, "the operator's webhook"))
 }
 _EXEMPT = "or this is kube-system or the operator's own namespace, where nothing is enforced"
@@ -190,10 +193,10 @@ def _judged(echoed: str, nonce: str, name: str, generation: int, server: str) ->
     known = generation_text(number)
     if given != nonce or assignment != name or known is None:
         text = f"{where} gives an answer to another question: something else writes {ECHO} on the policy"
-        return Admission(False, "NotEnforcing", text)
+        return Admission(False, Reason.NOT_ENFORCING, text)
     if known < generation:
         text = f"admission at {where} knows generation {known} of the assignment, and {generation} is committed"
-        return Admission(False, "AdmissionBehind", text)
+        return Admission(False, Reason.ADMISSION_BEHIND, text)
     return None
 
 

@@ -16,6 +16,7 @@ from precision_operator.api.state import State
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError
 from precision_operator.kube.port import PODS, JsonObject, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, within
 from precision_operator.shell.echo import Echo, Echoes
 from precision_operator.shell.installed import InstalledPolicies
@@ -165,7 +166,7 @@ class Enforcement:
                 await self.ask(key, generation=generation, patient=patient)
         except Exception:  # noqa: BLE001 - the last barrier: nobody waits for this task, and the next pass asks again
             where = f"{key.namespace}/{key.name}"
-            _LOG.exception("%s: admission cannot be asked", where, extra={"reason": "InternalError"})
+            _LOG.exception("%s: admission cannot be asked", where, extra={"reason": Reason.INTERNAL_ERROR})
         finally:
             if self._asking.get(key) is asyncio.current_task():
                 del self._asking[key]

@@ -15,6 +15,7 @@ from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError, NotFound
 from precision_operator.kube.port import JsonObject, KubeApi, Resource
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.webhook.mode import AdmissionMode
 
@@ -138,7 +139,7 @@ class InstalledPolicies:
             if not ours.needed:
                 return None  # an admin may leave out a guard of people; the operator tries its own fence itself
             text = f"{ours.kind} {ours.name} is not installed: {_next_step(ours)}"
-            return Admission(False, "AdmissionNotInstalled", text)
+            return Admission(False, Reason.ADMISSION_NOT_INSTALLED, text)
         except KubeError as error:
             return Admission(None, error.reason, f"{ours.kind} {ours.name} cannot be read: {error}")
         mine, theirs = self._normal(ours.spec), self._normal(_spec(body))
@@ -146,7 +147,7 @@ class InstalledPolicies:
         if where is None:
             return None
         text = f"{ours.kind} {ours.name} is not the shipped one: {where} differs: {_next_step(ours)}"
-        return Admission(False, "AdmissionDiffers", text)
+        return Admission(False, Reason.ADMISSION_DIFFERS, text)
 
     async def _read(self, ours: Shipped) -> JsonObject:
         plural = _PLURALS[ours.kind]

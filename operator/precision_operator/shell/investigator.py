@@ -15,6 +15,7 @@ from precision_operator.api.wire import parse_time
 from precision_operator.errors import Conflict, OperatorError, SignalError
 from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import INCIDENTS, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.report.document import to_body
 from precision_operator.report.incident import Pass, Report
 from precision_operator.report.mitigated import Group, closed_report, ended_well
@@ -111,7 +112,7 @@ class Investigator:
         try:
             await (self._check(case) if isinstance(case, _Slow) else self._keep(case))
         except Exception as error:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
-            reason = error.reason if isinstance(error, OperatorError) else "InternalError"
+            reason = error.reason if isinstance(error, OperatorError) else Reason.INTERNAL_ERROR
             self._failed(reason)
             _LOG.exception("mitigation of %s/%s", case.policy.namespace, case.policy.name, extra={"reason": reason})
             if isinstance(case, _Ended):
@@ -137,7 +138,7 @@ class Investigator:
     async def _ask(self, case: _Slow, query: str) -> Sequence[Sample] | str:
         source = self._sources.get(case.endpoint)
         if source is None:
-            return "UnknownEndpoint"
+            return Reason.UNKNOWN_ENDPOINT
         try:
             return await source.vector(query)
         except SignalError as error:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.report.channels import NotDelivered, Outgoing, send
 from precision_operator.report.document import name_for
 from precision_operator.report.incident import Message, Report
@@ -131,7 +132,7 @@ class Notifier:
         except NotDelivered as error:
             why = str(error)
         except Exception:  # noqa: BLE001 - the last barrier: a message is no reason to end the operator
-            why = "InternalError"
+            why = Reason.INTERNAL_ERROR
             _LOG.exception("channel %s", lane.name, extra={"reason": why})
         wanted = self._queued.intersection(key for key, _ in batch)
         self._queued -= wanted

@@ -5,6 +5,7 @@ from collections.abc import Container, Sequence
 from precision_operator.api.wire import mapping, text
 from precision_operator.errors import Conflict, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.reasons import Reason
 from precision_operator.report.codec import RecordingError
 from precision_operator.report.document import PHASE_LABEL, from_body, to_body
 from precision_operator.report.incident import IncidentPhase, Report, close
@@ -17,7 +18,7 @@ _OPEN = f"{PHASE_LABEL} in ({IncidentPhase.ACTIVE},{IncidentPhase.VERIFYING})"
 
 def ended(report: Report, *, now: float) -> Report:
     """The report of an incident whose policy is gone."""
-    return close(report, "PolicyDeleted", "its policy was deleted: the rest is not verified", now=now)
+    return close(report, Reason.POLICY_DELETED, "its policy was deleted: the rest is not verified", now=now)
 
 
 class Orphans:

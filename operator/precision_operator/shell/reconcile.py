@@ -17,6 +17,7 @@ from precision_operator.core.lifecycle import lost
 from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.report.incident import Pass as Seen
 from precision_operator.runtime.clock import Clock
 from precision_operator.shell.act import Actor
@@ -31,9 +32,9 @@ from precision_operator.shell.restarts import Restarts
 
 _LOG = logging.getLogger(__name__)
 
-_ESCALATIONS = frozenset({"RollbackExpedited", "RollbackEscalated"})
+_ESCALATIONS = frozenset({Reason.ROLLBACK_EXPEDITED, Reason.ROLLBACK_ESCALATED})
 """Reasons of Events that say that a rollback needs more than was planned."""
-_LATE = "DeadlineExceeded"
+_LATE = Reason.DEADLINE_EXCEEDED
 """The same, which the Progressing condition says."""
 
 

@@ -14,6 +14,7 @@ from precision_operator.api.verification import Checks
 from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.report.checklist import counted
 from precision_operator.report.incident import IncidentPhase, Pass, Windows, carry_on
 from precision_operator.report.messages import Wording
@@ -158,8 +159,8 @@ class Reporter:
             if track.gone and isinstance(error, NotFound) and track.failures >= GONE_FAILURES:
                 self._tracks.pop(key, None)  # its namespace was deleted with it
         except Exception:  # noqa: BLE001 - the last barrier: a bug in a report must not end the operator
-            self._metrics.report_error("InternalError")
-            _LOG.exception("incident of %s/%s", key.namespace, key.name, extra={"reason": "InternalError"})
+            self._metrics.report_error(Reason.INTERNAL_ERROR)
+            _LOG.exception("incident of %s/%s", key.namespace, key.name, extra={"reason": Reason.INTERNAL_ERROR})
             self._again(track)
 
     def _again(self, track: Track) -> None:

@@ -4,6 +4,7 @@ import logging
 
 from precision_operator.errors import Conflict, KubeError, NewerVersion, OperatorError, TooManyRequests
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import Priority, WorkQueue
@@ -66,7 +67,7 @@ class Worker:
             _LOG.log(level, "%s: %s; again in %.1f s", name, error, delay_seconds, extra={"reason": error.reason})
         except Exception:  # noqa: BLE001 - the last barrier of a pass, see below
             # A bug must not stop the guard of the other policies; it is counted, logged and tried again.
-            result = "InternalError"
+            result = Reason.INTERNAL_ERROR
             self._queue.backoff(key)
             _LOG.exception("%s/%s: pass failed", key.namespace, key.name, extra={"reason": result})
         finally:

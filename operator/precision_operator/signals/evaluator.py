@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, SystemClock, within
 from precision_operator.signals.endpoint import Author, Circuit, Endpoint
 from precision_operator.signals.grouping import Grouped, group
@@ -120,24 +121,24 @@ class Evaluator:
     def problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
         """Why the plan cannot be carried out as written: (reason, message); None where it can."""
         if plan.endpoint not in self._endpoints:
-            return "UnknownEndpoint", (
+            return Reason.UNKNOWN_ENDPOINT, (
                 f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._endpoints)}; "
                 "name one of them in prometheusRef, or have the admin add it to the settings under prometheus"
             )
         for signal, name in plan.queries:
             if not name and signal not in BUILT_IN:
-                return "UnknownQuery", (
+                return Reason.UNKNOWN_QUERY, (
                     f"signal {signal!r} has no built-in query; {_known('built-in queries', BUILT_IN)}; "
                     "name a query of the operator's catalogue for it"
                 )
             if name and name not in self._catalogue and name not in BUILT_IN:
-                return "UnknownQuery", (
+                return Reason.UNKNOWN_QUERY, (
                     f"criteria {signal!r}: no query is named {name!r}; {_known('queries', self._catalogue)}; "
                     "name one of them, leave the query out to use the built-in one, or have the admin add it to the "
                     "operator's settings under queries"
                 )
             if name in self._refused:
-                return "QueryInvalid", (
+                return Reason.QUERY_INVALID, (
                     f"query {name!r} of the operator's catalogue: {self._refused[name]}; "
                     "have the admin correct it in the operator's settings under queries"
                 )
@@ -146,14 +147,14 @@ class Evaluator:
     def _raw_problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
         for signal, query in plan.raw:
             if not self._allow_raw:
-                return "RawQueryNotAllowed", (
+                return Reason.RAW_QUERY_NOT_ALLOWED, (
                     f"criteria {signal!r} brings its own PromQL, and this operator's admin does not allow that; name a "
                     "query of the catalogue instead, or have the admin set allowRawQueries"
                 )
             try:
                 written(query, plan.namespace, plan.window_seconds, plan.min_steps)
             except QueryInvalid as error:
-                return "QueryInvalid", f"criteria {signal!r}, promql: {error}"
+                return Reason.QUERY_INVALID, f"criteria {signal!r}, promql: {error}"
         return None
 
     def circuits(self) -> Mapping[str, Circuit]:
@@ -279,7 +280,7 @@ class Evaluator:
             result = error.reason
             return _Reading(error=f"{error.reason}: {error}")
         except Exception as error:  # noqa: BLE001  a defect of a source must cost one reading, not the operator
-            result = "InternalError"
+            result = Reason.INTERNAL_ERROR
             _LOG.exception("query %s failed unexpectedly", name, extra={"reason": result})
             return _Reading(error=f"InternalError: {type(error).__name__}: {error}")
         finally:
@@ -294,7 +295,7 @@ class Evaluator:
                 name,
                 ", ".join(sorted(twice)[:_NAMED]),
                 more,
-                extra={"reason": "DuplicateSeries", "namespace": plan.namespace},
+                extra={"reason": Reason.DUPLICATE_SERIES, "namespace": plan.namespace},
             )
         if twice:
             self._twice[plan, name] = twice

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from precision_operator.core.model import Evaluation
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.signals.evaluator import STEP_SECONDS, EvaluationPlan, Evaluator
 from precision_operator.signals.queries import ACK
@@ -181,7 +182,7 @@ class EvaluationService(Generic[K]):
                 deadline_seconds=self._deadline_seconds,
             )
         except Exception as error:  # noqa: BLE001  a defect must cost one reading, not all that would follow it
-            _LOG.exception("an evaluation failed unexpectedly", extra={"reason": "InternalError"})
+            _LOG.exception("an evaluation failed unexpectedly", extra={"reason": Reason.INTERNAL_ERROR})
             evaluation = self._unknown(f"InternalError: {type(error).__name__}; see the operator's log")
         age = self._clock.time() - evaluation.at - (self._clock.monotonic() - began)
         watch.evaluation, watch.began = evaluation, began - min(max(age, 0.0), shared)

@@ -1,6 +1,7 @@
 """Every member's own process must say that it trains in the target precision."""
 
 from precision_operator.core.gates import Closed, GateInput, names
+from precision_operator.reasons import Reason
 
 
 def acknowledged(given: GateInput) -> Closed | None:
@@ -12,8 +13,10 @@ def acknowledged(given: GateInput) -> Closed | None:
     since, evaluation = given.state.step_since, given.evaluation
     if since is not None and evaluation is not None and evaluation.at - since > spec.progress_deadline_seconds:
         return Closed(
-            "ProgressDeadlineExceeded",
+            Reason.PROGRESS_DEADLINE_EXCEEDED,
             f"not in {spec.target} after {spec.progress_deadline_seconds:.0f} s: {names(waiting)}; "
             "look at their pods, or abort",
         )
-    return Closed("AwaitingAcknowledgement", f"waiting for the trainers of {names(waiting)} to report {spec.target}")
+    return Closed(
+        Reason.AWAITING_ACKNOWLEDGEMENT, f"waiting for the trainers of {names(waiting)} to report {spec.target}"
+    )

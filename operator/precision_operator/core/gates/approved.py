@@ -3,6 +3,7 @@
 from precision_operator.api.commands import answered
 from precision_operator.contract import PROMOTE
 from precision_operator.core.gates import Closed, GateInput
+from precision_operator.reasons import Reason
 
 
 def approved(given: GateInput) -> Closed | None:
@@ -11,6 +12,6 @@ def approved(given: GateInput) -> Closed | None:
     if not given.stage.approval or answered(given.policy.annotations, PROMOTE, answer) is not None:
         return None
     return Closed(
-        "AwaitingApproval",
+        Reason.AWAITING_APPROVAL,
         f"kubectl annotate --overwrite precisionpolicy {given.policy.name} {PROMOTE}={answer}",
     )

@@ -3,6 +3,7 @@
 from precision_operator.api.signals import Signal
 from precision_operator.core.gates import Closed, GateInput, names
 from precision_operator.core.readings import promotes
+from precision_operator.reasons import Reason
 
 
 def evidence(given: GateInput) -> Closed | None:
@@ -17,4 +18,4 @@ def evidence(given: GateInput) -> Closed | None:
     first = min(bad)
     beyond = "above" if given.promotion[bad[first]].lower_is_worse else "below"
     text = f"{bad[first]} is not {beyond} its promotion level in {names(list(bad))}"
-    return Closed("EvidenceInsufficient", text)
+    return Closed(Reason.EVIDENCE_INSUFFICIENT, text)

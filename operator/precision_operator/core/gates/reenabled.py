@@ -4,6 +4,7 @@ from precision_operator.api.commands import acknowledged
 from precision_operator.contract import RETRY
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import Closed
+from precision_operator.reasons import Reason
 
 
 def reenabled(facts: Facts) -> Closed | None:
@@ -13,14 +14,16 @@ def reenabled(facts: Facts) -> Closed | None:
     missing = [p for p in rules.prerequisites if p not in given]
     if missing:
         how = f"kubectl precision ack, or annotate ack-<item>={state.transition_id}"
-        return Closed("AwaitingPrerequisites", f"not acknowledged yet: {', '.join(missing)}; {how}")
+        return Closed(Reason.AWAITING_PREREQUISITES, f"not acknowledged yet: {', '.join(missing)}; {how}")
     since = state.incident.decided_at if state.incident is not None else facts.now
     left = since + _backoff_seconds(facts) - facts.now
     if state.attempts > 1 and left > 0:
         tried = f"{state.attempts} attempts have failed"
-        return Closed("BackingOff", f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last")
+        return Closed(
+            Reason.BACKING_OFF, f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last"
+        )
     if facts.policy.annotations.get(RETRY) is None:
-        return Closed("AwaitingRetry", f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
+        return Closed(Reason.AWAITING_RETRY, f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
     return None
 
 

@@ -12,6 +12,7 @@ from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.phases.mitigation import ended
 from precision_operator.core.phases.rollback import new_incident
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Reason
 
 
 def hold(facts: Facts, trigger: Trigger) -> State:
@@ -64,7 +65,7 @@ def retried(facts: Facts) -> tuple[State, Closed | None]:
         poisoned=(),
         mitigations=(),
         phase=Phase.HEALTHY if state.phase is Phase.DEGRADED else state.phase,
-        reason="Retried",
+        reason=Reason.RETRIED,
         message=f"{asked.by or 'a person'} asked for another attempt: held workloads join again",
     )
     return carried_out(again, Command.RETRY), None

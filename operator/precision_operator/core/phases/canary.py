@@ -19,6 +19,7 @@ from precision_operator.core.followup import follow
 from precision_operator.core.gates import Closed
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.sequential import look, verdict
+from precision_operator.reasons import Reason
 
 _HOLDS = {
     Verdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
@@ -73,7 +74,7 @@ def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) ->
     state = replace(facts.state, incident=kept)
     if followed.waiting is None and facts.evaluation is not None:
         state = replace(state, comparison=Comparison(since=round(facts.evaluation.at, 3)))
-        waiting = Closed("ComparingCanary", "the canary is back in the fallback; its first window has begun")
+        waiting = Closed(Reason.COMPARING_CANARY, "the canary is back in the fallback; its first window has begun")
         return Outcome(state, desired, waiting=waiting, notices=followed.notices)
     if _over(facts):
         return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
@@ -88,12 +89,12 @@ def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
         before = round(evaluation.at, 3)  # the clock was set back
         comparison = replace(comparison, looked_at=before)
     if before is None or facts.stood_seconds(before) < facts.spec.evaluation.window_seconds or evaluation is None:
-        return comparison, Closed("ComparingCanary", _figures(facts, comparison))
+        return comparison, Closed(Reason.COMPARING_CANARY, _figures(facts, comparison))
     found = difference(facts)
     if isinstance(found, Closed):
         return comparison, found
     seen = replace(look(comparison, found, margin=rules.margin), looked_at=round(evaluation.at, 3))
-    return seen, Closed("ComparingCanary", _figures(facts, seen))
+    return seen, Closed(Reason.COMPARING_CANARY, _figures(facts, seen))
 
 
 def _found(facts: Facts, comparison: Comparison) -> Verdict:
@@ -131,8 +132,8 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
         expedited_at=facts.now,
         deadline_at=round(facts.now + facts.spec.rollback.deadlines_seconds[incident.severity], 3),
     )
-    state = replace(facts.state, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
-    return Outcome(state, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
+    state = replace(facts.state, incident=incident, comparison=comparison, reason=Reason.CANARY_PROMOTED, message=text)
+    return Outcome(state, under_way(facts, incident, everything), notices=(Notify(Reason.CANARY_PROMOTED, text),))
 
 
 def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:

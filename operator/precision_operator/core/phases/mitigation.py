@@ -20,6 +20,7 @@ from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import standing
 from precision_operator.core.windows import length_seconds, reading_of, rungs_left, window_seconds
+from precision_operator.reasons import Reason
 
 MITIGATIONS_BYTES = 48 * 1024
 """What the windows may take in the assignment."""
@@ -100,7 +101,7 @@ def _followed(
         return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):
-        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
+        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else Reason.NOT_ACKNOWLEDGED
         return _climbed(facts, window, found)
     return window
 

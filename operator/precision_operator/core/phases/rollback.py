@@ -23,6 +23,7 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.canary import canary_first, compare
 from precision_operator.core.phases.mitigation import ended
 from precision_operator.core.triggers import Trigger, find_trigger
+from precision_operator.reasons import Reason
 
 _URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
 
@@ -117,7 +118,7 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
     )
     if strategy is Strategy.CANARY:
         raised = replace(raised, deadline_at=incident.deadline_at)
-    return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
+    return raised, (Notify(Reason.ROLLBACK_EXPEDITED, f"{trigger.severity} now: {trigger.message}", warning=True),)
 
 
 def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
@@ -188,8 +189,8 @@ def rolling_back(facts: Facts) -> Outcome:
         # What the next transition waits for, at once: it would be another write.
         next_one = replace(done, transition_id=state.transition_id + 1)
         waiting = reenabled(replace(facts, state=next_one))
-        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify("RolledBack", text),))
-    if followed.waiting.reason in ("DeadlineExceeded", "Blocked"):
+        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
+    if followed.waiting.reason in (Reason.DEADLINE_EXCEEDED, Reason.BLOCKED):
         state = replace(state, reason=followed.waiting.reason)
     desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
     return Outcome(state, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
@@ -232,7 +233,7 @@ def _start_again(state: State, asked: Answer) -> Outcome:
     again = replace(
         state,
         phase=Phase.PENDING,
-        reason="Retried",
+        reason=Reason.RETRIED,
         message=text,
         members=(),
         held=(),
@@ -243,7 +244,7 @@ def _start_again(state: State, asked: Answer) -> Outcome:
         comparison=None,
         mitigations=(),
     )
-    return Outcome(again, notices=(Notify("Retried", text),))
+    return Outcome(again, notices=(Notify(Reason.RETRIED, text),))
 
 
 def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:

@@ -20,6 +20,7 @@ from precision_operator.core.readings import promotes
 from precision_operator.core.regression import compared, goes_on, newly_shown, regressed, regression
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
 from precision_operator.core.windows import promotion_waits, tuning_of
+from precision_operator.reasons import Reason
 
 
 def rollout(facts: Facts) -> Outcome:
@@ -54,7 +55,7 @@ def rollout(facts: Facts) -> Outcome:
     if closed is None:
         promoted = _promote(facts)
         return replace(promoted, notices=(*notices, *promoted.notices))
-    phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
+    phase = Phase.PAUSED if closed.reason == Reason.AWAITING_APPROVAL else Phase.PROGRESSING
     if phase is Phase.PAUSED and facts.state.phase is not Phase.PAUSED:
         notices = (*notices, Notify(closed.reason, closed.message))
     if followed is None:
@@ -66,9 +67,11 @@ def rollout(facts: Facts) -> Outcome:
 def target_changed(facts: Facts) -> Outcome:
     """Another precision is another rollout: from its canary on. What was moved stays as it is, guarded, until its turn."""
     text = f"spec.target is {facts.spec.target} now: a new rollout begins"
-    again = replace(facts.state, phase=Phase.PENDING, reason="TargetChanged", message=text, members=(), step_index=0)
+    again = replace(
+        facts.state, phase=Phase.PENDING, reason=Reason.TARGET_CHANGED, message=text, members=(), step_index=0
+    )
     again = replace(again, mitigations=())
-    return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify("TargetChanged", text),))
+    return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify(Reason.TARGET_CHANGED, text),))
 
 
 def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
@@ -104,11 +107,11 @@ def _waiting(facts: Facts) -> Closed | None:
     stranded = [w.name for w in facts.workloads if w.key in facts.stuck_keys and w.key in inside]
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
-        return Closed("Undeliverable", text)
+        return Closed(Reason.UNDELIVERABLE, text)
     for signal in dict.fromkeys(f.signal for f in facts.failing):
         elsewhere = cause_elsewhere(facts, signal)
         if elsewhere is not None:
-            return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
+            return Closed(Reason.CAUSE_NOT_PRECISION, f"{elsewhere}: holding, a rollback would not help")
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
     window = window or regressed(facts)
     if window is not None:
@@ -135,7 +138,7 @@ def _learns_nothing(facts: Facts) -> Closed | None:
     if not running or any(facts.wanted(w) is facts.target for w in running):
         return None
     text = f"overflow ended only in BF16 in {names([w.name for w in running])}: set spec.target: bf16, or abort"
-    return Closed("CohortInBF16", text)
+    return Closed(Reason.COHORT_IN_BF16, text)
 
 
 def _progress(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Progress:
@@ -166,20 +169,20 @@ def _promote(facts: Facts) -> Outcome:
         done = replace(
             state,
             phase=Phase.DEGRADED if state.held else Phase.HEALTHY,
-            reason="Promoted",
+            reason=Reason.PROMOTED,
             message=f"every step is done: guarding {len(state.members)} workloads in {facts.spec.target}",
             step_since=facts.now,
             evidence_since=None,
             comparison=None,
         )
-        return Outcome(done, assigned(facts), notices=(Notify("Promoted", done.message),))
+        return Outcome(done, assigned(facts), notices=(Notify(Reason.PROMOTED, done.message),))
     index = state.step_index + 1
     cohort = facts.in_cohort(index, state.members)
     moved = f"{facts.moved_units(cohort)} of {facts.total_units}"
     promoted = replace(
         state,
         phase=Phase.PROGRESSING,
-        reason="StepPromoted",
+        reason=Reason.STEP_PROMOTED,
         message=f"step {index + 1} of {len(stages)}: {moved} to {facts.spec.target}",
         step_index=index,
         step_since=facts.now,
@@ -189,4 +192,4 @@ def _promote(facts: Facts) -> Outcome:
         shares=cohort.shares,
     )
     facts = replace(facts, state=promoted)
-    return Outcome(promoted, assigned(facts), notices=(Notify("StepPromoted", promoted.message),))
+    return Outcome(promoted, assigned(facts), notices=(Notify(Reason.STEP_PROMOTED, promoted.message),))
