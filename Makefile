@@ -8,7 +8,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images release release-verify lock clean clean-cache
+.PHONY: help setup demo generate check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images release release-verify lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: ## Make .venv hold what the lock says (done by the others where they need
 
 demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, REGISTRY=host/path for its images
 	@$(PYTHON) -m lab.demo
+
+generate: setup ## Make the CRDs, their copies, docs/reference and the plain manifests again from their sources
+	@$(PYTHON) manifests/generate.py
 
 check: setup ## Style, types, architecture, unit and property tests (about a minute)
 	@$(PYTHON) -m lab.suite check
@@ -63,6 +66,12 @@ cluster-status: setup ## Show what runs in the local cluster
 
 images: setup ## Build the images that are stale
 	@$(PYTHON) -m lab images
+
+release: setup ## Build the images twice and compare; sign, describe and pack them and the chart (root; KEY=cosign.key); build/release/VERSION
+	@$(PYTHON) -m lab.release make $(if $(KEY),--key $(KEY))
+
+release-verify: setup ## Verify a release offline (RELEASE=folder, KEY=cosign.pub that you trust; the newest made here, its own key)
+	@$(PYTHON) -m lab.release verify $(RELEASE) $(if $(KEY),--key $(KEY))
 
 lock: setup ## Write requirements/*.txt again from pyproject.toml
 	@lab/setup/lock.sh

@@ -125,6 +125,7 @@ def check(suite: Suite) -> None:
     suite.tool("ruff", "format", "--check", ".")
     suite.tool("mypy")
     suite.tool("lint-imports")
+    suite.stage("generated files", lambda: _call([sys.executable, "manifests/generate.py", "--check"]))
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
 
 

@@ -1,11 +1,12 @@
-"""Make everything that is derived: the chart's version, its and the package's copies, manifests/base/operator.yaml and
-docs/reference.
+"""Make everything that is derived: the CRDs, the chart's version, its and the package's copies, docs/reference and
+manifests/base/operator.yaml.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: the version in operator/precision_operator/__init__.py; crds/, manifests/admission/, manifests/webhook/,
-manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the laboratory's, or from PATH).
+Sources: the version in operator/precision_operator/__init__.py, and the models in its api/; manifests/admission/,
+manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the
+laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from the chart.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
+
+from manifests.crds import all_crds  # noqa: E402
+
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
 CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
 VERSION = ROOT / "operator" / "precision_operator" / "__init__.py"
-GENERATED = "by `python manifests/generate.py`; do not edit."
+GENERATED = "by `make generate`; do not edit."
 
 
-def helm() -> Path:
+def helm() -> Path | None:
     """The laboratory's helm, else the one in PATH."""
     built = ROOT / "build" / "bin" / "helm"
     found = built if built.exists() else shutil.which("helm")
-    if not found:
-        raise SystemExit(
-            "helm not found: build the laboratory's (see lab/README.md), or put Helm 3.14 or later into PATH"
-        )
-    return Path(found)
+    return Path(found) if found else None
 
 
 def chart() -> str:
@@ -70,10 +71,10 @@ def copies() -> dict[Path, str]:
     return {**crds, packaged: CRD.read_text(), **found, **monitoring}
 
 
-def rendered() -> str:
+def rendered(program: Path) -> str:
     """What the chart gives with its defaults, as the release precision-operator in precision-system."""
     command = [
-        *(str(helm()), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
+        *(str(program), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
         *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
     ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -127,7 +128,7 @@ def api_reference() -> str:
     spec, status = schema["properties"]["spec"], schema["properties"]["status"]
     return "\n".join(
         [
-            f"<!-- Made from crds/ {GENERATED} -->",
+            f"<!-- Made from operator/precision_operator/api {GENERATED} -->",
             "# PrecisionPolicy (precision.genesis.ai/v1alpha1)",
             "",
             schema["description"],
@@ -211,6 +212,8 @@ def main() -> int:
             path.write_text(content)
 
     settle(CHART / "Chart.yaml", chart())  # first: what is rendered has its version
+    for crd in all_crds():
+        settle(CRD.parent / crd.file, crd.text)  # before their copies
     expected = copies()
     for path, content in expected.items():
         settle(path, content)
@@ -221,7 +224,15 @@ def main() -> int:
                 path.unlink()
     settle(ROOT / "docs" / "reference" / "precisionpolicy.md", api_reference())
     settle(ROOT / "docs" / "reference" / "chart-values.md", values_reference())
-    settle(ROOT / "manifests" / "base" / "operator.yaml", rendered())  # last: it reads the chart's copies
+    program = helm()
+    if program is not None:
+        settle(ROOT / "manifests" / "base" / "operator.yaml", rendered(program))  # last: it reads the chart's copies
+    else:
+        sys.stderr.write(
+            "helm not found: build the laboratory's (lab/README.md), or put Helm 3.14 or later into PATH\n"
+        )
+        if not check:
+            return 1
     for name in wrong:
         sys.stderr.write(f"{'out of date' if check else 'wrote'}: {name}\n")
     return 1 if check and wrong else 0

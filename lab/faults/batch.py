@@ -17,7 +17,7 @@ from lab.faults import workflows
 from lab.faults.checker import check
 from lab.faults.proxy import Line, Proxy
 from lab.faults.recorder import RESOURCES, Recorder
-from lab.faults.rules import Injection, Write
+from lab.faults.rules import Fault, Injection, Write
 from lab.faults.stage import Stage
 from lab.faults.trace import Header, Note, Trace, write_trace
 from lab.faults.workflows import Place, Plane, Workflow
@@ -35,10 +35,14 @@ _RECORDED = frozenset({"Pod", "Deployment", "Job", "PrecisionPolicy", "Precision
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A workflow, and what is done to it; None: nothing, to learn its writes."""
+    """A workflow, and what is done to it; nothing: to learn its writes."""
 
     workflow: Workflow
-    injection: Injection | None = None
+    injections: tuple[Injection, ...] = ()
+
+    def __str__(self) -> str:
+        faults = " and ".join(f"{injection.fault} at {injection.write}" for injection in self.injections)
+        return f"{self.workflow.name}: {faults or 'no fault'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,8 @@ class Outcome:
 
     run: Run
     writes: tuple[Write, ...]
-    fired: bool
-    """Whether the injection had its effect."""
+    done: frozenset[Fault]
+    """Those of its faults that had their effect."""
     violations: tuple[str, ...]
     trace: Path
 
@@ -153,23 +157,24 @@ class Batch:
     async def _one(self, place: Place, run: Run) -> str | None:
         """Run it; what went wrong."""
         try:
-            await workflows.run(place, run.workflow, run.injection, seconds=END_SECONDS)
+            await workflows.run(place, run.workflow, run.injections, seconds=END_SECONDS)
         except (LabError, asyncio.BrokenBarrierError) as error:
             await self._barrier.abort()  # whoever would wait for this one
             return f"L1: {error}"
         return None
 
     def _outcome(self, run: Run, place: Place, wrong: str | None) -> Outcome:
-        injection = {} if run.injection is None else {"fault": run.injection.fault, "write": str(run.injection.write)}
+        injected = {str(injection.fault): str(injection.write) for injection in run.injections}
         phases = {f"{place.namespace}/{POLICY}": list(run.workflow.phases)}
-        header = Header(run.workflow.name, self._seed, injection, {"phases": phases})
+        header = Header(run.workflow.name, self._seed, injected, {"phases": phases})
         trace = self._recorder.trace(header)
         own = tuple(e for e in trace.entries if place.namespace in (e.namespace, text(e.body.get("namespace"))))
         everybodys = tuple(e for e in trace.entries if e.kind in _EVERYBODYS)
         trace = Trace.of(header, [*own, *everybodys])
         path = write_trace(trace, self._directory / f"{place.namespace}.jsonl")
         violations = [*([wrong] if wrong else []), *map(str, check(trace, secrets=self._stage.secrets))]
-        return Outcome(run, tuple(place.line.numbering.writes), place.line.done, tuple(violations), path)
+        done = frozenset(place.line.done)
+        return Outcome(run, tuple(place.line.numbering.writes), done, tuple(violations), path)
 
     def _note(self, report: Report) -> None:
         workload = f"apps/Deployment/{report.workload}"

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.faults.batch import Batch, Outcome, Run
-from lab.faults.plan import every, grouped, sample
+from lab.faults.plan import combined, every, grouped, sample
 from lab.faults.rules import Injection, Write
 from lab.faults.stage import Stage, staged
 from lab.faults.workflows import WORKFLOWS, Plane, Workflow, workflow
 from lab.progress import say, step
 
-BATCH, DEADLY_BATCH = 10, 6
+BATCH, DEADLY_BATCH = 15, 8
 """How many runs share an operator; and where each kills it."""
+TOGETHER = 3
+"""How many faults a run of a sample meets. Where all are taken, each has a run of its own."""
 _ORDER = (Plane.WEBHOOK, Plane.RESTORED, Plane.SHARED)
 """Those of one workflow first: what they leave of the sample is the shared plane's."""
 
@@ -42,18 +44,18 @@ class Campaign:
     @property
     def injections(self) -> int:
         """How many faults were done."""
-        return sum(outcome.fired for outcome in self.outcomes)
+        return sum(len(outcome.done) for outcome in self.outcomes)
 
     @property
     def missed(self) -> int:
         """How many were not, because their write did not come in that run."""
-        return sum(outcome.run.injection is not None and not outcome.fired for outcome in self.outcomes)
+        return sum(len(outcome.run.injections) for outcome in self.outcomes) - self.injections
 
     @property
     def violations(self) -> list[str]:
         """Each with the run in which it was found, and the trace to read."""
         return [
-            f"{outcome.run.injection or outcome.run.workflow.name}: {violation} ({outcome.trace})"
+            f"{outcome.run}: {violation} ({outcome.trace})"
             for outcome in self.outcomes
             for violation in outcome.violations
         ]
@@ -61,7 +63,7 @@ class Campaign:
     @property
     def by_fault(self) -> Counter[str]:
         """How often each fault was done."""
-        return Counter(str(o.run.injection.fault) for o in self.outcomes if o.run.injection is not None and o.fired)
+        return Counter(str(fault) for outcome in self.outcomes for fault in outcome.done)
 
     async def run(self) -> None:
         """Every plane in turn."""
@@ -77,15 +79,16 @@ class Campaign:
         learned = await self._batch(stage, [Run(work) for work in of_plane], "without a fault")
         writes = {outcome.run.workflow.name: outcome.writes for outcome in learned}
         self.learned |= writes
-        groups = list(grouped(self._choose(writes) if self.faults else [], size=BATCH, kills=DEADLY_BATCH))
+        injected = combined(self._choose(writes) if self.faults else [], most=1 if self.count is None else TOGETHER)
+        groups = list(grouped(injected, size=BATCH, kills=DEADLY_BATCH))
         for number, group in enumerate(groups, 1):
-            runs = [Run(workflow(injection.workflow), injection) for injection in group]
+            runs = [Run(workflow(injections[0].workflow), injections) for injections in group]
             await self._batch(stage, runs, f"batch {number} of {len(groups)}")
 
     def _choose(self, writes: dict[str, tuple[Write, ...]]) -> list[Injection]:
         if self.count is None:
             return every(writes)
-        left = self.count - sum(outcome.run.injection is not None for outcome in self.outcomes)
+        left = self.count - sum(len(outcome.run.injections) for outcome in self.outcomes)
         slow = {work.name for work in self.chosen if work.slow or work.plane is not Plane.SHARED}
         return sample(writes, seed=self.seed, count=left, slow=slow)
 
@@ -98,7 +101,7 @@ class Campaign:
         self.crashes += batch.crashes
         for outcome in found:
             for violation in outcome.violations:
-                say(f"violation: {outcome.run.injection or outcome.run.workflow.name}: {violation}")
+                say(f"violation: {outcome.run}: {violation}")
         for crash in batch.crashes:
             say(f"crash: {crash}")
         return found

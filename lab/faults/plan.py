@@ -10,6 +10,9 @@ from lab.faults.rules import KILLS, Fault, Injection, Write
 KILLS_EACH = 4
 """Of each workflow, at least: half of them before a write, half after."""
 
+Together = tuple[Injection, ...]
+"""Faults that one run meets, of one workflow."""
+
 
 def every(learned: Mapping[str, Sequence[Write]]) -> list[Injection]:
     """Each fault at each write of each workflow."""
@@ -42,15 +45,33 @@ def sample(
     return list(chosen)
 
 
-def grouped(injections: Sequence[Injection], *, size: int, kills: int) -> Iterator[list[Injection]]:
+def combined(injections: Sequence[Injection], *, most: int) -> list[Together]:
+    """Runs of up to so many faults each, in the given order: no two at one write, no two alike, and each kill alone."""
+    runs: list[list[Injection]] = []
+    for injection in injections:
+        fits = (run for run in runs if len(run) < most and all(_apart(injection, other) for other in run))
+        run = next(fits, None)
+        if run is None:
+            runs.append([injection])
+        else:
+            run.append(injection)
+    return [tuple(run) for run in runs]
+
+
+def _apart(one: Injection, other: Injection) -> bool:
+    alike = one.fault is other.fault or one.write == other.write
+    return one.workflow == other.workflow and not alike and KILLS.isdisjoint((one.fault, other.fault))
+
+
+def grouped(runs: Sequence[Together], *, size: int, kills: int) -> Iterator[list[Together]]:
     """Batches in which as much runs side by side: kills apart, because each of them hits all runs of its batch.
 
     ``size``, ``kills``: how many runs a batch has, and one of kills. Runs of one workflow follow one another, so that
     a batch does not wait long for its slowest.
     """
-    deadly = [injection for injection in injections if injection.fault in KILLS]
-    others = [injection for injection in injections if injection.fault not in KILLS]
+    deadly = [run for run in runs if run[0].fault in KILLS]
+    others = [run for run in runs if run[0].fault not in KILLS]
     for some, most in ((others, size), (deadly, kills)):
-        ordered = sorted(some, key=lambda injection: injection.workflow)
+        ordered = sorted(some, key=lambda run: run[0].workflow)
         for start in range(0, len(ordered), most):
             yield ordered[start : start + most]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -47,13 +47,14 @@ Log = Callable[[str, dict[str, str]], None]
 class Line:
     """What happens to the requests of one namespace."""
 
-    injection: Injection | None = None
+    injections: Sequence[Injection] = ()
+    """No two with the same fault, or at the same write."""
     log: Log = lambda kind, what: None
     numbering: Numbering = field(default_factory=Numbering)
-    fired: bool = False
-    """Whether the injection's write came."""
-    done: bool = False
-    """Whether the fault had its effect: an answer was another one, a watch ended, an event was hidden, a process died."""
+    met: set[Fault] = field(default_factory=set)
+    """Faults whose write came."""
+    done: set[Fault] = field(default_factory=set)
+    """Faults that had their effect: an answer was another one, a watch ended, an event was hidden, a process died."""
     watches: int = 0
     """How many are open."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
@@ -67,11 +68,17 @@ class Line:
 
     def meets(self, write: Write) -> Fault | None:
         """The fault of this write; done once."""
-        if self.fired or self.injection is None or self.injection.write != write:
-            return None
-        self.fired = True
-        self.log("Fault", {"fault": self.injection.fault.value, "write": str(write)})
-        return self.injection.fault
+        for fault in (injection.fault for injection in self.injections if injection.write == write):
+            if fault not in self.met:
+                self.met.add(fault)
+                self.log("Fault", {"fault": fault.value, "write": str(write)})
+                return fault
+        return None
+
+    def had_effect(self, fault: Fault, really: bool = True) -> None:
+        """Write down that a fault had its effect, if it really had."""
+        if really:
+            self.done.add(fault)
 
 
 class Proxy:
@@ -136,13 +143,13 @@ class Proxy:
         self, incoming: web.Request, body: bytes, request: Request, line: Line, fault: Fault
     ) -> web.StreamResponse:
         if fault in REFUSALS:
-            line.done = True
+            line.had_effect(fault)
             return _refusal(fault)
         if fault is Fault.KILL_BEFORE:
-            line.done = await self._kill()
+            line.had_effect(fault, await self._kill())
             raise _UnansweredError
         if fault is Fault.DELAY:
-            line.done = True
+            line.had_effect(fault)
             await asyncio.sleep(DELAY_SECONDS)
             return await self._forward(incoming, body, request, line)
         if fault is Fault.REPEAT_EVENT:
@@ -152,11 +159,11 @@ class Proxy:
         status, headers, answer = await self._answered(incoming, body)
         committed = status < 300
         if fault in KILLS:
-            line.done = await self._kill() and committed
+            line.had_effect(fault, await self._kill() and committed)
         if fault is Fault.DROP_ANSWER:
-            line.done = committed
+            line.had_effect(fault, committed)
         if fault is Fault.CUT_WATCH:
-            line.done = line.watches > 0
+            line.had_effect(fault, line.watches > 0)
         if fault is Fault.OLD_LIST:
             line.stale = set(line.first_lists)
         if fault in (Fault.CUT_WATCH, Fault.OLD_LIST):
@@ -173,7 +180,7 @@ class Proxy:
             return await self._watch(incoming, request, line)
         if request is not None and line is not None and request.listing and request.resource in line.stale:
             line.stale.discard(request.resource)
-            line.done = True
+            line.had_effect(Fault.OLD_LIST)
             line.log("Fault", {"served_old_list_of": request.resource})
             return web.Response(body=line.first_lists[request.resource], content_type="application/json")
         status, headers, answer = await self._answered(incoming, body)
@@ -253,7 +260,8 @@ class _Hidden:
             self.close()
         if line is None or not line.hiding or b'"type":"MODIFIED"' not in event[:40]:
             return False
-        line.hiding, line.done = False, True
+        line.hiding = False
+        line.had_effect(Fault.HIDE_EVENT)
         line.log("Fault", {"hid_event_of": _uid(event)})
         self._of, self._late = _uid(event), asyncio.create_task(self._show_late(event))
         return True
@@ -280,7 +288,7 @@ def _times(event: bytes, request: Request, line: Line | None) -> int:
     if line is None or request.resource not in line.repeating or b'"type":"BOOKMARK"' in event[:40]:
         return 1
     line.repeating.discard(request.resource)
-    line.done = True
+    line.had_effect(Fault.REPEAT_EVENT)
     line.log("Fault", {"repeated_event_of": request.resource})
     return 2
 

@@ -1,8 +1,8 @@
 """Writes down every revision of every object that matters, straight from the API server.
 
-One watch for each resource, each in a thread. A watch that ends is taken up at its last revision. An API server that
-knows that revision no more (compacted, or it was just restarted and nothing was written since) is listed again. A
-``Gap`` in the trace says so then, with the objects that were written meanwhile: usually none.
+One watch for each resource, of the whole cluster, each in a thread. A watch that ends is taken up at its last revision.
+An API server that knows that revision no more (compacted, or it was just restarted and nothing was written since) is
+listed again. A ``Gap`` in the trace says so then, with the objects that were written meanwhile: usually none.
 """
 
 from __future__ import annotations
@@ -70,11 +70,7 @@ class Recorder:
         self._era = 0
         self._stopped = threading.Event()
         settings = _settings(kubeconfig)
-        self._streams = [
-            _Stream(self, settings, resource, namespace)
-            for resource in resources
-            for namespace in (namespaces if resource.namespaced else [""])
-        ]
+        self._streams = [_Stream(self, settings, resource, frozenset(namespaces)) for resource in resources]
 
     def __enter__(self) -> Recorder:
         for stream in self._streams:
@@ -148,14 +144,18 @@ class Recorder:
 
 
 class _Stream:
-    """One resource in one namespace: lists once, then watches, from where the last watch ended."""
+    """One resource: lists once, then watches, from where the last watch ended.
 
-    def __init__(self, recorder: Recorder, settings: client.Configuration, resource: Recorded, namespace: str) -> None:
+    ``namespaces``: what is of another one is not written down.
+    """
+
+    def __init__(
+        self, recorder: Recorder, settings: client.Configuration, resource: Recorded, namespaces: frozenset[str]
+    ) -> None:
         self.resource = resource
         self.listed = threading.Event()
-        where = f"/namespaces/{namespace}" if namespace else ""
-        self._url = f"{settings.host}{resource.path}{where}/{resource.plural}"
-        self._what = f"{resource.plural} in {namespace}" if namespace else resource.plural
+        self._url = f"{settings.host}{resource.path}/{resource.plural}"
+        self._namespaces = namespaces if resource.namespaced else frozenset({""})
         self._recorder = recorder
         self._known: dict[tuple[str, str], Object] = {}
         self._guard = threading.Lock()
@@ -170,7 +170,7 @@ class _Stream:
             retries=False,
             maxsize=2,
         )
-        self.thread = threading.Thread(target=self._run, name=f"record {self._what}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"record {resource.plural}", daemon=True)
 
     def close(self) -> None:
         """End the watch."""
@@ -244,9 +244,13 @@ class _Stream:
     def _list(self) -> tuple[list[Object], int]:
         answer = self._http.request("GET", self._url, timeout=10.0)
         if answer.status != 200:
-            raise OSError(f"list of {self._what}: {answer.status}")
+            raise OSError(f"list of {self.resource.plural}: {answer.status}")
         body = answer.json()
-        return [mapping(item) for item in sequence(body["items"])], int(body["metadata"]["resourceVersion"])
+        items = [mapping(item) for item in sequence(body["items"])]
+        return [item for item in items if self._ours(item)], int(body["metadata"]["resourceVersion"])
+
+    def _ours(self, body: Object) -> bool:
+        return _key(body)[0] in self._namespaces
 
     def _events(self) -> Iterator[Object]:
         query = {"watch": "true", "resourceVersion": str(self._revision), "allowWatchBookmarks": "true"}
@@ -257,7 +261,7 @@ class _Stream:
             if watch.status == _GONE:
                 raise _CompactedError("the revisions after the last one seen are compacted")
             if watch.status != 200:
-                raise OSError(f"watch of {self._what}: {watch.status}")
+                raise OSError(f"watch of {self.resource.plural}: {watch.status}")
             self._watch, self._opened_at = watch, time.monotonic()
             rest = b""
             try:
@@ -272,10 +276,10 @@ class _Stream:
         if kind == "ERROR":
             if integer(body.get("code"), 0) == _GONE:
                 raise _CompactedError(text(body.get("message"), "compacted"))
-            raise OSError(f"watch of {self._what}: {text(body.get('message'))}")
+            raise OSError(f"watch of {self.resource.plural}: {text(body.get('message'))}")
         with self._guard:
             revision = _revision(body)
-            if kind != "BOOKMARK":
+            if kind != "BOOKMARK" and self._ours(body):
                 deleted = kind == "DELETED"
                 self._add(body, deleted=deleted, revision=revision, era=self._era)
                 self._known.pop(_key(body), None)
@@ -287,7 +291,7 @@ class _Stream:
         self._recorder.add(self.resource.kind, body, deleted=deleted, revision=revision, era=era)
 
     def _gap(self, reason: str, changed: list[str]) -> None:
-        body = {"resource": self._what, "kind": self.resource.kind, "reason": reason, "changed": changed}
+        body = {"resource": self.resource.plural, "kind": self.resource.kind, "reason": reason, "changed": changed}
         known = self._revision if self._era == self._recorder.era else None
         self._recorder.note(Note.GAP, body, revision=known)
 

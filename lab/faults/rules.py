@@ -46,8 +46,8 @@ class Fault(StrEnum):
     """Watches end as expired, and what is listed next to be watched from there is what was listed first."""
 
 
-KILLS = (Fault.KILL_BEFORE, Fault.KILL_AFTER)
-REFUSALS = (Fault.CONFLICT, Fault.INVALID, Fault.THROTTLED, Fault.INTERNAL, Fault.UNAVAILABLE)
+KILLS = frozenset({Fault.KILL_BEFORE, Fault.KILL_AFTER})
+REFUSALS = frozenset({Fault.CONFLICT, Fault.INVALID, Fault.THROTTLED, Fault.INTERNAL, Fault.UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ prepared; what the operator writes from then on is numbered and may be harmed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -26,6 +26,8 @@ SEVERE, MILD = 0.8, 0.25
 PATIENCE_SECONDS = 120.0
 """How long a prepared state is waited for on a busy machine."""
 
+_NOBODY = "nobody"
+"""There is no node: a scheduler would look for one again and again, and write down that it found none."""
 _GROUP = "/apis/precision.genesis.ai/v1alpha1/namespaces"
 _AT_ONCE: Json = {"strategy": {"steps": [{"setWeight": 100}]}}
 _IN_STEPS: Json = {"strategy": {"steps": [{"setWeight": 25}, {"pause": {"duration": "1s"}}, {"setWeight": 100}]}}
@@ -68,6 +70,8 @@ class Place:
     async def populate(self) -> None:
         """Make the fleet, and wait until it trains."""
         made = [*(deployment(name, replicas=1) for name in HOT), deployment(LITERAL, replicas=1, hot=False)]
+        for body in made:
+            body["spec"]["template"]["spec"]["schedulerName"] = _NOBODY
         await self.api.create(f"/apis/apps/v1/namespaces/{self.namespace}/deployments", made)
 
         async def training() -> bool:
@@ -101,7 +105,7 @@ class Place:
 
         async def there() -> bool:
             modes = self.trainers.modes(self.namespace)
-            return await self.phase() in phases and set().union(*modes.values()) == {mode}
+            return set().union(*modes.values()) == {mode} and await self.phase() in phases
 
         what = f"{self.namespace} in {' or '.join(phases)} and in {mode}"
         await until(there, what=what, seconds=seconds, every=0.5)
@@ -124,10 +128,10 @@ class Place:
         items = (await self.api.get(f"{_GROUP}/{self.namespace}/{plural}"))["items"]
         return items[0] if items else None
 
-    def arm(self, injection: Injection | None) -> None:
-        """From now on writes are numbered, and the one of the injection is harmed."""
+    def arm(self, injections: Sequence[Injection]) -> None:
+        """From now on writes are numbered, and those of the injections are harmed."""
         self.line.numbering = Numbering()
-        self.line.injection = injection
+        self.line.injections = injections
 
 
 Step = Callable[[Place], Awaitable[None]]
@@ -212,7 +216,7 @@ async def _begin_rollback(place: Place) -> None:
     async def rolling_back() -> bool:
         return await place.phase() in (Phase.ROLLING_BACK, Phase.HELD)
 
-    await until(rolling_back, what="a rollback", seconds=PATIENCE_SECONDS, every=0.05)
+    await until(rolling_back, what="a rollback", seconds=PATIENCE_SECONDS, every=0.2)
 
 
 async def _delete(place: Place) -> None:
@@ -295,13 +299,13 @@ def workflow(name: str) -> Workflow:
     return {workflow.name: workflow for workflow in WORKFLOWS}[name]
 
 
-async def run(place: Place, work: Workflow, injection: Injection | None, *, seconds: float) -> None:
+async def run(place: Place, work: Workflow, injections: Sequence[Injection], *, seconds: float) -> None:
     """Prepare, arm, act, and wait for the end.
 
     Raises:
         DeadlineExceeded: it did not come within ``seconds`` after the act.
     """
     await (work.prepare(place) if work.prepare is not None else rolled_out(place, work.spec))
-    place.arm(injection)
+    place.arm(injections)
     await work.act(place)
     await place.wait(*work.phases, mode=work.mode, seconds=seconds)

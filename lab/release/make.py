@@ -212,6 +212,7 @@ def _sign_sums(workshop: Workshop) -> None:
     sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))
     bundle = ("--bundle", workshop.target / SUMS_BUNDLE)
     workshop.tools("cosign", "sign-blob", "--key", workshop.key, *OFFLINE_SIGN, *bundle, sums)
+    (workshop.target / SUMS_BUNDLE).chmod(0o644)  # cosign lets nobody else read it
 
 
 def sha256(path: Path) -> str:

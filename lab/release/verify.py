@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabError
+from lab.errors import CommandFailed, LabError
 from lab.progress import say, step
 from lab.release.make import BOM_TYPE, CHART, IMAGES, PLAIN_HTTP, PUBLIC_KEY, RELEASES, SUMS, SUMS_BUNDLE, sha256
 from lab.release.provenance import PREDICATE_TYPE
@@ -114,4 +114,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _cosign(programs: Tools, folder: Path, command: str, *arguments: str | Path) -> str:
     # No transparency log was written to: what is verified is the key.
-    return programs("cosign", command, "--insecure-ignore-tlog", *arguments, cwd=folder)
+    try:
+        return programs("cosign", command, "--insecure-ignore-tlog", *arguments, cwd=folder)
+    except CommandFailed as error:
+        found = error.output.strip().splitlines()[-1]
+        raise LabError(f"{arguments[-1]} to be signed by {arguments[1]}", found, _DISTRUST) from error

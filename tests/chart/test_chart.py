@@ -45,7 +45,7 @@ def test_everything_derived_is_up_to_date() -> None:
     """The chart's copies, manifests/base/operator.yaml and docs/reference equal what their sources give."""
     command: list[str | Path] = [sys.executable, ROOT / "manifests" / "generate.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stderr}\nrun: python manifests/generate.py"
+    assert done.returncode == 0, f"{done.stderr}\nrun: make generate"
 
 
 def test_the_chart_installs_the_crd_and_policies_that_were_tested(render: Render) -> None:

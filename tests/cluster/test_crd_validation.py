@@ -111,7 +111,7 @@ DEFAULTS: Json = {
         "ackTimeout": "90s",
         "deadlines": {"P0": "5m", "P1": "15m", "P2": "30m"},
         "strategies": {"P0": "Emergency", "P1": "Emergency", "P2": "Gradual"},
-        "emergency": {"maxConcurrentPods": 500, "expectedRestart": "60s", "respectDisruptionBudgets": False},
+        "emergency": {"maxConcurrentPods": 500, "expectedRestart": "1m", "respectDisruptionBudgets": False},
         "onPendingRevision": "Wait",
         "onMemoryShortage": "Restart",
         "gradual": {"sustain": "10m", "batchShare": 0.25, "inFlight": "10m"},

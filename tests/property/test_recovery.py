@@ -9,9 +9,9 @@ from lab.model.world import World
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.api.verification import Checks
 from precision_operator.core.decide import decide
-from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 
 WINDOW = {"evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "2m"}}
 

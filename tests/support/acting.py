@@ -31,7 +31,17 @@ from tests.support.views import pod, workload
 KEY = PolicyKey("ns", "fleet")
 SERVER = "https://10.0.0.1:6443"
 POLICY = policy()
-INCIDENT = Incident("fleet-1", Severity.P0, Scope.FLEET, "NonFinite", "NaN", (), 0.0, 0.0, 300.0)
+INCIDENT = Incident(
+    id="fleet-1",
+    severity=Severity.P0,
+    scope=Scope.FLEET,
+    reason="NonFinite",
+    message="NaN",
+    workloads=(),
+    detected_at=0.0,
+    decided_at=0.0,
+    deadline_at=300.0,
+)
 STATE = State(generation=7, enforce=True, selector=Selector((("fleet", "demo"),)))
 EMERGENCY = replace(STATE, phase=Phase.ROLLING_BACK, incident=INCIDENT)
 GRADUAL = replace(EMERGENCY, incident=replace(INCIDENT, strategy=Strategy.GRADUAL))

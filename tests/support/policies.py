@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Json, str]] = {
     "seventeen labels": (selecting(**{f"k{i}": "v" for i in range(17)}), "must have at most 16"),
     "a namespace of its own": ({"namespace": "other"}, 'unknown field "spec.namespace"'),
     # modes
-    "an unknown target": ({"target": "fp8"}, 'supported values: "fp16", "bf16", "fp32"'),
+    "an unknown target": ({"target": "fp8"}, 'supported values: "fp32", "bf16", "fp16"'),
     "a target in capitals": ({"target": "FP16"}, "supported values"),
     "a fallback that is the target": (
         {"target": "bf16", "fallback": "bf16"},
@@ -214,7 +214,10 @@ BAD: dict[str, tuple[Json, str]] = {
     "a sample age of an hour": ({"evaluation": {"maxSampleAge": "1h"}}, "between 1s and 10m"),
     "a limit without data of 2 days": ({"evaluation": {"noDataLimit": "48h"}}, "between 1s and 24h"),
     "an acknowledgement in 0s": ({"rollback": {"ackTimeout": "0s"}}, "between 1s and 30m"),
-    "a deadline of 25h": ({"rollback": {"deadlines": {"P1": "25h"}}}, "must be between 1s and 24h, e.g. 5m; found 25h"),
+    "a deadline of 25h": (
+        {"rollback": {"deadlines": {"P1": "25h"}}},
+        "rollback.deadlines.P1 must be between 1s and 24h, e.g. 15m; found 25h",
+    ),
     "a deadline for P3": ({"rollback": {"deadlines": {"P3": "1h"}}}, 'unknown field "spec.rollback.deadlines.P3"'),
     "a progress deadline of 5 s": ({"progressDeadlineSeconds": 5}, "greater than or equal to 10"),
     "a progress deadline of 2 days": ({"progressDeadlineSeconds": 172800}, "less than or equal to 86400"),

@@ -24,8 +24,13 @@ def named(said: Iterable[tuple[str, str]]) -> set[Rule]:
 
 
 def named_by_the_server(said: str) -> set[Rule]:
-    """The rules that an answer of the API server names."""
-    return named(re.findall(r'(spec[^\s:]*): Invalid value: "[^"]*": ([^\n]+)', said))
+    """The rules that an answer of the API server names: a path, a value that is no object, the message."""
+
+    def names(path: str, message: str) -> bool:
+        where = re.escape(path).replace(re.escape("[]"), r"\[\d+\]")
+        return re.search(rf"\b{where}: Invalid value: (?:.*?: )?{re.escape(message)}", said) is not None
+
+    return {rule for rule in all_rules() if names(*rule)}
 
 
 _HEAD = 20

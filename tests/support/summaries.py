@@ -9,10 +9,9 @@ from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.api.summary import Summary
+from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.verification import Checks
-from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 
 AT = 1_795_255_200.0
 CONDITIONS = (

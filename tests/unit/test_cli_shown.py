@@ -15,9 +15,9 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, Suspension
+from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.api.verification import Checks
 from precision_operator.contract import INJECT, INJECTED
-from precision_operator.core.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.kube.port import DEPLOYMENTS, JOBS, PODS, POLICIES
 from precision_operator.workloads.kinds.pod import NO_CONTROLLER
 from tests.support import trainers

@@ -27,8 +27,8 @@ class World:
     """What was deleted, as it stood last."""
     asked: set[tuple[str, str, str, int | None]] = field(default_factory=set)
     """Commands that a policy has ever carried: its namespace and name, the annotation, the transition that it answers."""
-    reported: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Namespace, key of a workload → the mode that a process of it reported last."""
+    reported: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    """Namespace, pod → the key of its workload, and the mode that its process reported last."""
 
     def find(self, kind: str, namespace: str, name: str) -> Entry | None:
         """An object that stands."""
@@ -55,6 +55,11 @@ class World:
             for entry in self.of(kind, namespace)
             if state.selector.matches(_template_labels(entry))
         ]
+
+    def processes(self, namespace: str) -> dict[str, tuple[str, str]]:
+        """Pods that stand and are not on their way out → the key of the workload, and the mode reported last."""
+        pods = {e.name for e in self.of("Pod", namespace) if not terminating(e)}
+        return {pod: said for (place, pod), said in self.reported.items() if place == namespace and pod in pods}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,8 @@ def replay(trace: Trace) -> Iterator[Step]:
         if entry.kind == Note.GAP:
             hidden |= _hidden_by(entry, world)
         if entry.kind == Note.REPORTED:
-            reporter = (text(entry.body.get("namespace")), text(entry.body.get("workload")))
-            world.reported[reporter] = text(entry.body.get("mode"))
+            pod = (text(entry.body.get("namespace")), text(entry.body.get("pod")))
+            world.reported[pod] = (text(entry.body.get("workload")), text(entry.body.get("mode")))
         if entry.kind in frozenset(Note):
             yield Step(entry, None, world)
             continue

@@ -31,10 +31,27 @@ def latch(step: Step, _: Trace) -> str | None:
     fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
     if fleet_wide and (after.modes or (before is not None and not after.enforce)):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
+    if before is not None and before.enforce and not after.enforce:
+        return "what was assigned is enforced no more"
+    if before is not None and step.policy is not None and before.fallback is not None and after.fallback is None:
+        return "new pods are assigned nothing, though their policy stands"
+    if before is not None and before.phase is Phase.ROLLING_BACK and after.phase is Phase.HELD:
+        return _left_behind(step, before)
     if before is None or before.phase not in ROLLED_BACK or after.phase in ROLLED_BACK or before.fallback is None:
         return None
     if (before.phase is Phase.ROLLING_BACK or before.enforce) and not _asked(step, Command.RETRY):
         return f"{before.phase} ended without a person's retry"
+    return None
+
+
+def _left_behind(step: Step, before: State) -> str | None:
+    """A process that trains in another mode than it is assigned when its rollback is said to be over."""
+    if before.by_canary or before.fallback is None:
+        return None
+    for pod, (key, mode) in step.world.processes(step.entry.namespace).items():
+        due = before.assigned(key)
+        if key in step.world.fleet(step.entry.namespace, before) and due is not None and mode != due:
+            return f"Held, and {pod} trains in {mode}, assigned {due}"
     return None
 
 
@@ -45,6 +62,10 @@ def no_promotion_on_missing_data(step: Step, _: Trace) -> str | None:
     before, after = step.states
     if before.no_data_since is not None and after.no_data_since is not None:
         return "promoted while metrics of a member are missing"
+    processes = step.world.processes(step.entry.namespace).items()
+    behind = [pod for pod, (key, mode) in processes if key in before.members and mode != before.assigned(key)]
+    if behind and not before.shares:
+        return f"promoted before {behind[0]} trains as it is assigned"
     policy = step.policy
     if policy is None or not policy.generation == after.observed_generation == before.observed_generation:
         return None  # its steps were edited
@@ -70,6 +91,10 @@ def single_edge(step: Step, _: Trace) -> str | None:
         allowed |= {Phase.ROLLING_BACK}
     if after.phase is not before.phase and after.phase not in allowed:
         return f"no edge leads from {before.phase} to {after.phase}"
+    if after.phase is Phase.PENDING and before.phase in (*MOVING, *GUARDED) and _unedited(step, before, after):
+        return f"the rollout began anew from {before.phase}, and nobody asked for another target"
+    if after.phase is Phase.DEGRADED and not after.held:
+        return "Degraded, and no workload is held"
     if not 0 <= after.transition_id - before.transition_id <= 1:
         return f"the transition id goes from {before.transition_id} to {after.transition_id}"
     same_spec = (after.policy_uid, after.observed_generation) == (before.policy_uid, before.observed_generation)
@@ -78,6 +103,8 @@ def single_edge(step: Step, _: Trace) -> str | None:
         return "an edge is not counted"
     if after.step_index > before.step_index + 1:
         return "a step was skipped"
+    if after.step_index > before.step_index and before.phase not in MOVING:
+        return f"a step was taken in {before.phase}"
     if after.step_index < before.step_index and after.phase is before.phase and same_spec:
         return f"the rollout went back from step {before.step_index} to {after.step_index}"
     return None
@@ -120,7 +147,10 @@ def blast_radius(step: Step, _: Trace) -> str | None:
     inside = {key for key, mode in after.modes.items() if mode is target}
     joined = {key for key in inside if before is None or before.assigned(key) is not target}
     if before is not None and not before.enforce:  # what trains in the target already is adopted
-        inside = joined = {key for key in inside if step.world.reported.get((namespace, key), target) != target}
+        others = {
+            key for (place, _), (key, mode) in step.world.reported.items() if place == namespace and mode != target
+        }
+        inside = joined = inside & others
     stage = policy.spec.stages[min(after.step_index, len(policy.spec.stages) - 1)]
     most = cohort_size(stage.weight, len(step.world.fleet(namespace, after)))
     if joined and len(inside) > most:
@@ -210,9 +240,18 @@ def secrecy(step: Step, trace: Trace) -> str | None:
     return f"{found[0]} stands in what people may read" if found else None
 
 
+def _unedited(step: Step, before: State, after: State) -> bool:
+    """The target that the fleet was on its way to is still the policy's."""
+    policy = step.policy
+    if policy is None or before.policy_uid != after.policy_uid or policy.generation != after.observed_generation:
+        return False
+    return before.precision is policy.spec.target
+
+
 def _promoted(before: State, after: State) -> bool:
     same = before.policy_uid == after.policy_uid
-    return same and (after.step_index > before.step_index or (before.phase in MOVING and after.phase in GUARDED))
+    further = after.step_index > before.step_index or after.phase in GUARDED
+    return same and before.phase in MOVING and further
 
 
 def _asked(step: Step, command: Command) -> bool:

@@ -7,27 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from precision_operator.api.canary import comparison_to_wire, parse_comparison
-from precision_operator.api.conditions import Condition
-from precision_operator.api.incident import incident_to_wire, parse_incident
-from precision_operator.api.mitigation import mitigations_to_wire, parse_mitigations
-from precision_operator.api.modes import Mode, parse_mode
-from precision_operator.api.selector import parse_selector, selector_to_wire
-from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity
+from precision_operator.api.codec import decode, encode
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
-from precision_operator.api.wire import (
-    boolean,
-    choice,
-    format_time,
-    integer,
-    mapping,
-    number,
-    parse_time,
-    sequence,
-    text,
-    texts,
-)
+from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text, texts
 from precision_operator.api.workload import kind_of, name_of
 
 VERSION = 3
@@ -41,12 +23,6 @@ OBJECT_LIMIT_BYTES = 1024 * 1024
 RESERVE_BYTES = 152 * 1024
 """Of that, for everything that does not grow with the fleet: lists that are capped, conditions, settings."""
 
-_FIELDS = {
-    "phaseSince": "phase_since",
-    "stepSince": "step_since",
-    "evidenceSince": "evidence_since",
-    "noDataSince": "no_data_since",
-}
 _SILENT = "s"
 """Of a workload that is silent, with the place of its time in ``silences``; short, for all may be."""
 _PART = "p"
@@ -84,62 +60,25 @@ _SUSPENDED_BYTES = len(f" suspended={_UID},1234567890@{_STAMP}")
 
 def assignment_to_wire(state: State) -> dict[str, object]:
     """The object's fields besides ``metadata``; empty optional ones are left out."""
-    wire: dict[str, object] = {
-        "selector": selector_to_wire(state.selector),
-        "generation": state.generation,
-        "default": str(state.fallback) if state.fallback else None,
-        "modes": {**dict.fromkeys(sorted(state.contested), ""), **{k: str(m) for k, m in sorted(state.modes.items())}},
-        "enforce": state.enforce,
-        "deletionPolicy": "Hold" if state.hold_on_delete else "Release",
-        "deletable": state.deletable,
-        "state": _state_to_wire(state),
+    wire = encode(state)
+    wire["modes"] = {
+        **dict.fromkeys(sorted(state.contested), ""),
+        **{k: str(m) for k, m in sorted(state.modes.items())},
     }
-    return {key: value for key, value in wire.items() if value is not None}
-
-
-def _state_to_wire(state: State) -> dict[str, object]:
-    wire: dict[str, object] = {
-        "version": VERSION if state.shares else VERSION - 1,
-        "policy": {"uid": state.policy_uid, "generation": state.observed_generation},
-        "commands": dict(state.commands),
-        "settings": json.loads(state.settings) if state.settings else None,
-        "phase": str(state.phase),
-        "reason": state.reason,
-        "message": state.message,
-        "precision": str(state.precision) if state.precision else None,
-        "transitionId": state.transition_id,
-        "stepIndex": state.step_index,
-        "attempts": state.attempts,
-        "incident": incident_to_wire(state.incident) if state.incident else None,
-        "comparison": comparison_to_wire(state.comparison),
-        "conditions": [c.to_wire() for c in state.conditions],
-        "writer": {"holder": state.writer, "epoch": state.epoch},
+    columns: dict[str, object] = {
         "holds": _holds(state),
         "silences": [format_time(since) for since in _silences(state)],
         "workloads": _workloads_to_wire(state),
-        "failing": [_failing_to_wire(f) for f in state.failing],
-        "mitigations": mitigations_to_wire(state.mitigations),
-        "restartSeconds": list(state.restart_seconds),
-        **{name: format_time(getattr(state, attribute)) for name, attribute in _FIELDS.items()},
     }
-    return {key: value for key, value in wire.items() if value not in (None, "", [], {})}
-
-
-def _failing_to_wire(failing: Failing) -> dict[str, object]:
-    return {
-        "workload": failing.key,
-        "signal": str(failing.signal),
-        "severity": str(failing.severity),
-        "since": format_time(failing.since),
-        "count": failing.count,
-        "evaluatedAt": format_time(failing.evaluated_at),
-        "measured": failing.measured,
-    }
+    version = VERSION if state.shares else VERSION - 1
+    found = {name: column for name, column in columns.items() if column}
+    wire["state"] = {"version": version, **mapping(wire["state"]), **found}
+    return wire
 
 
 def failing_bytes(failing: Failing) -> int:
     """What one entry takes."""
-    return len(json.dumps(_failing_to_wire(failing), separators=(",", ":"))) + 1
+    return len(json.dumps(encode(failing), separators=(",", ":"))) + 1
 
 
 def _hold(held: HeldWorkload) -> str:
@@ -187,41 +126,9 @@ def _workloads_to_wire(state: State) -> dict[str, dict[str, str]]:
 def parse_assignment(body: Mapping[str, object]) -> State:
     """Read the whole object."""
     raw = mapping(body.get("state"))
-    policy, writer = mapping(raw.get("policy")), mapping(raw.get("writer"))
-    settings = mapping(raw.get("settings"))
-    state = State(
-        selector=parse_selector(body.get("selector")),
-        generation=integer(body.get("generation"), 0),
-        fallback=parse_mode(text(body.get("default"))),
-        modes=_modes(body.get("modes")),
-        contested=frozenset(key for key, value in mapping(body.get("modes")).items() if value == ""),
-        enforce=boolean(body.get("enforce"), False),
-        hold_on_delete=body.get("deletionPolicy") != "Release",
-        deletable=boolean(body.get("deletable"), False),
-        policy_uid=text(policy.get("uid")),
-        observed_generation=integer(policy.get("generation"), 0),
-        commands={key: integer(value, 0) for key, value in mapping(raw.get("commands")).items()},
-        settings=json.dumps(settings, sort_keys=True, separators=(",", ":")) if settings else "",
-        phase=choice(raw.get("phase"), Phase.PENDING),
-        reason=text(raw.get("reason")),
-        message=text(raw.get("message")),
-        precision=parse_mode(text(raw.get("precision"))),
-        transition_id=integer(raw.get("transitionId"), 0),
-        step_index=integer(raw.get("stepIndex"), 0),
-        phase_since=parse_time(raw.get("phaseSince")),
-        step_since=parse_time(raw.get("stepSince")),
-        evidence_since=parse_time(raw.get("evidenceSince")),
-        no_data_since=parse_time(raw.get("noDataSince")),
-        attempts=integer(raw.get("attempts"), 0),
-        incident=parse_incident(mapping(raw.get("incident"))),
-        comparison=parse_comparison(raw.get("comparison")),
-        conditions=tuple(Condition.from_wire(c) for c in map(mapping, sequence(raw.get("conditions")))),
-        writer=text(writer.get("holder")),
-        epoch=integer(writer.get("epoch"), 0),
-        failing=_failing(raw.get("failing")),
-        mitigations=parse_mitigations(raw.get("mitigations")),
-        restart_seconds=tuple(number(value, 0.0) for value in sequence(raw.get("restartSeconds"))),
-    )
+    contested = frozenset(key for key, mode in mapping(body.get("modes")).items() if mode == "")
+    # where it has no default, pods stay as their templates have them
+    state = decode(body, State(fallback=None, contested=contested))
     silences = tuple(parse_time(text(since)) for since in sequence(raw.get("silences")))
     return _with_workloads(state, mapping(raw.get("workloads")), texts(raw.get("holds")), silences)
 
@@ -241,28 +148,6 @@ def rolled_back_in(body: Mapping[str, object]) -> frozenset[str] | None:
     groups = ((kind, mapping(group)) for kind, group in mapping(raw.get("workloads")).items())
     lines = ((f"{kind}/{name}", text(line)) for kind, group in groups for name, line in group.items())
     return frozenset(key for key, line in lines if " held=" in line)
-
-
-def _modes(raw: object) -> dict[str, Mode]:
-    modes = {key: parse_mode(text(value)) for key, value in mapping(raw).items()}
-    return {key: mode for key, mode in modes.items() if mode is not None}
-
-
-def _failing(raw: object) -> tuple[Failing, ...]:
-    signals = {s.value: s for s in Signal}
-    return tuple(
-        Failing(
-            key=text(f.get("workload")),
-            signal=signals[text(f.get("signal"))],
-            severity=choice(f.get("severity"), Severity.P1),
-            since=parse_time(f.get("since")) or 0.0,
-            count=integer(f.get("count"), 1),
-            evaluated_at=parse_time(f.get("evaluatedAt")) or 0.0,
-            measured=text(f.get("measured")),
-        )
-        for f in map(mapping, sequence(raw))
-        if text(f.get("signal")) in signals
-    )
 
 
 def _with_workloads(

@@ -1,10 +1,11 @@
 """Canaries: the settings in ``spec.rollback.canary`` and ``spec.strategy``, and their memory (``state.comparison``)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from precision_operator.api.wire import choice, duration_seconds, format_time, integer, mapping, number, parse_time
+from precision_operator.api.fields import Duration, Field, Rule, Time
+from precision_operator.api.wire import format_duration
 from precision_operator.reasons import Reason
 
 
@@ -48,132 +49,156 @@ class Verdict(StrEnum):
     """The limit came before there was enough data to say anything."""
 
 
+NODE_LABEL = Field(
+    "key=value of the nodes that go first, with by: NodeLabel ({default}).",
+    longest=380,
+    pattern="^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?="
+    "([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class CanarySpec:
     """How a rollback by canary goes."""
 
-    by: Choice = Choice.SHARE
-    share: float = 0.10
-    """Of the moved workloads, at least one."""
-    node_label: str = "fp16=disabled"
-    window_seconds: float = 7200.0
-    """For how long, counted in looks that had data, the canary is compared at most."""
-    limit_seconds: float = 86400.0
-    """Clock time from the decision after which it is held, whatever is known."""
-    false_alarm_rate: float = 0.05
-    """Chance that a comparison that may be looked at after every window calls a difference that is not there."""
-    margin: float = 0.10
-    """A difference in trouble (0 to 1) up to this is none."""
-    on_no_difference: OnNoDifference = OnNoDifference.HOLD
+    by: Annotated[
+        Choice,
+        Field(
+            "Who goes first ({default}). Share: a share of the moved workloads. NodeLabel: those on nodes with nodeLabel; "
+            "where none of the breached runs there, or all do, the share decides."
+        ),
+    ] = Choice.SHARE
+    share: Annotated[
+        float,
+        Field(
+            "Share of the moved workloads, at least one, at most half of the breached ones ({default}).",
+            above=0,
+            most=0.5,
+        ),
+    ] = 0.10
+    node_label: Annotated[str, NODE_LABEL] = "fp16=disabled"
+    window_seconds: Annotated[
+        float,
+        Duration(
+            "How long the canary is compared at most, counted in looks that had data ({default}). A clear difference ends "
+            "it earlier.",
+            least="1s",
+            most="24h",
+        ),
+    ] = 7200.0
+    limit_seconds: Annotated[
+        float,
+        Duration(
+            "Time from the decision after which the canary is held, whatever is known ({default}).",
+            least="1s",
+            most="24h",
+        ),
+    ] = 86400.0
+    false_alarm_rate: Annotated[
+        float,
+        Field(
+            "Chance that a comparison calls a difference that is not there, however often it is looked at ({default}).",
+            least=0.001,
+            most=0.5,
+        ),
+    ] = 0.05
+    margin: Annotated[
+        float,
+        Field(
+            "A mean difference in how bad the losses are (0 as good as what promotes, 1 a breach) up to this is none "
+            "({default}).",
+            least=0,
+            most=0.4,
+        ),
+    ] = 0.10
+    on_no_difference: Annotated[
+        OnNoDifference,
+        Field(
+            "What follows where the fallback helped nobody ({default}). Hold: canary and rest stay as they are until a "
+            "person decides. Promote: the rest is rolled back in batches."
+        ),
+    ] = OnNoDifference.HOLD
+
+
+CANARY = Field(
+    "How a rollback by canary goes. A few breached workloads are assigned the fallback first and are compared with the "
+    "breached rest, each against its own FP32 baseline, once a window of the metrics.",
+    rules=(
+        Rule(
+            "!has(self.window) || !has(self.limit) || duration(self.window) <= duration(self.limit)",
+            f"canary.window (default {format_duration(CanarySpec().window_seconds)}) must not be longer than "
+            f"canary.limit (default {format_duration(CanarySpec().limit_seconds)}): shorten window or raise limit",
+            field="window",
+        ),
+    ),
+)
+"""``spec.rollback.canary``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagingSpec:
     """Who goes first in a rollout."""
 
-    by: Choice = Choice.SHARE
-    node_label: str = "fp16=enabled"
+    by: Annotated[
+        Choice,
+        Field(
+            "Who is in the first step ({default}). Share: as many as its weight says, by a hash. NodeLabel: those whose "
+            "pods all run on nodes with nodeLabel, and nobody else; needs the right to list nodes (rbac.nodes of the "
+            "chart)."
+        ),
+    ] = Choice.SHARE
+    node_label: Annotated[str, NODE_LABEL] = "fp16=enabled"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSpec:
     """How the rollout canary is compared with the rest of the fleet, beside the thresholds."""
 
-    on_regression: OnRegression = OnRegression.HOLD
-    false_alarm_rate: float = 0.05
-    """Chance that a rollout, however long, calls a regression that is not there."""
-    margin: float = 0.20
-    """A mean difference in shortfall (0 as good as FP32, 1 at the promotion level) up to this is none."""
+    on_regression: Annotated[
+        OnRegression,
+        Field(
+            "What follows where the moved workloads are shown to do worse ({default}). Hold: nothing more is promoted "
+            "until a person promotes. Rollback: what was moved is rolled back as rollback.strategies.P2 says. Ignore: "
+            "nothing is compared."
+        ),
+    ] = OnRegression.HOLD
+    false_alarm_rate: Annotated[
+        float,
+        Field(
+            "Chance that a rollout calls a regression that is not there, however long it takes ({default}).",
+            least=0.001,
+            most=0.5,
+        ),
+    ] = 0.05
+    margin: Annotated[
+        float,
+        Field(
+            "A mean difference in shortfall (0 as good as FP32, 1 at the promotion level) up to this is none ({default}).",
+            least=0,
+            most=0.8,
+        ),
+    ] = 0.20
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The running test: what it needs to go on in another process. Times are seconds since the epoch."""
 
-    since: float | None = None
-    """When every rollback canary had said that it trains in the fallback; None in a rollout."""
-    looked_at: float | None = None
+    since: Annotated[float | None, Time()] = None
+    """When every rollback canary had reported that it trains in the fallback; None in a rollout."""
+    looked_at: Annotated[float | None, Time()] = None
     """The evaluation of the last look."""
-    looks: int = 0
-    total: float = 0.0
+    looks: Annotated[int, Field()] = 0
+    total: Annotated[float, Field()] = 0.0
     """Sum of the differences (rest minus canary, -1 to 1)."""
-    squares: float = 0.0
-    better: float = 0.0
+    squares: Annotated[float, Field()] = 0.0
+    better: Annotated[float, Field()] = 0.0
     """Logarithm of what a bet on the canary being better has grown to."""
-    worse: float = 0.0
-    verdict: Verdict = Verdict.OPEN
-    ended_at: float | None = None
+    worse: Annotated[float, Field()] = 0.0
+    verdict: Annotated[Verdict, Field()] = Verdict.OPEN
+    ended_at: Annotated[float | None, Time()] = None
 
     @property
     def mean(self) -> float | None:
         """Mean difference so far; None before the first look."""
         return self.total / self.looks if self.looks else None
-
-
-def parse_canary_spec(raw: Mapping[str, object]) -> CanarySpec:
-    """Read ``spec.rollback.canary``."""
-    base = CanarySpec()
-    label = raw.get("nodeLabel")
-    return CanarySpec(
-        by=choice(raw.get("by"), base.by),
-        share=number(raw.get("share"), base.share),
-        node_label=label if isinstance(label, str) else base.node_label,
-        window_seconds=duration_seconds(raw.get("window"), base.window_seconds),
-        limit_seconds=duration_seconds(raw.get("limit"), base.limit_seconds),
-        false_alarm_rate=number(raw.get("falseAlarmRate"), base.false_alarm_rate),
-        margin=number(raw.get("margin"), base.margin),
-        on_no_difference=choice(raw.get("onNoDifference"), base.on_no_difference),
-    )
-
-
-def parse_staging_spec(raw: Mapping[str, object]) -> StagingSpec:
-    """Read ``spec.strategy.canary``."""
-    base = StagingSpec()
-    label = raw.get("nodeLabel")
-    return StagingSpec(choice(raw.get("by"), base.by), label if isinstance(label, str) else base.node_label)
-
-
-def parse_comparison_spec(raw: Mapping[str, object]) -> ComparisonSpec:
-    """Read ``spec.strategy.comparison``."""
-    base = ComparisonSpec()
-    return ComparisonSpec(
-        on_regression=choice(raw.get("onRegression"), base.on_regression),
-        false_alarm_rate=number(raw.get("falseAlarmRate"), base.false_alarm_rate),
-        margin=number(raw.get("margin"), base.margin),
-    )
-
-
-def comparison_to_wire(comparison: Comparison | None) -> dict[str, object] | None:
-    """As ``state.comparison`` has it; what is absent is left out."""
-    if comparison is None:
-        return None
-    wire: dict[str, object] = {
-        "since": format_time(comparison.since),
-        "lookedAt": format_time(comparison.looked_at),
-        "looks": comparison.looks,
-        "total": comparison.total,
-        "squares": comparison.squares,
-        "better": comparison.better,
-        "worse": comparison.worse,
-        "verdict": str(comparison.verdict),
-        "endedAt": format_time(comparison.ended_at),
-    }
-    return {key: value for key, value in wire.items() if value is not None}
-
-
-def parse_comparison(raw: object) -> Comparison | None:
-    """Read ``state.comparison``; None where there is none."""
-    body = mapping(raw)
-    if not body:
-        return None
-    return Comparison(
-        since=parse_time(body.get("since")),
-        looked_at=parse_time(body.get("lookedAt")),
-        looks=integer(body.get("looks"), 0),
-        total=number(body.get("total"), 0.0),
-        squares=number(body.get("squares"), 0.0),
-        better=number(body.get("better"), 0.0),
-        worse=number(body.get("worse"), 0.0),
-        verdict=choice(body.get("verdict"), Verdict.OPEN),
-        ended_at=parse_time(body.get("endedAt")),
-    )

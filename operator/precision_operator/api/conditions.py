@@ -1,45 +1,42 @@
 """metav1 conditions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from precision_operator.api.wire import format_time, integer, parse_time, text
+from precision_operator.api.fields import Field, Time
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """One condition; ``reason`` is the same CamelCase word as in events, metrics and logs."""
 
-    type: str
-    status: str
-    """``True``, ``False`` or ``Unknown``."""
-    reason: str
-    message: str
-    observed_generation: int = 0
-    last_transition_time: float = 0.0
-
-    def to_wire(self) -> dict[str, object]:
-        """As metav1.Condition."""
-        return {
-            "type": self.type,
-            "status": self.status,
-            "reason": self.reason,
-            "message": self.message,
-            "observedGeneration": self.observed_generation,
-            "lastTransitionTime": format_time(self.last_transition_time),
-        }
-
-    @staticmethod
-    def from_wire(raw: Mapping[str, object]) -> "Condition":
-        """Read one."""
-        return Condition(
-            type=text(raw.get("type")),
-            status=text(raw.get("status"), "Unknown"),
-            reason=text(raw.get("reason")),
-            message=text(raw.get("message")),
-            observed_generation=integer(raw.get("observedGeneration"), 0),
-            last_transition_time=parse_time(raw.get("lastTransitionTime")) or 0.0,
-        )
+    type: Annotated[
+        str,
+        Field(
+            "What is observed, e.g. Accepted, Progressing, AdmissionEnforced.",
+            required=True,
+            longest=316,
+            pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+            "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
+        ),
+    ]
+    status: Annotated[str, Field("Whether it holds.", required=True, only=("True", "False", "Unknown"))]
+    reason: Annotated[
+        str,
+        Field(
+            "Stable word for why.",
+            required=True,
+            shortest=1,
+            longest=1024,
+            pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+        ),
+    ]
+    message: Annotated[str, Field("For a person: what is so, and what to do.", required=True, longest=32768)]
+    observed_generation: Annotated[
+        int, Field("metadata.generation that it was computed from.", least=0, format="int64")
+    ] = 0
+    last_transition_time: Annotated[float, Time("When status last changed.", required=True)] = 0.0
 
 
 def merge_conditions(

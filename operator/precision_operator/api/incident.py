@@ -1,13 +1,12 @@
 """``status.incident``: the newest rollback, as decided and as measured."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from precision_operator.api.spec import Severity, Strategy
-from precision_operator.api.verification import Checks, checks_to_wire, parse_checks
-from precision_operator.api.wire import boolean, camel, choice, format_time, number, parse_time, text, texts
+from precision_operator.api.choices import Severity, Strategy
+from precision_operator.api.fields import Field, Time
+from precision_operator.api.verification import Checks
 
 NAMES_LIMIT = 20
 """Names of workloads that an incident's summary lists: an object of thousands must stay small."""
@@ -21,72 +20,50 @@ class Scope(StrEnum):
     FLEET = "Fleet"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """The newest rollback, with its measured stages; times are seconds since the epoch."""
 
-    id: str
-    severity: Severity
-    scope: Scope
-    reason: str
-    message: str
-    workloads: tuple[str, ...]
-    """Names of those that it is about, for a person: the first NAMES_LIMIT."""
-    detected_at: float
-    decided_at: float
-    deadline_at: float
-    last_patch_at: float | None = None
-    last_ack_at: float | None = None
-    recovered_at: float | None = None
-    """When enough runs of all that were rolled back ended well again (``rollback.recoverySuccess``)."""
-    expedited_at: float | None = None
-    """When it was last raised, or went on from its canary to the rest: answers are due from then on."""
-    escalated: bool = False
-    predicted_seconds: float | None = None
-    """From the decision until all train in the fallback, as it was predicted then."""
-    strategy: Strategy = Strategy.EMERGENCY
-    checks: Checks | None = None
-    """The checklist of its PrecisionIncident, counted."""
-
-
-def incident_to_wire(incident: Incident) -> dict[str, object]:
-    """As the CRD has it; empty fields are left out."""
-    wire: dict[str, object] = {}
-    for spec in fields(Incident):
-        value = getattr(incident, spec.name)
-        if spec.name.endswith("_at"):
-            value = format_time(value)
-        elif spec.name == "checks":
-            value = checks_to_wire(value)
-        elif isinstance(value, tuple):
-            value = list(value)
-        if value not in (None, []):
-            wire[camel(spec.name)] = str(value) if isinstance(value, StrEnum) else value
-    return wire
-
-
-def parse_incident(raw: Mapping[str, object]) -> Incident | None:
-    """Read what ``incident_to_wire`` wrote; None where it is absent, or lacks a time that every incident has."""
-    detected, decided = parse_time(raw.get("detectedAt")), parse_time(raw.get("decidedAt"))
-    deadline = parse_time(raw.get("deadlineAt"))
-    if detected is None or decided is None or deadline is None:
-        return None
-    return Incident(
-        id=text(raw.get("id")),
-        severity=choice(raw.get("severity"), Severity.P0),
-        scope=choice(raw.get("scope"), Scope.FLEET),
-        reason=text(raw.get("reason")),
-        message=text(raw.get("message")),
-        workloads=texts(raw.get("workloads")),
-        detected_at=detected,
-        decided_at=decided,
-        deadline_at=deadline,
-        last_patch_at=parse_time(raw.get("lastPatchAt")),
-        last_ack_at=parse_time(raw.get("lastAckAt")),
-        recovered_at=parse_time(raw.get("recoveredAt")),
-        expedited_at=parse_time(raw.get("expeditedAt")),
-        escalated=boolean(raw.get("escalated"), False),
-        predicted_seconds=number(raw.get("predictedSeconds"), math.nan) if "predictedSeconds" in raw else None,
-        strategy=choice(raw.get("strategy"), Strategy.EMERGENCY),
-        checks=parse_checks(raw.get("checks")),
-    )
+    id: Annotated[str, Field("Names the incident in Events and notifications.", longest=300, absent="")]
+    severity: Annotated[
+        Severity,
+        Field(
+            "The highest of its breaches; it never falls within an incident.",
+            only=(Severity.P0, Severity.P1, Severity.P2),
+            absent=Severity.P0,
+        ),
+    ]
+    scope: Annotated[Scope, Field("How far the rollback reaches.", absent=Scope.FLEET)]
+    strategy: Annotated[Strategy, Field("How it is carried out.")] = Strategy.EMERGENCY
+    reason: Annotated[str, Field("Stable word for the cause, e.g. OverflowRateHigh.", longest=256, absent="")]
+    message: Annotated[str, Field("The same for a person, with numbers.", longest=4096, absent="")]
+    workloads: Annotated[
+        tuple[str, ...],
+        Field(
+            "Names of the breached workloads, the first 20.",
+            longest=NAMES_LIMIT,
+            topology="atomic",
+            items=Field(longest=253),
+            absent=(),
+        ),
+    ]
+    detected_at: Annotated[float, Time("First breached evaluation.")]
+    decided_at: Annotated[float, Time("When the rollback was decided.")]
+    last_patch_at: Annotated[float | None, Time("When the last pod had been requested, or deleted.")] = None
+    last_ack_at: Annotated[float | None, Time("When the last workload had acknowledged.")] = None
+    deadline_at: Annotated[float, Time("When it must be over.")]
+    recovered_at: Annotated[
+        float | None,
+        Time("When more than rollback.recoverySuccess of the runs ended well again, in every pod rolled back."),
+    ] = None
+    expedited_at: Annotated[
+        float | None,
+        Time("When it was last raised, or went on from its canary to the rest: answers are due from then on."),
+    ] = None
+    predicted_seconds: Annotated[
+        float | None, Field("From the decision until all train in the fallback, as it was predicted then.")
+    ] = None
+    escalated: Annotated[bool, Field("A stronger means was used, because the deadline would have been missed.")] = False
+    checks: Annotated[
+        Checks | None, Field("The verification checklist, counted; its lines stand in the PrecisionIncident.")
+    ] = None

@@ -1,23 +1,14 @@
 """What is tried before a rollback: the setting in ``spec.rollback.mitigation``, and what is remembered of it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from precision_operator.api.codec import encode
+from precision_operator.api.fields import Duration, Field, Time
 from precision_operator.api.signals import Signal
-from precision_operator.api.wire import (
-    choice,
-    duration_seconds,
-    format_time,
-    integer,
-    mapping,
-    number,
-    parse_time,
-    sequence,
-    text,
-    texts,
-)
 from precision_operator.api.workload import name_of
 
 
@@ -46,39 +37,91 @@ class Result(StrEnum):
 class MitigationSpec:
     """What is tried, and for how long, before a mild (P2) breach is rolled back gradually."""
 
-    overflow_window_seconds: float = 1800.0
-    """0: overflow is rolled back without a window."""
-    ladder: tuple[Rung, ...] = tuple(Rung)
-    dwell_seconds: float = 480.0
-    """How long a rung's evidence must be good, and at least how long it is given."""
-    rollback_above: float = 0.20
-    """Past its window, overflow up to this share is said, and holds promotions, but is not rolled back."""
-    speed_window_seconds: float = 3600.0
-    """How long a slow workload may be investigated; 0: it is rolled back without a window."""
+    overflow_window_seconds: Annotated[
+        float,
+        Duration(
+            "How long rungs may be tried ({default}). 0s: no window, overflow is rolled back.",
+            name="overflow.window",
+            least="0s",
+            most="24h",
+        ),
+    ] = 1800.0
+    ladder: Annotated[
+        tuple[Rung, ...],
+        Field(
+            "What is tried, always from the mildest on (default all). HalveScale: the loss scale times 0.5. "
+            "GrowthInterval: it grows after 4000 good steps. BF16: that mode, where the trainer's hardware takes it. "
+            "After the last one: rollback.",
+            name="overflow.ladder",
+            longest=3,
+            topology="set",
+        ),
+    ] = tuple(Rung)
+    dwell_seconds: Annotated[
+        float,
+        Duration(
+            "How long a rung is given, and how long overflow must then have been good ({default}).",
+            name="overflow.dwell",
+            least="0s",
+            most="24h",
+        ),
+    ] = 480.0
+    rollback_above: Annotated[
+        float,
+        Field(
+            "Past its window, overflow up to this share holds promotions and is reported, but not rolled back "
+            "({default}). 0: any is.",
+            name="overflow.rollbackAbove",
+            least=0,
+            most=1,
+        ),
+    ] = 0.20
+    speed_window_seconds: Annotated[
+        float,
+        Duration(
+            "How long people may investigate ({default}). 0s: no window, slow training is rolled back.",
+            name="speed.window",
+            least="0s",
+            most="24h",
+        ),
+    ] = 3600.0
+
+
+MITIGATION = Field(
+    "What is tried against a mild (P2) breach of a workload, or how long it may be looked into, before it is rolled back "
+    "gradually. What is more severe ends the window at once; the deadline of P2 counts from the window's end. Not in a "
+    "retry after a rollback of the fleet.",
+    groups={
+        "overflow": Field(
+            "Overflow between criteria.overflow.warn and enter, on hot workloads that train in fp16.",
+        ),
+        "speed": Field("Training slower than criteria.speed.enter."),
+    },
+)
+"""``spec.rollback.mitigation``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mitigation:
     """One workload's window for one signal; times are seconds since the epoch."""
 
-    key: str
-    """The workload's."""
-    signal: Signal
-    since: float
-    until: float
+    key: Annotated[str, Field(name="workload")]
+    signal: Annotated[Signal, Field()]
+    since: Annotated[float, Time()]
+    until: Annotated[float, Time()]
     """When the window ends; a rollback's deadline counts from here. Earlier than planned where nothing is left to try."""
-    rung: Rung | None = None
+    rung: Annotated[Rung | None, Field()] = None
     """What is being tried, or helped; None: nothing of ours (an investigation by people)."""
-    generation: int = 0
+    generation: Annotated[int, Field()] = 0
     """Of the request that carries the rung."""
-    rung_since: float | None = None
-    acknowledged_at: float | None = None
-    """When every pod of the workload said that it had applied it; only then is it judged."""
-    good_since: float | None = None
+    rung_since: Annotated[float | None, Time()] = None
+    acknowledged_at: Annotated[float | None, Time()] = None
+    """When every pod of the workload reported that it had applied it; only then is it judged."""
+    good_since: Annotated[float | None, Time()] = None
     """Since when every reading of the signal has been good, without a gap."""
-    found: tuple[str, ...] = ()
+    found: Annotated[tuple[str, ...], Field()] = ()
     """What came of the rungs before, one each: ``HalveScale: 0.24``."""
-    result: Result = Result.OPEN
+    result: Annotated[Result, Field()] = Result.OPEN
 
     @property
     def name(self) -> str:
@@ -109,71 +152,6 @@ def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tupl
     return found
 
 
-def parse_mitigation_spec(raw: Mapping[str, object]) -> MitigationSpec:
-    """Read ``spec.rollback.mitigation``."""
-    base = MitigationSpec()
-    overflow, speed = mapping(raw.get("overflow")), mapping(raw.get("speed"))
-    asked = overflow.get("ladder")
-    return MitigationSpec(
-        overflow_window_seconds=duration_seconds(overflow.get("window"), base.overflow_window_seconds),
-        ladder=base.ladder if asked is None else tuple(rung for rung in Rung if rung in sequence(asked)),
-        dwell_seconds=duration_seconds(overflow.get("dwell"), base.dwell_seconds),
-        rollback_above=number(overflow.get("rollbackAbove"), base.rollback_above),
-        speed_window_seconds=duration_seconds(speed.get("window"), base.speed_window_seconds),
-    )
-
-
 def mitigation_bytes(mitigation: Mitigation) -> int:
     """What one window takes in the assignment."""
-    return len(json.dumps(mitigations_to_wire([mitigation]), separators=(",", ":")))
-
-
-def mitigations_to_wire(mitigations: Iterable[Mitigation]) -> list[dict[str, object]]:
-    """As the assignment's ``state.mitigations`` has them; what is absent is left out."""
-    return [
-        {
-            key: value
-            for key, value in {
-                "workload": m.key,
-                "signal": str(m.signal),
-                "since": format_time(m.since),
-                "until": format_time(m.until),
-                "rung": str(m.rung) if m.rung else None,
-                "generation": m.generation or None,
-                "rungSince": format_time(m.rung_since),
-                "acknowledgedAt": format_time(m.acknowledged_at),
-                "goodSince": format_time(m.good_since),
-                "found": list(m.found) or None,
-                "result": str(m.result),
-            }.items()
-            if value is not None
-        }
-        for m in mitigations
-    ]
-
-
-def parse_mitigations(raw: object) -> tuple[Mitigation, ...]:
-    """Read the assignment's ``state.mitigations``; an entry without its times, or of a signal unknown here, is left out."""
-    signals, rungs = {s.value: s for s in Signal}, {r.value: r for r in Rung}
-    found = []
-    for entry in map(mapping, sequence(raw)):
-        since, until = parse_time(entry.get("since")), parse_time(entry.get("until"))
-        signal = signals.get(text(entry.get("signal")))
-        if since is None or until is None or signal is None:
-            continue
-        found.append(
-            Mitigation(
-                key=text(entry.get("workload")),
-                signal=signal,
-                since=since,
-                until=until,
-                rung=rungs.get(text(entry.get("rung"))),
-                generation=integer(entry.get("generation"), 0),
-                rung_since=parse_time(entry.get("rungSince")),
-                acknowledged_at=parse_time(entry.get("acknowledgedAt")),
-                good_since=parse_time(entry.get("goodSince")),
-                found=texts(entry.get("found")),
-                result=choice(entry.get("result"), Result.OPEN),
-            )
-        )
-    return tuple(found)
+    return len(json.dumps([encode(mitigation)], separators=(",", ":")))

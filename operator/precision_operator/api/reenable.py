@@ -1,31 +1,87 @@
 """``PrecisionPolicy.spec.reenable``: what another attempt after a rollback of the fleet needs, beside a person's retry."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from precision_operator.api.commands import Prerequisite
-from precision_operator.api.steps import Stage, parse_stages
-from precision_operator.api.wire import duration_seconds, number, sequence
+from precision_operator.api.fields import Duration, Field
+from precision_operator.api.steps import AS_STEPS, RULES, STEP, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class ReenableSpec:
     """Prerequisites, back-off, and how another attempt is staged."""
 
-    prerequisites: tuple[Prerequisite, ...] = tuple(Prerequisite)
-    backoff_seconds: float = 600.0
-    """Doubles with each failed attempt, from the second on; the first may come at once."""
-    backoff_limit_seconds: float = 86400.0
-    stable_seconds: float = 604800.0
-    """A fleet that was Healthy for this long has proved itself: its next rollback is a first one again."""
-    dwell_seconds: float = 259200.0
-    """How long the evidence must have been good in the first step, at least."""
-    success: float = 0.98
-    """Share of runs that must end well for a promotion."""
-    speed: float = 1.0
-    """Throughput relative to FP32 that a promotion must exceed."""
-    stages: tuple[Stage, ...] = ()
-    """The steps of another attempt; empty: those of the first, dwelling in their first."""
+    prerequisites: Annotated[
+        tuple[Prerequisite, ...],
+        Field(
+            "What a person must acknowledge first, each by the annotation "
+            "precision.genesis.ai/ack-<item>=<transitionId> (kubectl precision ack). Default: all six. [] asks for none.",
+            longest=6,
+            topology="set",
+        ),
+    ] = tuple(Prerequisite)
+    backoff_seconds: Annotated[
+        float,
+        Duration(
+            "How long after a second rollback was decided no retry begins; doubles with each further one ({default}). "
+            "The first rollback asks for no wait.",
+            least="0s",
+            most="24h",
+        ),
+    ] = 600.0
+    backoff_limit_seconds: Annotated[
+        float, Duration("The longest wait between two retries ({default}).", least="0s", most="720h")
+    ] = 86400.0
+    stable_seconds: Annotated[
+        float,
+        Duration(
+            "A fleet that stayed promoted for this long has proved itself; earlier failures count no more ({default}).",
+            least="0s",
+            most="8760h",
+        ),
+    ] = 604800.0
+    dwell_seconds: Annotated[
+        float,
+        Duration(
+            "How long the evidence must have been good in a retry's first step, at least ({default}). Where steps are "
+            "given here, or strategy has only one, these alone count. 0s: the steps' own pauses.",
+            least="0s",
+            most="720h",
+        ),
+    ] = 259200.0
+    success: Annotated[
+        float,
+        Field(
+            "Share of runs that must end well before a retry is promoted ({default}); never less than criteria.failures "
+            "asks for.",
+            least=0,
+            below=1,
+        ),
+    ] = 0.98
+    speed: Annotated[
+        float,
+        Field(
+            "Throughput relative to FP32 that a retry's promotions must exceed ({default}): 1 is faster than FP32. Never "
+            "less than criteria.speed asks for. On CPUs reduced precision is seldom faster: there set 0, which asks for "
+            "nothing.",
+            least=0,
+            most=100,
+        ),
+    ] = 1.0
+    stages: Annotated[
+        tuple[Stage, ...],
+        Field(
+            "The steps of a retry, as in strategy.steps. Absent, those of strategy, with the dwell in their first.",
+            name="steps",
+            shortest=1,
+            longest=50,
+            topology="atomic",
+            rules=RULES,
+            items=STEP,
+            via=AS_STEPS,
+        ),
+    ] = ()
 
     def stages_after(self, first: tuple[Stage, ...], *, staged: bool = False) -> tuple[Stage, ...]:
         """The steps of another attempt, where ``first`` are the policy's. A lone step has no canary to dwell in.
@@ -36,19 +92,3 @@ class ReenableSpec:
             return self.stages or first
         canary = replace(first[0], soak_seconds=max(first[0].soak_seconds, self.dwell_seconds))
         return (*(canary,) * (2 if staged else 1), *first[1:])
-
-
-def parse_reenable_spec(raw: Mapping[str, object]) -> ReenableSpec:
-    """Read ``spec.reenable``."""
-    base = ReenableSpec()
-    asked = raw.get("prerequisites")
-    return ReenableSpec(
-        prerequisites=base.prerequisites if asked is None else tuple(p for p in Prerequisite if p in sequence(asked)),
-        backoff_seconds=duration_seconds(raw.get("backoff"), base.backoff_seconds),
-        backoff_limit_seconds=duration_seconds(raw.get("backoffLimit"), base.backoff_limit_seconds),
-        stable_seconds=duration_seconds(raw.get("stable"), base.stable_seconds),
-        dwell_seconds=duration_seconds(raw.get("dwell"), base.dwell_seconds),
-        success=number(raw.get("success"), base.success),
-        speed=number(raw.get("speed"), base.speed),
-        stages=parse_stages(raw.get("steps")),
-    )

@@ -2,17 +2,38 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from precision_operator.api.wire import mapping, sequence, text
+from precision_operator.api.codec import decode
+from precision_operator.api.fields import Field, Rule, Via
+
+LABEL_KEY = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE = Field(longest=63, pattern="^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One ``matchExpressions`` entry."""
+    """One ``matchExpressions`` entry. One that cannot be read stays: it matches nothing."""
 
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
+    key: Annotated[str, Field("The label key.", required=True, shortest=1, longest=317, pattern=LABEL_KEY)] = ""
+    operator: Annotated[
+        str,
+        Field(
+            "In: the label is there and its value is one of values. NotIn: it is not there, or its value is none of "
+            "them. Exists: it is there. DoesNotExist: it is not there.",
+            required=True,
+            only=("In", "NotIn", "Exists", "DoesNotExist"),
+        ),
+    ] = ""
+    values: Annotated[
+        tuple[str, ...],
+        Field(
+            "Values for In and NotIn; must be absent or empty for the other two. At most 32.",
+            longest=32,
+            topology="atomic",
+            items=LABEL_VALUE,
+        ),
+    ] = ()
 
     @property
     def query(self) -> str:
@@ -44,8 +65,45 @@ class Requirement:
 class Selector:
     """A label selector; an empty one matches nothing here, so that a mistake can never mean *everything*."""
 
-    match_labels: tuple[tuple[str, str], ...] = ()
-    match_expressions: tuple[Requirement, ...] = ()
+    match_labels: Annotated[
+        tuple[tuple[str, str], ...],
+        Field(
+            "Labels, all of which must be there with exactly these values. At most 16.",
+            longest=16,
+            items=LABEL_VALUE,
+            rules=(
+                Rule(
+                    f"self.all(k, size(k) <= 317 && k.matches('{LABEL_KEY}'))",
+                    "every key of matchLabels must be a label key, [prefix/]name with a name of at most 63 characters, "
+                    "e.g. app or training.example.com/team",
+                ),
+            ),
+            via=Via(Mapping[str, str], read=lambda labels: tuple(sorted(labels.items())), write=dict),
+        ),
+    ] = ()
+    match_expressions: Annotated[
+        tuple[Requirement, ...],
+        Field(
+            "Requirements, all of which the labels must meet. At most 16.",
+            longest=16,
+            topology="atomic",
+            items=Field(
+                rules=(
+                    Rule(
+                        "!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
+                        "the operators In and NotIn need at least one value: list the values, or use Exists or "
+                        "DoesNotExist",
+                        field="values",
+                    ),
+                    Rule(
+                        "self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0",
+                        "the operators Exists and DoesNotExist take no values: remove values, or use In or NotIn",
+                        field="values",
+                    ),
+                )
+            ),
+        ),
+    ] = ()
 
     @property
     def empty(self) -> bool:
@@ -68,28 +126,5 @@ class Selector:
 
 
 def parse_selector(raw: object) -> Selector:
-    """Read ``spec.selector``."""
-    body = mapping(raw)
-    labels = tuple(sorted((k, v) for k, v in mapping(body.get("matchLabels")).items() if isinstance(v, str)))
-    expressions = tuple(
-        Requirement(
-            key=text(entry.get("key")),
-            operator=text(entry.get("operator")),
-            values=tuple(v for v in sequence(entry.get("values")) if isinstance(v, str)),
-        )
-        for entry in map(mapping, sequence(body.get("matchExpressions")))
-    )
-    return Selector(labels, expressions)
-
-
-def selector_to_wire(selector: Selector) -> dict[str, object]:
-    """As a PrecisionAssignment has it."""
-    wire: dict[str, object] = {}
-    if selector.match_labels:
-        wire["matchLabels"] = dict(selector.match_labels)
-    if selector.match_expressions:
-        wire["matchExpressions"] = [
-            {"key": e.key, "operator": e.operator, **({"values": list(e.values)} if e.values else {})}
-            for e in selector.match_expressions
-        ]
-    return wire
+    """Read a selector; what is none matches nothing."""
+    return decode(raw, Selector())

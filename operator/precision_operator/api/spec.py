@@ -1,315 +1,217 @@
-"""``PrecisionPolicy.spec``, typed and frozen. Defaults repeat the CRD's, for objects stored before a field existed."""
+"""``PrecisionPolicy.spec``, typed and frozen. Each field has its meaning, bounds and default; the CRD is made from them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Annotated
 
-from precision_operator.api.canary import (
-    CanarySpec,
-    ComparisonSpec,
-    StagingSpec,
-    parse_canary_spec,
-    parse_comparison_spec,
-    parse_staging_spec,
+from precision_operator.api.canary import ComparisonSpec, StagingSpec
+from precision_operator.api.choices import (
+    AS_DELETION_POLICY,
+    Delivery,
+    Fallback,
+    OnMemoryShortage,
+    OnPendingRevision,
+    Severity,
+    Strategy,
+    Unit,
 )
-from precision_operator.api.mitigation import MitigationSpec, parse_mitigation_spec
-from precision_operator.api.modes import Mode, parse_mode
-from precision_operator.api.reenable import ReenableSpec, parse_reenable_spec
-from precision_operator.api.selector import Selector, parse_selector
+from precision_operator.api.codec import decode
+from precision_operator.api.criteria import CRITERIA, DEFAULT_CRITERIA, Criterion
+from precision_operator.api.evaluation import EVALUATION, EvaluationSpec
+from precision_operator.api.fields import Field, Rule, Via
+from precision_operator.api.modes import Mode
+from precision_operator.api.reenable import ReenableSpec
+from precision_operator.api.rollback import RollbackSpec
+from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.steps import DEFAULT_STAGES, Stage, parse_stages
-from precision_operator.api.wire import boolean, choice, duration_seconds, integer, mapping, number, text
+from precision_operator.api.steps import AS_STEPS, RULES, STEP, Stage
 
-
-class Severity(StrEnum):
-    """How fast a breach must be answered; how, says ``rollback.strategies``."""
-
-    P0 = "P0"
-    P1 = "P1"
-    P2 = "P2"
-    P3 = "P3"
-    """Told, and nothing is promoted meanwhile; never rolled back for."""
-
-
-class Delivery(StrEnum):
-    """How a workload is moved."""
-
-    AUTO = "Auto"
-    HOT = "Hot"
-    RESTART = "Restart"
-    NEW_ONLY = "NewOnly"
-
-
-class Unit(StrEnum):
-    """What the weight of a step counts."""
-
-    WORKLOAD = "Workload"
-    POD = "Pod"
-    """Pods of independent replicas; a process group is one."""
-
-
-class Strategy(StrEnum):
-    """How a breach is answered."""
-
-    EMERGENCY = "Emergency"
-    """Everything at once: hot flips, restarts where those do not answer."""
-    GRADUAL = "Gradual"
-    """In batches, each acknowledged before the next; after in-flight work; expedited where the deadline would be missed."""
-    CANARY = "Canary"
-    """A share first, compared with the rest by a sequential test; the rest in batches only where that has helped."""
-    HOLD = "Hold"
-    """Nothing is promoted, and nothing rolled back."""
-
-
-class Fallback(StrEnum):
-    """What an unanswered metric leads to, past its limit."""
-
-    HOLD = "Hold"
-    ROLLBACK = "Rollback"
-
-
-@dataclass(frozen=True, slots=True)
-class Criterion:
-    """How one signal is judged."""
-
-    signal: Signal
-    severity: Severity
-    enter: float
-    """Beyond this it is a breach."""
-    leave: float
-    """Until it is back at this, a breach stays one (hysteresis)."""
-    promote_below: float | None = None
-    """A promotion needs the value below this; None: not breached is enough."""
-    promote_above: float | None = None
-    """The same of a value of which less is worse."""
-    expected: float = 0.0
-    """Below this people are told that less was gained than can be expected, where training runs on CUDA; 0: never."""
-    warn: float | None = None
-    """Beyond this it is a breach of ``warn_severity``, whatever that beyond ``enter``; None: there is no such tier."""
-    warn_severity: Severity = Severity.P2
-    alert_after_seconds: float = 0.0
-    """How long a P3 breach must have stood before people are told. Promotions it holds at once."""
-    enabled: bool = True
-    lower_is_worse: bool = False
-    query: str = ""
-    """Name in the admin's catalogue; empty: the built-in query."""
-    promql: str = ""
-    """PromQL in its place, where the admin allows it; confined to the policy's namespace."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSpec:
-    """When and over what the metrics are read."""
-
-    interval_seconds: float = 15.0
-    window_seconds: float = 300.0
-    failure_limit: int = 1
-    min_samples: int = 3
-    min_steps: int = 20
-    max_sample_age_seconds: float = 60.0
-    no_data_limit_seconds: float = 600.0
-    on_no_data: Fallback = Fallback.HOLD
-
-
-@dataclass(frozen=True, slots=True)
-class GradualSpec:
-    """How a gradual rollback goes."""
-
-    sustain_seconds: float = 600.0
-    """A breach must have stood for this long."""
-    batch_share: float = 0.25
-    """Share of what has to move that may be under way at once."""
-    in_flight_seconds: float = 600.0
-    """How long workloads that need a restart are left to finish what they are at; hot flips lose nothing and do not wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmergencySpec:
-    """How an emergency takes pods away."""
-
-    max_concurrent_pods: int = 500
-    """So many may be on their way at once, whatever the deadline needs."""
-    expected_restart_seconds: float = 60.0
-    """How long a restart is taken to last until one was measured."""
-    respect_disruption_budgets: bool = False
-    """It evicts, and waits for PodDisruptionBudgets."""
-
-
-class OnPendingRevision(StrEnum):
-    """What becomes of a workload whose template was changed and whose pods were not, when it has to be restarted."""
-
-    WAIT = "Wait"
-    RESTART = "Restart"
-    """An emergency restarts it, and its pods come from the changed template."""
-
-
-class OnMemoryShortage(StrEnum):
-    """What becomes of a workload that could change at a step boundary, where its devices lack memory for FP32."""
-
-    RESTART = "Restart"
-    BF16 = "BF16"
-    """What trains in FP16 goes to BF16 at a step boundary and is held there."""
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackSpec:
-    """How far and how fast a rollback reaches."""
-
-    fleet_share: float = 0.25
-    fleet_minimum: int = 2
-    ack_timeout_seconds: float = 90.0
-    recovery_success: float = 0.95
-    """Above this share of runs that end well, what was rolled back has recovered."""
-    deadlines_seconds: Mapping[Severity, float] = field(
-        default_factory=lambda: {Severity.P0: 300.0, Severity.P1: 900.0, Severity.P2: 1800.0}
-    )
-    strategies: Mapping[Severity, Strategy] = field(
-        default_factory=lambda: {
-            Severity.P0: Strategy.EMERGENCY,
-            Severity.P1: Strategy.EMERGENCY,
-            Severity.P2: Strategy.GRADUAL,
-        }
-    )
-    emergency: EmergencySpec = EmergencySpec()
-    on_pending_revision: OnPendingRevision = OnPendingRevision.WAIT
-    on_memory_shortage: OnMemoryShortage = OnMemoryShortage.RESTART
-    gradual: GradualSpec = GradualSpec()
-    canary: CanarySpec = field(default_factory=CanarySpec)
-    mitigation: MitigationSpec = field(default_factory=MitigationSpec)
+__all__ = [
+    "DEFAULT_CRITERIA",
+    "SPEC",
+    "Criterion",
+    "Delivery",
+    "Fallback",
+    "OnMemoryShortage",
+    "OnPendingRevision",
+    "PolicySpec",
+    "RollbackSpec",
+    "Severity",
+    "Strategy",
+    "Unit",
+    "parse_spec",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
     """What the user asked for."""
 
-    selector: Selector
-    target: Mode = Mode.FP16
-    fallback: Mode = Mode.FP32
-    delivery: Delivery = Delivery.AUTO
-    unit: Unit = Unit.WORKLOAD
-    suspend: bool = False
-    hold_on_delete: bool = True
-    """After a deletion, what a rollback put into the fallback stays there."""
-    prometheus_ref: str = "default"
-    progress_deadline_seconds: float = 600.0
-    stages: tuple[Stage, ...] = ()
-    staging: StagingSpec = field(default_factory=StagingSpec)
-    comparison: ComparisonSpec = field(default_factory=ComparisonSpec)
-    criteria: tuple[Criterion, ...] = ()
-    evaluation: EvaluationSpec = EvaluationSpec()
-    rollback: RollbackSpec = field(default_factory=RollbackSpec)
-    reenable: ReenableSpec = field(default_factory=ReenableSpec)
+    selector: Annotated[
+        Selector,
+        Field(
+            "Which workloads of this namespace are the fleet. It is evaluated on the labels of their pod template, so that "
+            "it also holds for their pods; labels of the workload object itself do not count. At least one requirement is "
+            "needed.",
+            required=True,
+            topology="atomic",
+            rules=(
+                Rule(
+                    "(has(self.matchLabels) && size(self.matchLabels) > 0) || "
+                    "(has(self.matchExpressions) && size(self.matchExpressions) > 0)",
+                    "selector must have at least one requirement, because an empty one would select every workload of the "
+                    "namespace: name a label that the pod templates of your training workloads carry, e.g. matchLabels: "
+                    "{app: trainer}",
+                ),
+            ),
+        ),
+    ] = field(default_factory=Selector)
+    target: Annotated[
+        Mode,
+        Field(
+            "Mode that the fleet is to train in ({default}). fp16 and bf16 mean the mixed modes: parameters, gradients and "
+            "optimizer state stay FP32. fp32 takes the fleet off reduced precision."
+        ),
+    ] = Mode.FP16
+    fallback: Annotated[
+        Mode,
+        Field(
+            "Mode that a rollback goes to ({default}). It must be safer than target: fp32 is safer than bf16, bf16 is "
+            "safer than fp16. bf16 only for a target of fp16, where every node of the fleet has BF16 hardware.",
+            only=(Mode.FP32, Mode.BF16),
+        ),
+    ] = Mode.FP32
+    delivery: Annotated[
+        Delivery,
+        Field(
+            "How running pods are moved ({default}); new pods get the assigned mode from admission in any case. Hot: they "
+            "read the request and change at a step boundary, without a restart. Restart: they are asked for a checkpoint "
+            "and taken away, and their controller makes new ones; a Job is suspended until it has no pods, and resumed. "
+            "NewOnly: they finish as they are. Auto: Hot where the workload carries the contract, else Restart. Bare pods, "
+            "and Jobs whose manifest states suspend, are never restarted."
+        ),
+    ] = Delivery.AUTO
+    unit: Annotated[
+        Unit,
+        Field(
+            "What the weight of a step counts ({default}). Pod: pods of independent replicas. Below 100 a new pod starts in "
+            "the fallback and the pods with the lowest hash of their uid are moved hot. Pods that train together are one "
+            "unit, by world_size of genesis_run_info. Workloads of several pods that only a restart moves do not take part."
+        ),
+    ] = Unit.WORKLOAD
+    suspend: Annotated[
+        bool,
+        Field(
+            "true: no workload is moved, forward or back, and nothing is evaluated. New pods still get the mode that is "
+            "assigned to their workload ({default})."
+        ),
+    ] = False
+    hold_on_delete: Annotated[
+        bool,
+        Field(
+            "What stays after this policy is deleted ({default}). A rollback in flight is finished in either case, and "
+            "other running pods are not changed. Hold: what a rollback put into the fallback stays there, new pods "
+            "included, until a person deletes the PrecisionAssignment of this name. Release: nothing is kept, and new pods "
+            "start as their templates have them.",
+            name="deletionPolicy",
+            via=AS_DELETION_POLICY,
+        ),
+    ] = True
+    prometheus_ref: Annotated[
+        str,
+        Field(
+            "Name of a metric source in the operator's configuration ({default}).",
+            name="prometheusRef.name",
+            shortest=1,
+            longest=63,
+            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        ),
+    ] = "default"
+    progress_deadline_seconds: Annotated[
+        float,
+        Field(
+            "Seconds that a step may take to reach its workloads, all of them acknowledged, before the policy is Degraded "
+            "({default}). Pauses do not count.",
+            least=10,
+            most=86400,
+            via=Via(int, read=float, write=int),
+        ),
+    ] = 600.0
+    staging: Annotated[StagingSpec, Field("Who goes first.", name="strategy.canary")] = field(
+        default_factory=StagingSpec
+    )
+    comparison: Annotated[
+        ComparisonSpec,
+        Field(
+            "A sequential test of what was moved against what still trains in the fallback, beside the thresholds. It "
+            "never promotes; one look in each evaluation.window.",
+            name="strategy.comparison",
+        ),
+    ] = field(default_factory=ComparisonSpec)
+    stages: Annotated[
+        tuple[Stage, ...],
+        Field(
+            "The rollout, from first to last: weights that rise strictly, with pauses between them. Each item is exactly "
+            "one of setWeight and pause, the first one is a setWeight; 1 to 50 items. After the last step the policy keeps "
+            "guarding. A last weight below 100 leaves the rest where it is. Default: 10, 25, 50 and 100 % with pauses of "
+            "10m.",
+            name="strategy.steps",
+            shortest=1,
+            longest=50,
+            topology="atomic",
+            rules=RULES,
+            items=STEP,
+            via=AS_STEPS,
+        ),
+    ] = (Stage(10, 600.0), Stage(25, 600.0), Stage(50, 600.0), Stage(100))
+    evaluation: Annotated[EvaluationSpec, EVALUATION] = field(default_factory=EvaluationSpec)
+    criteria: Annotated[tuple[Criterion, ...], CRITERIA] = DEFAULT_CRITERIA
+    rollback: Annotated[RollbackSpec, Field("How far a rollback reaches and how long it may take.")] = field(
+        default_factory=RollbackSpec
+    )
+    reenable: Annotated[
+        ReenableSpec,
+        Field(
+            "What a retry needs after a rollback, of the fleet or of single workloads, beside a person's command. A retried "
+            "rollout tolerates no breached evaluation."
+        ),
+    ] = field(default_factory=ReenableSpec)
 
     def criterion(self, signal: Signal) -> Criterion:
         """The criterion of a signal."""
         return next(c for c in self.criteria if c.signal is signal)
 
 
-DEFAULT_CRITERIA = (
-    Criterion(Signal.OVERFLOW, Severity.P1, enter=0.30, leave=0.20, promote_below=0.05, warn=0.10),
-    Criterion(
-        Signal.DIVERGENCE,
-        Severity.P1,
-        enter=0.20,
-        leave=0.10,
-        promote_below=0.05,
-        warn=0.05,
-        warn_severity=Severity.P3,
-        alert_after_seconds=1800.0,
+SPEC = Field(
+    "What is wanted. Only the selector is required; every other field has a default.",
+    required=True,
+    groups={
+        "prometheusRef": Field(
+            "Which metric source is asked. Addresses and credentials live with the operator's admin, never here."
+        ),
+        "strategy": Field("How the fleet is moved onto target."),
+    },
+    rules=(
+        Rule(
+            "self.unit != 'Pod' || !has(self.strategy) || !has(self.strategy.canary) || !has(self.strategy.canary.by) || "
+            "self.strategy.canary.by != 'NodeLabel'",
+            "unit: Pod chooses pods by a hash, found strategy.canary.by: NodeLabel, which chooses workloads: use by: Share, "
+            "or unit: Workload",
+            field="unit",
+            invalid=True,
+        ),
+        Rule(
+            "self.fallback == 'fp32' || self.target == 'fp16'",
+            "fallback must be safer than target (fp32 is safer than bf16, bf16 is safer than fp16): use fallback: fp32",
+            "'fallback must be safer than target (fp32 is safer than bf16, bf16 is safer than fp16), found target ' + "
+            "self.target + ' with fallback ' + self.fallback + ': use fallback: fp32'",
+            field="fallback",
+            invalid=True,
+        ),
     ),
-    Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
-    Criterion(Signal.NON_FINITE, Severity.P0, enter=0.0, leave=0.0),
-    Criterion(Signal.SPEED, Severity.P2, enter=0.8, leave=0.9, expected=1.5, lower_is_worse=True),
-    Criterion(Signal.MEMORY, Severity.P3, enter=0.8, leave=0.75, alert_after_seconds=900.0),
 )
-
-
-def _criterion(default: Criterion, raw: Mapping[str, object]) -> Criterion:
-    promote, above = raw.get("promoteBelow", default.promote_below), raw.get("promoteAbove", default.promote_above)
-    return Criterion(
-        signal=default.signal,
-        severity=choice(raw.get("severity"), default.severity),
-        enter=number(raw.get("enter"), default.enter),
-        leave=number(raw.get("leave"), default.leave),
-        promote_below=None if promote is None else number(promote, 0.0),
-        promote_above=None if above is None else number(above, 0.0),
-        expected=number(raw.get("expected"), default.expected),
-        enabled=boolean(raw.get("enabled"), True),
-        lower_is_worse=default.lower_is_worse,
-        query=text(raw.get("query")),
-        promql=text(raw.get("promql")),
-        warn=None if default.warn is None else number(raw.get("warn"), default.warn),
-        warn_severity=choice(raw.get("warnSeverity"), default.warn_severity),
-        alert_after_seconds=duration_seconds(raw.get("alertAfter"), default.alert_after_seconds),
-    )
-
-
-def _evaluation(raw: Mapping[str, object]) -> EvaluationSpec:
-    base = EvaluationSpec()
-    return EvaluationSpec(
-        interval_seconds=duration_seconds(raw.get("interval"), base.interval_seconds),
-        window_seconds=duration_seconds(raw.get("window"), base.window_seconds),
-        failure_limit=integer(raw.get("failureLimit"), base.failure_limit),
-        min_samples=integer(raw.get("minSamples"), base.min_samples),
-        min_steps=integer(raw.get("minSteps"), base.min_steps),
-        max_sample_age_seconds=duration_seconds(raw.get("maxSampleAge"), base.max_sample_age_seconds),
-        no_data_limit_seconds=duration_seconds(raw.get("noDataLimit"), base.no_data_limit_seconds),
-        on_no_data=choice(raw.get("onNoData"), base.on_no_data),
-    )
-
-
-def _rollback(raw: Mapping[str, object]) -> RollbackSpec:
-    base = RollbackSpec()
-    deadlines, strategies = mapping(raw.get("deadlines")), mapping(raw.get("strategies"))
-    gradual, emergency = mapping(raw.get("gradual")), mapping(raw.get("emergency"))
-    return RollbackSpec(
-        fleet_share=number(raw.get("fleetShare"), base.fleet_share),
-        fleet_minimum=integer(raw.get("fleetMinimum"), base.fleet_minimum),
-        ack_timeout_seconds=duration_seconds(raw.get("ackTimeout"), base.ack_timeout_seconds),
-        recovery_success=number(raw.get("recoverySuccess"), base.recovery_success),
-        deadlines_seconds={
-            severity: duration_seconds(deadlines.get(severity), seconds)
-            for severity, seconds in base.deadlines_seconds.items()
-        },
-        strategies={s: choice(strategies.get(s), default) for s, default in base.strategies.items()},
-        emergency=EmergencySpec(
-            max_concurrent_pods=integer(emergency.get("maxConcurrentPods"), base.emergency.max_concurrent_pods),
-            expected_restart_seconds=duration_seconds(
-                emergency.get("expectedRestart"), base.emergency.expected_restart_seconds
-            ),
-            respect_disruption_budgets=boolean(emergency.get("respectDisruptionBudgets"), False),
-        ),
-        on_pending_revision=choice(raw.get("onPendingRevision"), base.on_pending_revision),
-        on_memory_shortage=choice(raw.get("onMemoryShortage"), base.on_memory_shortage),
-        gradual=GradualSpec(
-            sustain_seconds=duration_seconds(gradual.get("sustain"), base.gradual.sustain_seconds),
-            batch_share=number(gradual.get("batchShare"), base.gradual.batch_share),
-            in_flight_seconds=duration_seconds(gradual.get("inFlight"), base.gradual.in_flight_seconds),
-        ),
-        canary=parse_canary_spec(mapping(raw.get("canary"))),
-        mitigation=parse_mitigation_spec(mapping(raw.get("mitigation"))),
-    )
+"""``spec``."""
 
 
 def parse_spec(raw: object) -> PolicySpec:
     """Read ``spec`` as the API server stored it."""
-    body = mapping(raw)
-    criteria, strategy = mapping(body.get("criteria")), mapping(body.get("strategy"))
-    return PolicySpec(
-        selector=parse_selector(body.get("selector")),
-        target=parse_mode(text(body.get("target"))) or Mode.FP16,
-        fallback=parse_mode(text(body.get("fallback"))) or Mode.FP32,
-        delivery=choice(body.get("delivery"), Delivery.AUTO),
-        unit=choice(body.get("unit"), Unit.WORKLOAD),
-        suspend=boolean(body.get("suspend"), False),
-        hold_on_delete=body.get("deletionPolicy") != "Release",
-        prometheus_ref=text(mapping(body.get("prometheusRef")).get("name"), "default"),
-        progress_deadline_seconds=float(integer(body.get("progressDeadlineSeconds"), 600)),
-        stages=parse_stages(strategy.get("steps")) or DEFAULT_STAGES,
-        staging=parse_staging_spec(mapping(strategy.get("canary"))),
-        comparison=parse_comparison_spec(mapping(strategy.get("comparison"))),
-        criteria=tuple(_criterion(default, mapping(criteria.get(default.signal))) for default in DEFAULT_CRITERIA),
-        evaluation=_evaluation(mapping(body.get("evaluation"))),
-        rollback=_rollback(mapping(body.get("rollback"))),
-        reenable=parse_reenable_spec(mapping(body.get("reenable"))),
-    )
+    return decode(raw, PolicySpec())

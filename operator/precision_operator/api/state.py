@@ -3,19 +3,23 @@
 ``assignment.py`` says how it stands in the object.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 from precision_operator.api.canary import Comparison
+from precision_operator.api.choices import AS_DELETION_POLICY, Severity, Strategy
 from precision_operator.api.conditions import Condition
+from precision_operator.api.fields import Field, Rule, Time, Via
 from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import Mitigation
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.workload import name_of
+from precision_operator.contract import MAX_GENERATION
 
 
 class Phase(StrEnum):
@@ -48,16 +52,16 @@ class HeldWorkload:
 class Failing:
     """A breach that stands: since when, so that consecutive evaluations need no write each."""
 
-    key: str
-    """The workload's; empty: all others that share signal and severity, where there were too many to list."""
-    signal: Signal
-    severity: Severity
-    since: float
-    count: int = 1
+    key: Annotated[str, Field(name="workload")]
+    """Empty: all others that share signal and severity, where there were too many to list."""
+    signal: Annotated[Signal, Field()]
+    severity: Annotated[Severity, Field(absent=Severity.P1)]
+    since: Annotated[float, Time(absent=0.0)]
+    count: Annotated[int, Field()] = 1
     """Evaluations in a row that found it, counted until they are enough to act on."""
-    evaluated_at: float = 0.0
+    evaluated_at: Annotated[float, Time()] = 0.0
     """The evaluation that was counted last: the same one never counts twice."""
-    measured: str = ""
+    measured: Annotated[str, Field()] = ""
     """What that evaluation found, for a person."""
 
     @property
@@ -91,61 +95,128 @@ class Suspension:
     """All its pods are gone: it is resumed, and the record ends once it runs."""
 
 
+def _as_text(settings: Mapping[str, object]) -> str:
+    return json.dumps(settings, sort_keys=True, separators=(",", ":")) if settings else ""
+
+
+def _as_object(settings: str) -> object:
+    return json.loads(settings) if settings else {}
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """Everything that survives a restart of the operator."""
 
     # What admission reads.
-    selector: Selector = field(default_factory=Selector)
+    selector: Annotated[
+        Selector,
+        Field(
+            "Which pods of this namespace it is for: a copy of the policy's selector, because admission needs it when the "
+            "policy is gone. An empty selector selects nothing.",
+            required=True,
+            topology="atomic",
+        ),
+    ] = field(default_factory=Selector)
     """In force; the policy's own may differ while workloads are held under this one."""
-    generation: int = 0
-    """Grows whenever admission must do something else, and with every request."""
-    fallback: Mode | None = Mode.FP32
-    """The mode of every workload that ``modes`` does not list; None: as its template has it."""
-    modes: Mapping[str, Mode] = field(default_factory=dict)
+    generation: Annotated[
+        int,
+        Field(
+            "Grows whenever admission must do something else, and with every request. Every pod that admission changes "
+            "carries it. It is above every generation seen on a pod.",
+            required=True,
+            least=0,
+            most=MAX_GENERATION,
+            format="int64",
+        ),
+    ] = 0
+    fallback: Annotated[
+        Mode | None,
+        Field(
+            "Mode of every selected workload that modes does not list, new ones included. Absent: those pods stay as their "
+            "templates have them.",
+            name="default",
+        ),
+    ] = Mode.FP32
+    """None: as its template has it."""
+    modes: Annotated[
+        Mapping[str, Mode],
+        Field(
+            "Mode of each workload whose mode is not the default. Keys are apiGroup/Kind/name (apps/Deployment/vit; "
+            "/Pod/probe in the core group), or label/name for pods that carry the label precision.genesis.ai/workload. "
+            "Empty: as its template has it, whatever the default says, because an older policy selects it too. At most "
+            "20,000.",
+            longest=20000,
+            topology="atomic",
+            items=Field(only=("", *Mode), longest=4),
+            rules=(
+                Rule(
+                    "self.all(k, size(k) <= 571)",
+                    "every key of modes must be the key of a workload, apiGroup/Kind/name, of at most 571 characters",
+                ),
+            ),
+        ),
+    ] = field(default_factory=dict)
     """Workload key → mode, where that is not the fallback."""
     contested: frozenset[str] = frozenset()
     """Workloads that belong to another policy: this one assigns them nothing, not even its fallback."""
-    enforce: bool = False
-    """False until the fleet's modes were observed: pods start as their templates have them."""
-    hold_on_delete: bool = True
-    """What stays after the policy was deleted: what a rollback put into the fallback, or nothing."""
-    deletable: bool = False
-    """A person may delete the assignment: its policy is gone and nothing is under way."""
+    enforce: Annotated[
+        bool,
+        Field(
+            "Whether admission gives new pods their mode. False or absent: pods start as their templates have them, until "
+            "the mode of every workload was observed."
+        ),
+    ] = False
+    hold_on_delete: Annotated[
+        bool,
+        Field(
+            "What becomes of workloads that a rollback put into the fallback when the policy is deleted. Hold: they stay "
+            "there, and this object stays. Release: new pods start as their templates have them, and this object is "
+            "deleted.",
+            name="deletionPolicy",
+            via=AS_DELETION_POLICY,
+        ),
+    ] = True
+    deletable: Annotated[
+        bool,
+        Field(
+            "Whether a person may delete this object. True when its policy is gone and nothing is in flight; deleting it "
+            "then releases what it holds."
+        ),
+    ] = False
 
     # Whose it is.
-    policy_uid: str = ""
-    observed_generation: int = 0
+    policy_uid: Annotated[str, Field(name="state.policy.uid")] = ""
+    observed_generation: Annotated[int, Field(name="state.policy.generation")] = 0
     """The policy's ``metadata.generation``."""
-    commands: Mapping[str, int] = field(default_factory=dict)
+    commands: Annotated[Mapping[str, int], Field(name="state.commands")] = field(default_factory=dict)
     """Command → the transition in which it was carried out last: none is carried out twice."""
-    settings: str = ""
+    settings: Annotated[str, Field(name="state.settings", via=Via(dict, read=_as_text, write=_as_object))] = ""
     """What finishing a rollback needs of the policy's spec, as JSON: it may be gone by then."""
 
     # Where the fleet stands.
-    phase: Phase = Phase.PENDING
-    reason: str = ""
-    message: str = ""
+    phase: Annotated[Phase, Field(name="state.phase")] = Phase.PENDING
+    reason: Annotated[str, Field(name="state.reason")] = ""
+    message: Annotated[str, Field(name="state.message")] = ""
     """Of the last edge; what is waited for stands in the policy's status."""
-    precision: Mode | None = None
-    transition_id: int = 0
-    step_index: int = 0
-    phase_since: float | None = None
-    step_since: float | None = None
-    evidence_since: float | None = None
-    no_data_since: float | None = None
+    precision: Annotated[Mode | None, Field(name="state.precision")] = None
+    transition_id: Annotated[int, Field(name="state.transitionId")] = 0
+    step_index: Annotated[int, Field(name="state.stepIndex")] = 0
+    phase_since: Annotated[float | None, Time(name="state.phaseSince")] = None
+    step_since: Annotated[float | None, Time(name="state.stepSince")] = None
+    evidence_since: Annotated[float | None, Time(name="state.evidenceSince")] = None
+    no_data_since: Annotated[float | None, Time(name="state.noDataSince")] = None
     """Since when somebody's metrics have been missing, for people."""
-    attempts: int = 0
+    attempts: Annotated[int, Field(name="state.attempts")] = 0
     """Rollbacks of the fleet since it last proved itself."""
-    incident: Incident | None = None
-    comparison: Comparison | None = None
+    incident: Annotated[Incident | None, Field(name="state.incident")] = None
+    comparison: Annotated[Comparison | None, Field(name="state.comparison")] = None
     """How the rollback canary fares against the rest."""
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(name="state.conditions")] = ()
     """Without messages, but for alerts: those stand in the policy's status."""
-    writer: str = ""
-    epoch: int = 0
+    writer: Annotated[str, Field(name="state.writer.holder")] = ""
+    epoch: Annotated[int, Field(name="state.writer.epoch")] = 0
 
-    # Workloads, by key.
+    # Workloads, by key: how they stand in the object, assignment.py says.
     changed: Mapping[str, int] = field(default_factory=dict)
     """Workload → the generation of its last change of mode: a pod that carries an older one is not right."""
     members: tuple[str, ...] = ()
@@ -161,11 +232,11 @@ class State:
     poisoned: tuple[str, ...] = ()
     """Those whose weights a non-finite or diverged loss shows to be poisoned: they are rewound too."""
     restarts: Mapping[str, Restart] = field(default_factory=dict)
-    restart_seconds: tuple[float, ...] = ()
+    restart_seconds: Annotated[tuple[float, ...], Field(name="state.restartSeconds")] = ()
     """How long the newest restarts took, the last at the end."""
     suspensions: Mapping[str, Suspension] = field(default_factory=dict)
-    failing: tuple[Failing, ...] = ()
-    mitigations: tuple[Mitigation, ...] = ()
+    failing: Annotated[tuple[Failing, ...], Field(name="state.failing")] = ()
+    mitigations: Annotated[tuple[Mitigation, ...], Field(name="state.mitigations")] = ()
     """What is tried against mild breaches before they are rolled back, and what came of it."""
 
     @property
@@ -192,3 +263,15 @@ class State:
     def assigned(self, key: str) -> Mode | None:
         """The mode of a workload; None: as its template has it."""
         return None if key in self.contested else self.modes.get(key, self.fallback)
+
+
+ASSIGNMENT = Field(
+    groups={
+        "state": Field(
+            "The operator's record of its work. Admission does not read it, and nobody else writes it.",
+            topology="atomic",
+            opaque=True,
+        )
+    }
+)
+"""A PrecisionAssignment."""

@@ -4,105 +4,127 @@ The one exception: it names the assignment, so that one which vanished is notice
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
+from precision_operator.api.codec import decode, encode
 from precision_operator.api.conditions import Condition
-from precision_operator.api.incident import Incident, incident_to_wire, parse_incident
-from precision_operator.api.modes import Mode, parse_mode
+from precision_operator.api.fields import Field, Time
+from precision_operator.api.incident import Incident
+from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.api.wire import choice, format_time, integer, mapping, parse_time, sequence, text, texts
+
+UNACKNOWLEDGED_LIMIT = 20
+"""Names of workloads that the status lists: it must stay small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What people and tools are shown."""
 
-    observed_generation: int = 0
-    phase: Phase = Phase.PENDING
-    reason: str = ""
-    message: str = ""
-    precision: Mode | None = None
-    fallback: Mode | None = None
-    generation: int = 0
-    """Of the assignment."""
-    transition_id: int = 0
-    """What a person's command answers."""
-    step_index: int = 0
-    step: str = ""
-    weight: int = 0
-    phase_since: float | None = None
-    total: int = 0
-    moved: int = 0
-    breached: int = 0
-    unknown: int = 0
-    held: int = 0
-    """Workloads that were rolled back by themselves."""
-    unacknowledged: tuple[str, ...] = ()
-    """Names of workloads whose own processes do not report what is wanted of them, the first of them."""
-    attempts: int = 0
-    incident: Incident | None = None
-    conditions: tuple[Condition, ...] = ()
-    assignment: str = ""
-    """Name of the PrecisionAssignment; empty before there is one."""
+    observed_generation: Annotated[
+        int, Field("metadata.generation of the spec that this status answers.", least=0, format="int64")
+    ] = 0
+    phase: Annotated[
+        Phase,
+        Field(
+            "Pending: nothing moved yet. Progressing: a step is being carried out or judged. Paused: a pause step. Healthy: "
+            "all steps done, watched. Degraded: some workloads were rolled back by themselves. RollingBack: on the way to "
+            "the fallback. Held: rolled back; a person must retry."
+        ),
+    ] = Phase.PENDING
+    reason: Annotated[str, Field("Stable word for what it waits for, or why the phase is what it is.", longest=256)] = (
+        ""
+    )
+    message: Annotated[str, Field("The same for a person, with numbers and the next step to take.", longest=4096)] = ""
+    precision: Annotated[Mode | None, Field("Mode that the fleet is being held to.")] = None
+    fallback: Annotated[
+        Mode | None,
+        Field(
+            "Mode that new pods get whose workload has not been moved; absent: as their templates have it.",
+            only=(Mode.FP32, Mode.BF16),
+        ),
+    ] = None
+    generation: Annotated[
+        int,
+        Field(
+            "Generation of the assignment, which pods carry. Rises only; not metadata.generation.",
+            least=0,
+            format="int64",
+        ),
+    ] = 0
+    transition_id: Annotated[
+        int,
+        Field(
+            "Counts phase and step changes; a person's command annotation names the one it answers.",
+            least=0,
+            format="int64",
+        ),
+    ] = 0
+    step_index: Annotated[int, Field("Index of the step being carried out.", least=0)] = 0
+    step: Annotated[str, Field("The same for a person, e.g. 2/4 25%.", longest=128)] = ""
+    weight: Annotated[int, Field("Percent of workloads that this step moves.", least=0, most=100)] = 0
+    phase_since: Annotated[float | None, Time("When the phase was entered.")] = None
+    progress: Annotated[str, Field("moved/total for a person, e.g. 3/6.", longest=32)] = field(init=False, default="")
+    total: Annotated[int, Field("Workloads that the selector matches.", least=0)] = 0
+    moved: Annotated[
+        int, Field("Workloads that are where the policy wants them, by their own acknowledgement.", least=0)
+    ] = 0
+    breached: Annotated[int, Field("Workloads in breach.", least=0)] = 0
+    unknown: Annotated[int, Field("Workloads without enough evidence.", least=0)] = 0
+    held: Annotated[int, Field("Workloads that were rolled back by themselves and wait for a retry.", least=0)] = 0
+    unacknowledged: Annotated[
+        tuple[str, ...],
+        Field(
+            "Names of workloads whose own processes do not report the mode that is wanted of them; the first 20.",
+            longest=UNACKNOWLEDGED_LIMIT,
+            topology="atomic",
+            items=Field(longest=253),
+        ),
+    ] = ()
+    attempts: Annotated[
+        int,
+        Field("Rollbacks of the fleet since it last proved itself; the back-off grows with them.", least=0),
+    ] = 0
+    incident: Annotated[Incident | None, Field("The rollback in progress, or the last one.")] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            "Latest observations, as of metav1.Condition: Accepted, MetricsAvailable, Progressing, Healthy, RolledBack, "
+            "AdmissionEnforced, FailSafe, WritesAccepted, Stuck, PendingRevision, CapacityLost, Blocked, WeightsSuspect, "
+            "InjectionRefused, KindsSupported, PreflightPassed, SpeedupLow, Alerting.",
+            longest=32,
+            topology="map",
+        ),
+    ] = ()
+    assignment: Annotated[
+        str,
+        Field(
+            "Name of the PrecisionAssignment, which holds members, modes and the operator's record; absent before there is "
+            "one.",
+            longest=253,
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "progress", f"{self.moved}/{self.total}")
+
+
+STATUS = Field(
+    "A summary for people and tools, a few KiB whatever the fleet's size. The operator writes it after each decision, and "
+    "decides nothing by it: its own record stands in the PrecisionAssignment of this name."
+)
+"""``status``."""
 
 
 def summary_to_wire(summary: Summary) -> dict[str, object]:
     """As the CRD has it; empty optional fields are left out."""
-    wire: dict[str, object] = {
-        "observedGeneration": summary.observed_generation,
-        "phase": str(summary.phase),
-        "reason": summary.reason,
-        "message": summary.message,
-        "precision": str(summary.precision) if summary.precision else None,
-        "fallback": str(summary.fallback) if summary.fallback else None,
-        "generation": summary.generation,
-        "transitionId": summary.transition_id,
-        "stepIndex": summary.step_index,
-        "step": summary.step,
-        "weight": summary.weight,
-        "phaseSince": format_time(summary.phase_since),
-        "total": summary.total,
-        "moved": summary.moved,
-        "progress": f"{summary.moved}/{summary.total}",
-        "breached": summary.breached,
-        "unknown": summary.unknown,
-        "held": summary.held,
-        "unacknowledged": list(summary.unacknowledged),
-        "attempts": summary.attempts,
-        "incident": incident_to_wire(summary.incident) if summary.incident else None,
-        "conditions": [c.to_wire() for c in summary.conditions],
-        "assignment": summary.assignment,
-    }
-    return {key: value for key, value in wire.items() if value not in (None, "", [])}
+    return encode(summary)
 
 
 def parse_summary(raw: object) -> Summary:
     """Read ``status``; an absent one is a new policy's."""
-    body = mapping(raw)
-    return Summary(
-        observed_generation=integer(body.get("observedGeneration"), 0),
-        phase=choice(body.get("phase"), Phase.PENDING),
-        reason=text(body.get("reason")),
-        message=text(body.get("message")),
-        precision=parse_mode(text(body.get("precision"))),
-        fallback=parse_mode(text(body.get("fallback"))),
-        generation=integer(body.get("generation"), 0),
-        transition_id=integer(body.get("transitionId"), 0),
-        step_index=integer(body.get("stepIndex"), 0),
-        step=text(body.get("step")),
-        weight=integer(body.get("weight"), 0),
-        phase_since=parse_time(body.get("phaseSince")),
-        total=integer(body.get("total"), 0),
-        moved=integer(body.get("moved"), 0),
-        breached=integer(body.get("breached"), 0),
-        unknown=integer(body.get("unknown"), 0),
-        held=integer(body.get("held"), 0),
-        unacknowledged=texts(body.get("unacknowledged")),
-        attempts=integer(body.get("attempts"), 0),
-        incident=parse_incident(mapping(body.get("incident"))),
-        conditions=tuple(Condition.from_wire(c) for c in map(mapping, sequence(body.get("conditions")))),
-        assignment=text(body.get("assignment")),
-    )
+    return decode(raw, Summary())
 
 
 def lost_transition(raw: Mapping[str, object]) -> int | None:

@@ -13,6 +13,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h)")
 _DURATIONS = re.compile(rf"({_DURATION.pattern})+")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MILLIS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 
 def duration_seconds(text: object, default: float) -> float:
@@ -20,6 +21,13 @@ def duration_seconds(text: object, default: float) -> float:
     if not isinstance(text, str) or not _DURATIONS.fullmatch(text):
         return default
     return sum(int(count) * _SECONDS[unit] for count, unit in _DURATION.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """90.0 → ``"90s"``, 1800.0 → ``"30m"``: in the largest unit that gives a whole number."""
+    millis = round(seconds * 1000)
+    unit, size = next((unit, size) for unit, size in _MILLIS.items() if millis % size == 0) if millis else ("s", 1)
+    return f"{millis // size}{unit}"
 
 
 def format_time(seconds: float | None) -> str | None:

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.state import State
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention, predicted_late_seconds
 from precision_operator.cli.output import age, console, phase_text, said, write_json
@@ -108,8 +109,19 @@ def _line(target: "Target") -> Text:
 
 def render(target: "Target") -> RenderableType:
     """The status as a small table."""
-    policy, status, state = target.policy, target.status, target.state
     rows = Table.grid(padding=(0, 2))
+    _add_phase(rows, target)
+    _add_progress(rows, target)
+    _add_breaches(rows, target.state)
+    for condition in needing_attention(target.status.conditions):
+        label = "alert" if condition.type == "Alerting" else condition.type
+        rows.add_row(label, Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
+    _add_answers(rows, target)
+    return rows
+
+
+def _add_phase(rows: Table, target: "Target") -> None:
+    policy, status = target.policy, target.status
     rows.add_row("policy", Text(target.where, style="bold"))
     rows.add_row(
         "phase", phase_text(status.phase, suspended=policy.spec.suspend).append(f"  for {age(status.phase_since)}")
@@ -122,14 +134,21 @@ def render(target: "Target") -> RenderableType:
     found = summary(target)["waiting"]
     if isinstance(found, dict) and found["reason"] != status.reason:
         rows.add_row("waits for", Text.assemble((str(found["reason"]), "bold"), ": ", said(str(found["message"]))))
+
+
+def _add_progress(rows: Table, target: "Target") -> None:
+    status, state = target.status, target.state
     if status.step:
         rows.add_row("step", Text(f"{status.step}, for {age(state.step_since)}"))
-    if not policy.deleted:
+    if not target.policy.deleted:
         rows.add_row("moved", Text(f"{_bar(status.moved, status.total)} {status.moved} of {status.total}"))
         rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
     if state.evidence_since is not None:
         rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))
     rows.add_row("new pods", _new_pods(target))
+
+
+def _add_breaches(rows: Table, state: State) -> None:
     for failing in state.failing:
         who = shown(failing.key) if failing.key else "further workloads"
         text = f"{failing.severity} {failing.signal} {failing.measured} in {who} for {age(failing.since)}"
@@ -138,16 +157,16 @@ def render(target: "Target") -> RenderableType:
         rows.add_row("held", said(names([shown(h.key) for h in state.held]), "red"))
     for key in sorted({*state.restarts, *state.suspensions})[:RESTARTS_SHOWN]:
         rows.add_row("restart", said(f"{shown(key)} {under_way(state, key)}"))
-    for condition in needing_attention(status.conditions):
-        label = "alert" if condition.type == "Alerting" else condition.type
-        rows.add_row(label, Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
+
+
+def _add_answers(rows: Table, target: "Target") -> None:
+    status, state = target.status, target.state
     for window in state.mitigations:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
     if state.comparison is not None and state.canary:
         rows.add_row("canary", _canary(state.comparison, [shown(key) for key in state.canary]))
-    return rows
 
 
 def _new_pods(target: "Target") -> Text:

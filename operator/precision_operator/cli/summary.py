@@ -2,12 +2,10 @@
 
 import time
 
-from precision_operator.api.canary import comparison_to_wire
+from precision_operator.api.codec import encode
 from precision_operator.api.commands import answers
 from precision_operator.api.incident import Incident
-from precision_operator.api.mitigation import mitigations_to_wire
 from precision_operator.api.state import Phase, State
-from precision_operator.api.verification import checks_to_wire
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import name_of, shown
 from precision_operator.cli.attention import needing_attention
@@ -66,10 +64,10 @@ def summary(target: Target) -> dict[str, object]:
         "stepSince": format_time(state.step_since),
         "evidenceSince": format_time(state.evidence_since),
         "noDataSince": format_time(state.no_data_since),
-        "mitigations": mitigations_to_wire(state.mitigations),
+        "mitigations": [encode(mitigation) for mitigation in state.mitigations],
         "incident": incident_json(status.incident) if status.incident else None,
         "canary": [name_of(key) for key in state.canary],
-        "comparison": comparison_to_wire(state.comparison),
+        "comparison": encode(state.comparison) if state.comparison else None,
         "waiting": waiting(target),
         "commands": [
             {"command": a.name, "transitionId": a.transition_id, "message": a.message, "by": a.by}
@@ -123,7 +121,7 @@ def incident_json(incident: Incident) -> dict[str, object]:
         "escalated": incident.escalated,
         "deadlineAt": format_time(incident.deadline_at),
         "predictedSeconds": incident.predicted_seconds,
-        "checks": checks_to_wire(incident.checks),
+        "checks": encode(incident.checks) if incident.checks else None,
         **{name: format_time(at) for name, at in stages(incident)},
     }
 

@@ -4,15 +4,12 @@ from dataclasses import replace
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase, State
-from precision_operator.api.summary import Summary
+from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import accepted_modes
 from precision_operator.reasons import Reason
-
-UNACKNOWLEDGED_LIMIT = 20
-"""Names of workloads that the status lists: it must stay small."""
 
 _WAITING_IS_SHOWN = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
 _ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)

@@ -18,7 +18,7 @@ from precision_operator.report.delivery import Note, Order, Result
 from precision_operator.report.incident import Message
 from precision_operator.settings import NotificationChannel
 
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 """What a process may take to load Apprise, on a machine that is busy."""
 REASON_CHARACTERS = 400
 URL_BYTES = 8192

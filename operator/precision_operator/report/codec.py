@@ -11,6 +11,7 @@ from hashlib import sha256
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from precision_operator.api.wire import camel
 from precision_operator.errors import OperatorError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -74,12 +75,6 @@ def fingerprint(*kinds: type) -> str:
     for kind in kinds:
         visit(kind)
     return sha256(repr(sorted(seen.items())).encode()).hexdigest()[:12]
-
-
-def camel(name: str) -> str:
-    """``some_field`` → ``someField``."""
-    head, *tail = name.split("_")
-    return head + "".join(part.title() for part in tail)
 
 
 _CODERS: dict[object, _Coder] = {}

@@ -6,8 +6,10 @@ A report is what stands in a PrecisionIncident under ``report``. Times are RFC 3
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
 from precision_operator.api.commands import Prerequisite, answered
+from precision_operator.api.fields import Field
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
@@ -69,114 +71,139 @@ class Pass:
     """Seconds since the epoch, as given to ``decide``."""
 
 
+AT = Field("When.", format="date-time")
+NAME = Field(longest=253)
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One entry of the timeline."""
 
-    at: str
-    what: str
+    at: Annotated[str, AT]
+    what: Annotated[str, Field("Stable word.", longest=128)]
     """A reason: one CamelCase word, the same as in Events."""
-    message: str = ""
+    message: Annotated[str, Field("In words.", longest=4096)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One line of the verification checklist."""
 
-    name: str
-    window: str
-    """``Immediate``, ``Short`` or ``Long``."""
-    result: Result = Result.PENDING
-    observed: str = ""
-    at: str = ""
-    """When the result last changed."""
+    name: Annotated[str, Field("What is checked.", longest=256)]
+    window: Annotated[str, Field("When it is looked at.", only=("Immediate", "Short", "Long"))]
+    result: Annotated[Result, Field("Absent while pending. Absent data is Unknown.")] = Result.PENDING
+    observed: Annotated[str, Field("What was seen.", longest=4096)] = ""
+    at: Annotated[str, Field("When the result last changed.", format="date-time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One question of the root-cause analysis; ``unknown`` where no data answers it."""
 
-    question: str
-    answer: str
-    evidence: str = ""
+    question: Annotated[str, Field("The question.", longest=256)]
+    answer: Annotated[str, Field("The answer.", longest=4096)]
+    evidence: Annotated[str, Field("What it rests on.", longest=8192)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One text for people."""
 
-    kind: str
-    """``Notice``, ``Escalation`` or ``AllClear``."""
-    at: str
-    subject: str
-    body: str
-    delivered: tuple[str, ...] = ()
-    """Names of the channels that took it."""
+    kind: Annotated[str, Field("Which of them.", only=("Notice", "Escalation", "AllClear"))]
+    at: Annotated[str, Field("When it was written.", format="date-time")]
+    subject: Annotated[str, Field("Subject.", longest=512)]
+    body: Annotated[str, Field("Body.", longest=16384)]
+    delivered: Annotated[
+        tuple[str, ...], Field("Names of the admin's channels that took it.", longest=32, items=Field(longest=63))
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The answer of one range query."""
 
-    name: str
-    query: str
-    start: str
-    end: str
-    step_seconds: float = 0.0
-    series: int = 0
-    dropped: int = 0
-    """Series left out to stay within the limit."""
-    data: str = ""
-    """``[[labels, [[seconds, value], …]], …]`` as gzip in base64."""
-    error: str = ""
+    name: Annotated[str, Field("Signal.", longest=64, pattern="^[A-Za-z0-9_]+$")]
+    query: Annotated[str, Field("PromQL.", longest=8192)]
+    start: Annotated[str, Field("First point.", format="date-time")]
+    end: Annotated[str, Field("Last point.", format="date-time")]
+    step_seconds: Annotated[float, Field("Seconds between two points.")] = 0.0
+    series: Annotated[int, Field("Series kept.")] = 0
+    dropped: Annotated[int, Field("Series left out.")] = 0
+    data: Annotated[str, Field("Series as JSON, gzip, base64.", longest=262144)] = ""
+    """``[[labels, [[seconds, value], …]], …]``."""
+    error: Annotated[str, Field("Why there is none.", longest=512)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
     """When what was reached; absent: not yet, or not known."""
 
-    detected_at: str = ""
-    decided_at: str = ""
-    deadline_at: str = ""
-    last_patch_at: str = ""
-    last_ack_at: str = ""
+    detected_at: Annotated[str, Field("The breach was first read.", format="date-time")] = ""
+    decided_at: Annotated[str, Field("The rollback was decided.", format="date-time")] = ""
+    deadline_at: Annotated[str, Field("By when all had to be in the fallback.", format="date-time")] = ""
+    last_patch_at: Annotated[str, Field("The last pod was requested, or deleted.", format="date-time")] = ""
+    last_ack_at: Annotated[str, Field("The last process reported the fallback.", format="date-time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """The tape of the decisions (report/recording.py)."""
 
-    count: int = 0
-    dropped: int = 0
-    tape: str = ""
+    count: Annotated[int, Field("Passes kept.")] = 0
+    dropped: Annotated[int, Field("Passes left out of the middle.")] = 0
+    tape: Annotated[str, Field("The tape (gzip, base64).", longest=786432)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """Everything that is kept of one rollback."""
 
-    id: str
-    policy: str
-    policy_uid: str
-    severity: Severity
-    scope: Scope
-    reason: str
-    message: str
-    target: Mode
-    fallback: Mode
-    phase_before: Phase
-    since_before: str
-    """Since when the policy had been in that phase."""
-    workloads: tuple[str, ...] = ()
-    """Names of the breached ones, at most WORKLOADS_LIMIT."""
-    phase: IncidentPhase = IncidentPhase.ACTIVE
-    stages: Stages = Stages()
-    timeline: tuple[Moment, ...] = ()
-    checklist: tuple[Check, ...] = ()
-    questions: tuple[Answer, ...] = ()
-    messages: tuple[Message, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    recordings: Recorded = Recorded()
+    id: Annotated[
+        str,
+        Field("The policy's name and the transition that began the rollback.", required=True, longest=300),
+    ]
+    policy: Annotated[str, Field("Name of the policy.", required=True, longest=253)]
+    policy_uid: Annotated[str, Field("Its uid.", required=True, longest=64)]
+    severity: Annotated[
+        Severity, Field("How urgent it was.", required=True, only=(Severity.P0, Severity.P1, Severity.P2))
+    ]
+    scope: Annotated[Scope, Field("How far it reached.", required=True)]
+    reason: Annotated[str, Field("Stable word for what called for it.", required=True, longest=128)]
+    message: Annotated[str, Field("The same in words.", longest=4096)]
+    target: Annotated[Mode, Field("Mode that the fleet was to train in.")]
+    fallback: Annotated[Mode, Field("Mode that it went back to.", only=(Mode.FP32, Mode.BF16))]
+    phase_before: Annotated[Phase, Field("Phase of the policy when it was decided.")]
+    since_before: Annotated[str, Field("Since when the policy had been in it; absent where unknown.", longest=40)]
+    workloads: Annotated[
+        tuple[str, ...], Field("The breached workloads, at most 100.", longest=WORKLOADS_LIMIT, items=NAME)
+    ] = ()
+    phase: Annotated[
+        IncidentPhase,
+        Field(
+            "Active: not every trainer reports the fallback. Verifying: the checklist is worked through. Closed: nothing "
+            "more is written.",
+            required=True,
+        ),
+    ] = IncidentPhase.ACTIVE
+    stages: Annotated[Stages, Field("When what was reached; absent where it was not, or is not known.")] = Stages()
+    timeline: Annotated[
+        tuple[Moment, ...],
+        Field("What happened, in the order of time; at most 100 entries, the middle thinned.", longest=TIMELINE_LIMIT),
+    ] = ()
+    checklist: Annotated[
+        tuple[Check, ...], Field("The verification, in three windows after all were in the fallback.", longest=32)
+    ] = ()
+    questions: Annotated[
+        tuple[Answer, ...],
+        Field("The questions of the root-cause analysis; `unknown` where no data answers.", longest=16),
+    ] = ()
+    messages: Annotated[
+        tuple[Message, ...], Field("Texts for people, as they were or would have been sent.", longest=16)
+    ] = ()
+    evidence: Annotated[tuple[Evidence, ...], Field("Metrics around the breach.", longest=32)] = ()
+    recordings: Annotated[
+        Recorded, Field("The decisions with their inputs; `kubectl precision replay` decides them again.")
+    ] = Recorded()
 
     @property
     def decided_at(self) -> float:

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary
-from precision_operator.api.wire import duration_seconds
+from precision_operator.api.wire import camel, duration_seconds
 from precision_operator.core.decide import Decision, decide
-from precision_operator.report.codec import Json, RecordingError, camel
+from precision_operator.report.codec import Json, RecordingError
 from precision_operator.report.recording import Recording, describe
 
 

@@ -96,10 +96,7 @@ class Reconciler:
         """
         body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
         if body is None and record is None:
-            if self._reporter is not None:
-                self._reporter.gone(key)
-            self._gatherer.forget(key)
-            self._metrics.forget_policy(key.namespace, key.name)
+            self._forget(key)
             return None
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
@@ -136,16 +133,19 @@ class Reconciler:
         for listener in (self._reporter, self._investigator):
             if listener is not None:
                 listener.observe(Seen(policy, before, observation, decision, now))
-        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
-        elapsed_seconds = self._clock.monotonic() - decided_at
         # The first commit is what admission can be asked about.
-        soon = acted.again or (committed and record is None)
-        if soon or decision.wake_at <= now:
-            next_seconds = 0.0
-        else:
-            # The evaluation's end is what usually brings the next pass.
-            next_seconds = max(decision.wake_at - now - elapsed_seconds, self._gatherer.overdue_seconds(key))
+        soon = acted.again or (committed and record is None) or decision.wake_at <= now
+        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
+        due_seconds = decision.wake_at - now - (self._clock.monotonic() - decided_at)
+        # The evaluation's end is what usually brings the next pass.
+        next_seconds = 0.0 if soon else max(due_seconds, self._gatherer.overdue_seconds(key))
         return Pass(next_seconds, tuple(failures), urgent(decision.state))
+
+    def _forget(self, key: PolicyKey) -> None:
+        if self._reporter is not None:
+            self._reporter.gone(key)
+        self._gatherer.forget(key)
+        self._metrics.forget_policy(key.namespace, key.name)
 
     async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
         try:

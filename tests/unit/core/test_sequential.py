@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_operator.api.canary import Comparison, Verdict, comparison_to_wire, parse_comparison
+from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.codec import decode, encode
 from precision_operator.core.sequential import fewest_looks, look, verdict
 
 ALPHA, MARGIN = 0.05, 0.10
@@ -59,7 +60,7 @@ def test_better_and_worse_are_mirrors_and_a_fortune_never_falls_below_nothing(di
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=40), st.integers(0, 39))
 def test_a_new_process_goes_on_where_the_old_one_was(differences: list[float], cut: int) -> None:
     before = run(differences[:cut])
-    stored = parse_comparison(comparison_to_wire(before))
+    stored = decode(encode(before), Comparison())
     assert stored == before
     for difference in differences[cut:]:
         stored = look(stored or Comparison(), difference, margin=MARGIN)

@@ -144,6 +144,18 @@ def begun_with_too_many(*modes: str) -> Builder:
     return built
 
 
+def reported(before: State, later: State, mode: str) -> Builder:
+    """The same fleet of two, of which a process reports in between."""
+    built = Builder()
+    built.fleet("a", "b")
+    built.state(before)
+    built.write("Pod", "a-1", {})
+    built.note(Note.REPORTED, namespace=NAMESPACE, pod="a-1", workload=A, mode=mode, generation=1)
+    built.state(later)
+    built.note(Note.REPORTED, namespace=NAMESPACE, pod="a-1", workload=A, mode=later.assigned(A), generation=1)
+    return built
+
+
 def pod_asked_otherwise() -> Builder:
     built = Builder()
     for mode in ("fp16", "fp32"):
@@ -216,6 +228,12 @@ BROKEN = {
         "I1",
         after(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD, phase=Phase.PENDING)),
     ),
+    "I1 held while a process trains in the target": (
+        "I1",
+        reported(replace(HELD, phase=Phase.ROLLING_BACK), bumped(HELD), "fp16"),
+    ),
+    "I1 enforced no more": ("I1", after(START, replace(START, generation=2, enforce=False))),
+    "I1 assigned nothing": ("I1", after(START, replace(START, generation=2, fallback=None))),
     "I1 held ends by a command that nobody gave": (
         "I1",
         after(HELD, bumped(HELD, phase=Phase.PENDING, commands={RETRY: 0})),
@@ -233,10 +251,17 @@ BROKEN = {
         "I2",
         after(replace(START, no_data_since=150.0), replace(HEALTHY, no_data_since=150.0)),
     ),
+    "I2 promoted before a member has moved": ("I2", reported(replace(START, members=(A,)), HEALTHY, "fp32")),
     "I2 promoted early": ("I2", after(START, replace(HEALTHY, phase_since=100.5))),
     "I3 an edge that does not exist": ("I3", after(HELD, bumped(HELD, phase=Phase.ROLLING_BACK))),
     "I3 an edge that is not counted": ("I3", after(START, replace(START, phase=Phase.PAUSED))),
     "I3 a step that is not counted": ("I3", after(START, replace(START, step_index=1, step_since=999.0))),
+    "I3 begun anew without an edit": (
+        "I3",
+        after(replace(START, precision=Mode.FP16), bumped(START, phase=Phase.PENDING, precision=Mode.FP16)),
+    ),
+    "I3 degraded without anyone held": ("I3", after(HEALTHY, bumped(HEALTHY, phase=Phase.DEGRADED))),
+    "I3 a step taken in Held": ("I3", after(HELD, bumped(HELD, step_index=1))),
     "I3 a step back": (
         "I3",
         after(replace(START, step_index=1), replace(START, step_index=0, transition_id=1)),

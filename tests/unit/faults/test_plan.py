@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lab.faults.plan import KILLS_EACH, every, grouped, sample
+import pytest
+
+from lab.faults.plan import KILLS_EACH, combined, every, grouped, sample
 from lab.faults.rules import KILLS, Fault, Write
 
 LEARNED = {
@@ -39,9 +41,21 @@ def test_a_slow_workflow_has_no_more_than_each_has_at_least() -> None:
 
 
 def test_kills_run_apart_from_what_they_would_interrupt() -> None:
-    groups = list(grouped(every(LEARNED), size=10, kills=4))
+    runs = combined(every(LEARNED), most=3)
+    groups = list(grouped(runs, size=10, kills=4))
     for group in groups:
-        deadly = {injection.fault in KILLS for injection in group}
+        deadly = {injection.fault in KILLS for run in group for injection in run}
         assert len(deadly) == 1
         assert len(group) <= (4 if deadly == {True} else 10)
-    assert sorted(str(injection) for group in groups for injection in group) == sorted(map(str, every(LEARNED)))
+    assert Counter(run for group in groups for run in group) == Counter(runs)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_faults_of_one_run_are_of_one_workflow_and_differ_in_kind_and_write(most: int) -> None:
+    runs = combined(every(LEARNED), most=most)
+    assert sorted(str(injection) for run in runs for injection in run) == sorted(map(str, every(LEARNED)))
+    assert max(map(len, runs)) == most
+    for run in runs:
+        assert len({injection.workflow for injection in run}) == 1
+        assert len({injection.fault for injection in run}) == len({injection.write for injection in run}) == len(run)
+        assert len(run) == 1 or KILLS.isdisjoint(injection.fault for injection in run)

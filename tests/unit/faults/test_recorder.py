@@ -112,7 +112,8 @@ def server() -> Server:
 def test_a_gap_stands_where_the_watch_went_blind_before_what_was_written_since(server: Server, tmp_path: Path) -> None:
     server.stored["as"], server.revision = [thing(5)], 10
     with recording(server, tmp_path) as recorder:
-        server.tell("bs", {"type": "ADDED", "object": thing(80, "y")})
+        others = {"metadata": {**thing(70)["metadata"], "namespace": "of others"}}
+        server.tell("bs", {"type": "ADDED", "object": others}, {"type": "ADDED", "object": thing(80, "y")})
         wait_for(lambda: recorder.highest == 80, what="the event", seconds=10, every=0.05)
         server.stored["as"], server.revision = [thing(50)], 90
         server.tell("as", EXPIRED)
