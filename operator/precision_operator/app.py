@@ -292,7 +292,7 @@ class App:
         self._queue.add(key, priority=Priority.EMERGENCY if urgent else Priority.NORMAL)
 
     def _started_leading(self, epoch: int) -> None:
-        _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
+        _LOG.info("leading", extra={"reason": Reason.LEASE_ACQUIRED, "epoch": epoch})
         self._evaluations.forget_all()
         for key in self._inventory.policy_keys():
             self._queue.add(key)
@@ -312,5 +312,5 @@ async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
         client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
         stack.push_async_callback(client.close)
         mode = await chosen_mode(client, SystemClock(), settings.admission.mode)
-        _LOG.info("new pods are given their mode by %s", mode, extra={"reason": "AdmissionModeChosen"})
+        _LOG.info("new pods are given their mode by %s", mode, extra={"reason": Reason.ADMISSION_MODE_CHOSEN})
         await App(settings, client, metrics, mode=mode).run(access, stop)

@@ -33,7 +33,7 @@ from precision_operator.reasons import Reason
 class OperatorError(Exception):
     """Base of all errors raised on purpose by the operator."""
 
-    reason: str = Reason.OPERATOR_ERROR
+    reason: Reason = Reason.OPERATOR_ERROR
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redact(message))
@@ -43,14 +43,6 @@ class ConfigurationError(OperatorError):
     """The admin's settings cannot be used; the message names the field, what was found and what is expected."""
 
     reason = Reason.CONFIGURATION_INVALID
-
-
-class PolicyError(OperatorError):
-    """A policy cannot be carried out; ``reason`` says in which way."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class KubeError(OperatorError):

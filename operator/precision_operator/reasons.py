@@ -3,6 +3,7 @@
 It stands below every package, because errors and the API types name reasons too.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
@@ -10,14 +11,19 @@ from typing import Self
 class Severity(StrEnum):
     """What a reason asks of a person."""
 
-    NORMAL = "Normal"
-    """Nothing."""
-    WAITING = "Waiting"
-    """Nothing: it goes on by itself."""
-    ATTENTION = "Attention"
-    """A person should look, or decide."""
-    STUCK = "Stuck"
-    """What is waited for does not come nearer by itself."""
+    asks: str
+
+    def __new__(cls, word: str, asks: str) -> Self:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.asks = asks
+        return member
+
+    STUCK = ("Stuck", "What is waited for does not come nearer by itself. Its Event is a Warning.")
+    ATTENTION = ("Attention", "A person should look. Its Event is a Warning.")
+    DECISION = ("Decision", "A person decides when it goes on; nothing is wrong.")
+    WAITING = ("Waiting", "Nothing to do: it goes on by itself.")
+    NORMAL = ("Normal", "Nothing to do.")
 
 
 LOOK_AT_PODS = "look at the pods named above: kubectl describe, kubectl logs"
@@ -40,6 +46,7 @@ _AFTER_CANARY = (
     "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
     "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
 )
+_READ_LOG = "read the operator's log: `kubectl logs` of its pods, in its namespace"
 _WHERE = "see which pods, and where they run: `!kubectl get pods -o wide`"
 _EMERGENCY = "or do not wait: `!rollback --emergency {name}`"
 _BY_HAND = "declare the contract by hand and take the label off (docs/onboarding.md)"
@@ -60,6 +67,11 @@ class Reason(StrEnum):
         return member
 
     @property
+    def warns(self) -> bool:
+        """Whether an Event of it is a Warning."""
+        return self.severity in (Severity.ATTENTION, Severity.STUCK)
+
+    @property
     def stuck(self) -> bool:
         """Whether what is waited for does not come nearer by itself."""
         return self.severity is Severity.STUCK
@@ -71,13 +83,13 @@ class Reason(StrEnum):
 
     SUSPENDED = (
         "Suspended",
-        Severity.ATTENTION,
+        Severity.DECISION,
         "a person paused the policy: nothing is moved, judged or watched",
         ("go on: `!resume {name}`",),
     )
     AWAITING_APPROVAL = (
         "AwaitingApproval",
-        Severity.ATTENTION,
+        Severity.DECISION,
         "the step ends with `pause: {}`",
         ("approve it: `!promote {name}`",),
     )
@@ -284,7 +296,7 @@ class Reason(StrEnum):
     )
     POLICY_DELETED = (
         "PolicyDeleted",
-        Severity.ATTENTION,
+        Severity.DECISION,
         "the policy was deleted; what a rollback put into the fallback stays there, and no other pod is changed",
         ("apply the policy again to go on from here", _RELEASE),
     )
@@ -432,6 +444,12 @@ class Reason(StrEnum):
         Severity.WAITING,
         "the signal became good again within its window: nothing is rolled back",
     )
+    MITIGATION_FAILED = (
+        "MitigationFailed",
+        Severity.ATTENTION,
+        "the signal did not become good again within its window, or something more severe came: it is rolled back",
+        (*_AFTER_BREACH,),
+    )
     COHORT_IN_BF16 = (
         "CohortInBF16",
         Severity.ATTENTION,
@@ -511,21 +529,21 @@ class Reason(StrEnum):
     )
     ABORTED = ("Aborted", Severity.ATTENTION, "a person asked for an emergency rollback", _AFTER_BREACH[1:])
     ROLLBACK_REQUESTED = ("RollbackRequested", Severity.ATTENTION, "a person asked for a rollback", _AFTER_BREACH[1:])
-    ROLLED_BACK = ("RolledBack", Severity.ATTENTION, "the rollback is over", _AFTER_BREACH)
+    ROLLED_BACK = ("RolledBack", Severity.DECISION, "the rollback is over", _AFTER_BREACH)
     AWAITING_PREREQUISITES = (
         "AwaitingPrerequisites",
-        Severity.ATTENTION,
+        Severity.DECISION,
         "a retry needs spec.reenable.prerequisites acknowledged since this rollback",
         ("see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",),
     )
     BACKING_OFF = ("BackingOff", Severity.WAITING, "repeated rollbacks: a retry must wait for spec.reenable.backoff")
     AWAITING_RETRY = (
         "AwaitingRetry",
-        Severity.ATTENTION,
+        Severity.DECISION,
         "waiting for a manual retry",
         ("start again: `!retry {name}`",),
     )
-    NOT_ANUMBER = (
+    NOT_A_NUMBER = (
         "NotANumber",
         Severity.ATTENTION,
         "a ratio could not be worked out, for one because there is no FP32 baseline",
@@ -713,12 +731,14 @@ class Reason(StrEnum):
         "TemplateReadsReference",
         Severity.ATTENTION,
         "a ConfigMap or a Secret decides what new pods start in where admission does not see them",
+        ("write ENABLE_FP16_TRAINING into the template itself, so that its start does not depend on another object",),
     )
     ALL_CAN_BE_RESTARTED = ("AllCanBeRestarted", Severity.NORMAL, "every workload can be restarted")
     HOT_ONLY = (
         "HotOnly",
         Severity.ATTENTION,
         "these workloads change precision while they answer, and are never restarted",
+        ("declare how they are started again by a controller that this operator knows (docs/reference/kinds.md)",),
     )
     NOTHING_STUCK = ("NothingStuck", Severity.NORMAL, "no pod came back in a wrong mode")
     NOTHING_PENDING = ("NothingPending", Severity.NORMAL, "no change of a template waits for a restart")
@@ -727,11 +747,17 @@ class Reason(StrEnum):
     NOTHING_SUSPECT = ("NothingSuspect", Severity.NORMAL, "no weights may be poisoned")
     NOTHING_REFUSED = ("NothingRefused", Severity.NORMAL, "the contract was written into every pod that asks for it")
     NOTHING_TO_TELL = ("NothingToTell", Severity.NORMAL, "there is no alert")
-    SPEEDUP_LOW = ("SpeedupLow", Severity.ATTENTION, "training gained less speed than expected")
+    SPEEDUP_LOW = (
+        "SpeedupLow",
+        Severity.ATTENTION,
+        "training gained less speed than expected",
+        ("see whether tensor cores are used: sizes and batches are best multiples of 8",),
+    )
     MEMORY_TOO_SMALL = (
         "MemoryTooSmall",
         Severity.ATTENTION,
         "FP32 needs more device memory than these workloads have left",
+        ("free device memory, or move them to larger devices, before a rollback needs FP32",),
     )
     NOT_REPORTED = ("NotReported", Severity.WAITING, "the trainers have not reported a preflight check")
     PREFLIGHT_PASSED = ("PreflightPassed", Severity.NORMAL, "every workload can train in the target and come back")
@@ -744,13 +770,29 @@ class Reason(StrEnum):
         "RollbackEscalated",
         Severity.ATTENTION,
         "the workloads that did not acknowledge are restarted",
+        ("see why they do not answer: `!get {name}`, `!kubectl logs`",),
     )
-    ROLLBACK_EXPEDITED = ("RollbackExpedited", Severity.ATTENTION, "a rollback under way was made faster")
+    ROLLBACK_EXPEDITED = (
+        "RollbackExpedited",
+        Severity.ATTENTION,
+        "a rollback under way was made faster",
+        ("see what remains: `!status {name}`",),
+    )
     PENDING = ("Pending", Severity.WAITING, "nothing has been decided yet")
-    POLICY_GONE = ("PolicyGone", Severity.ATTENTION, "the policy was deleted before it was judged")
-    OPERATOR_ERROR = ("OperatorError", Severity.ATTENTION, "the operator cannot go on with this")
-    CONFIGURATION_INVALID = ("ConfigurationInvalid", Severity.ATTENTION, "the operator's settings cannot be used")
-    KUBERNETES_API_ERROR = ("KubernetesApiError", Severity.ATTENTION, "the API server refused a request")
+    POLICY_GONE = (
+        "PolicyGone",
+        Severity.ATTENTION,
+        "the policy was deleted before it was judged",
+        ("apply the policy again, if it was deleted by mistake",),
+    )
+    OPERATOR_ERROR = ("OperatorError", Severity.ATTENTION, "the operator cannot go on with this", (_READ_LOG,))
+    CONFIGURATION_INVALID = (
+        "ConfigurationInvalid",
+        Severity.ATTENTION,
+        "the operator's settings cannot be used",
+        ("correct the field that the message names (config of the chart), and roll the operator out again",),
+    )
+    KUBERNETES_API_ERROR = ("KubernetesApiError", Severity.ATTENTION, "the API server refused a request", (_READ_LOG,))
     NOT_FOUND = ("NotFound", Severity.WAITING, "the object does not exist any more")
     CONFLICT = ("Conflict", Severity.WAITING, "another writer was first: the operator reads again")
     LEASE_LOST = ("LeaseLost", Severity.WAITING, "another replica may lead: this one writes nothing more")
@@ -766,10 +808,113 @@ class Reason(StrEnum):
     )
     TOO_MANY_REQUESTS = ("TooManyRequests", Severity.WAITING, "the API server asks the operator to slow down")
     UNAVAILABLE = ("Unavailable", Severity.WAITING, "the API server is away, slow or broken")
-    NEWER_VERSION = ("NewerVersion", Severity.ATTENTION, "a newer operator wrote the state: this one writes nothing")
+    NEWER_VERSION = (
+        "NewerVersion",
+        Severity.ATTENTION,
+        "a newer operator wrote the state: this one writes nothing",
+        ("end the older operator, or finish the upgrade: `kubectl get pods` in its namespace shows each version",),
+    )
     SIGNAL_ERROR = ("SignalError", Severity.WAITING, "a metric query gave no usable answer")
     NOT_OBSERVED = ("NotObserved", Severity.WAITING, "the operator has not read the newest spec")
-    INTERNAL_ERROR = ("InternalError", Severity.ATTENTION, "the operator has a defect: its log holds the trace")
-    NOT_ACKNOWLEDGED = ("NotAcknowledged", Severity.ATTENTION, "the trainers did not acknowledge a mitigation in time")
-    CERTIFICATE_INVALID = ("CertificateInvalid", Severity.ATTENTION, "the webhook's certificate cannot be used")
+    INTERNAL_ERROR = (
+        "InternalError",
+        Severity.ATTENTION,
+        "the operator has a defect: its log holds the trace",
+        (
+            _READ_LOG,
+            "report it with that trace",
+        ),
+    )
+    NOT_ACKNOWLEDGED = (
+        "NotAcknowledged",
+        Severity.ATTENTION,
+        "the trainers did not acknowledge a mitigation in time",
+        (LOOK_AT_PODS,),
+    )
+    CERTIFICATE_INVALID = (
+        "CertificateInvalid",
+        Severity.ATTENTION,
+        "the webhook's certificate cannot be used",
+        ("delete the Secret that the message names: a new one is made; with cert-manager, look at its Certificate",),
+    )
     CERTIFICATES_ROTATED = ("CertificatesRotated", Severity.NORMAL, "the webhook has a new certificate")
+    NOT_JUDGED = ("NotJudged", Severity.WAITING, "the workload has not been judged yet")
+    MISSING_POD_LABEL = (
+        "MissingPodLabel",
+        Severity.ATTENTION,
+        "no series of a query's answer names its pod",
+        ("group the query by (pod), and have Prometheus attach pod from its service discovery",),
+    )
+    NOTHING_TO_RETRY = ("NothingToRetry", Severity.DECISION, "a retry was asked for, and nothing was rolled back")
+    NOT_AWAITING_APPROVAL = (
+        "NotAwaitingApproval",
+        Severity.DECISION,
+        "a promotion was asked for, and no step waits for one",
+        ("see what it waits for: `!explain {name}`",),
+    )
+    REFUSED = ("Refused", Severity.DECISION, "what was asked for cannot be done now")
+    RECORDING_INVALID = (
+        "RecordingInvalid",
+        Severity.ATTENTION,
+        "a recording of evidence cannot be read",
+        ("look at the incident's ConfigMap: another program may have written it, or a newer operator",),
+    )
+    FIGURES_MISSING = ("FiguresMissing", Severity.DECISION, "matplotlib is not installed, so no figures are drawn")
+    NOT_DELIVERED = (
+        "NotDelivered",
+        Severity.ATTENTION,
+        "a channel did not take a message",
+        ("check the channel's address and secret in the operator's configuration (docs/notifications.md)",),
+    )
+    WATCH_LOST = (
+        "WatchLost",
+        Severity.WAITING,
+        "a watch ended unasked: the operator starts again and reads everything",
+    )
+    INVESTIGATION_CHECKS = ("InvestigationChecks", Severity.NORMAL, "what is known of the causes of slow training")
+    LEASE_ACQUIRED = ("LeaseAcquired", Severity.NORMAL, "this replica leads now, and begins to act")
+    LEADING = ("Leading", Severity.NORMAL, "this replica holds the Lease")
+    NOT_LEADING = ("NotLeading", Severity.WAITING, "this replica does not hold the Lease any more")
+    LEASE_NOT_RELEASED = (
+        "LeaseNotReleased",
+        Severity.WAITING,
+        "the Lease could not be given back: it expires by itself",
+    )
+    FENCED = ("Fenced", Severity.NORMAL, "the API server denies the operator every write that it does not need")
+    ADMISSION_MODE_CHOSEN = ("AdmissionModeChosen", Severity.NORMAL, "how new pods are given their mode was chosen")
+    REVIEW_FAILED = (
+        "ReviewFailed",
+        Severity.ATTENTION,
+        "the webhook could not judge a pod, which passes unchanged",
+        (_READ_LOG,),
+    )
+    RECEIVER_OFF = ("ReceiverOff", Severity.NORMAL, "no alerts are received, because receiver.tokenFile is not set")
+    RECEIVER_MISCONFIGURED = (
+        "ReceiverMisconfigured",
+        Severity.ATTENTION,
+        "alerts may be refused",
+        ("correct receiver in the operator's configuration (docs/alertmanager.md)",),
+    )
+    ACCEPT_FAILED = (
+        "AcceptFailed",
+        Severity.ATTENTION,
+        "the receiver cannot accept connections",
+        ("raise the limit of open files of the operator's pod",),
+    )
+    ALERT_FAILED = (
+        "AlertFailed",
+        Severity.ATTENTION,
+        "an alert could not be taken: the operator's log holds the trace",
+        (_READ_LOG,),
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cause:
+    """Why something is as it is: a reason, and what it is about in this case."""
+
+    reason: Reason
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"

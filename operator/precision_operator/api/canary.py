@@ -6,7 +6,6 @@ from typing import Annotated
 
 from precision_operator.api.fields import Duration, Field, Rule, Time
 from precision_operator.api.wire import format_duration
-from precision_operator.reasons import Reason
 
 
 class Choice(StrEnum):
@@ -32,10 +31,6 @@ class OnRegression(StrEnum):
     ROLLBACK = "Rollback"
     IGNORE = "Ignore"
     """Nothing is compared."""
-
-
-REGRESSED = Reason.CANARY_REGRESSED
-"""The reason where it is so."""
 
 
 class Verdict(StrEnum):

@@ -10,6 +10,7 @@ from precision_operator.api.codec import encode
 from precision_operator.api.fields import Duration, Field, Time
 from precision_operator.api.signals import Signal
 from precision_operator.api.workload import name_of
+from precision_operator.reasons import Reason
 
 
 class Rung(StrEnum):
@@ -139,16 +140,17 @@ def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
     return frozenset(m.key for m in mitigations if m.rung is Rung.BF16)
 
 
-def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
+def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, Reason]]:
     """The windows in which something new began, or which ended; each with the reason that is said of it."""
     known = {(m.key, m.signal): m for m in before}
-    found: list[tuple[Mitigation, str]] = []
+    found: list[tuple[Mitigation, Reason]] = []
     for window in after:
         old = known.get((window.key, window.signal))
         if window.open and (old is None or not old.open or old.rung is not window.rung):
-            found.append((window, "Mitigating" if window.rung else "Investigating"))
+            found.append((window, Reason.MITIGATING if window.rung else Reason.INVESTIGATING))
         elif old is not None and old.open and not window.open:
-            found.append((window, window.result))
+            helped = window.result is Result.MITIGATED
+            found.append((window, Reason.MITIGATED if helped else Reason.MITIGATION_FAILED))
     return found
 
 

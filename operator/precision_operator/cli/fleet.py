@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_operator.api.injection import REMEDIES
 from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
@@ -229,6 +228,6 @@ def _pod_problems(pod: PodView, view: WorkloadView, assigned: Mode | None, accep
     if view.hot and not pod.hot:
         yield "started before its template had the contract: moves only by a restart"
     if pod.refusal is not None:
-        yield f"nothing was injected ({pod.refusal}): {REMEDIES[pod.refusal].meaning}"
+        yield f"nothing was injected ({pod.refusal}): {pod.refusal.reason.meaning}"
     if pod.request_raw and pod.request is None:
         yield "its request annotation is malformed"

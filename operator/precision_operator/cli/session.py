@@ -17,6 +17,7 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
 
@@ -27,7 +28,7 @@ _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount
 class Refused(OperatorError):
     """What was asked for cannot be done now; the message says why, and what to do instead."""
 
-    reason = "Refused"
+    reason = Reason.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

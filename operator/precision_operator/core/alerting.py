@@ -87,7 +87,7 @@ def told(before: State, found: Iterable[Condition]) -> tuple[Notify, ...]:
     was = _found(before, SPEEDUP_LOW)
     if now is None or (was is not None and was.status == "True"):
         return ()
-    return (Notify(now.reason, now.message, warning=True),)
+    return (Notify(Reason.SPEEDUP_LOW, now.message),)
 
 
 def alert_events(before: State, after: State) -> tuple[Notify, ...]:
@@ -96,10 +96,11 @@ def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     if now is None or now.status != "True":
         return ()
     known = was is not None and (was.status, was.reason, was.message) == (now.status, now.reason, now.message)
-    return () if known else (Notify(now.reason, now.message, warning=True),)
+    reason = Reason.known(now.reason)
+    return () if known or reason is None else (Notify(reason, now.message),)
 
 
-def _reason(signal: Signal) -> str:
+def _reason(signal: Signal) -> Reason:
     return MILD.get(signal, REASONS[signal])
 
 

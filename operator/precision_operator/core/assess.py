@@ -45,7 +45,7 @@ class Verdict:
         return tuple(s for s, r in self.readings.items() if isinstance(r, Breach))
 
     @property
-    def unknown(self) -> tuple[tuple[Signal, str], ...]:
+    def unknown(self) -> tuple[tuple[Signal, Reason], ...]:
         """Signals without a believable value, and why."""
         return tuple((s, r.reason) for s, r in self.readings.items() if isinstance(r, Unknown))
 
@@ -60,7 +60,7 @@ def _pod_reading(
     if evaluation.errors:
         for query in ("ack", "steps", signal.value):
             if query in evaluation.errors:
-                return Unknown(evaluation.errors[query].partition(":")[0])
+                return Unknown(evaluation.errors[query].reason)
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
         return Unknown(Reason.NO_SAMPLES)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from precision_operator.api.canary import REGRESSED, Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
@@ -12,21 +11,15 @@ from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting, speedup
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.gates.preflight import checked
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
-from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, undivided, unsupported
-from precision_operator.reasons import Reason
-
-_STUCK = frozenset(
-    {Reason.PROGRESS_DEADLINE_EXCEEDED, Reason.DEADLINE_EXCEEDED, REGRESSED}
-    | {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
-)
-"""What is waited for without getting nearer by itself."""
+from precision_operator.core.ungoverned import hot_only, undeliverable, undivided, unsupported
+from precision_operator.reasons import Cause, Reason
 
 
-def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan) -> tuple[Condition, ...]:
+def conditions(facts: Facts, state: State, waiting: Cause | None, planned: Plan) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
         _accepted(facts),
@@ -142,12 +135,12 @@ def _capacity(planned: Plan) -> Condition:
 def _blocked(planned: Plan) -> Condition:
     if not planned.blocked:
         return _is("Blocked", False, Reason.NOTHING_BLOCKED, "")
-    shown = "; ".join(f"{bounded(name, 63)}: {bounded(why, 120)}" for name, why in planned.blocked[:3])
-    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
-    reason = planned.blocked[0][1].partition(" ")[0]
-    return _is(
-        "Blocked", True, reason, f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    shown = "; ".join(
+        f"{bounded(name, 63)}: {why.reason} {bounded(why.message, 100)}" for name, why in planned.blocked[:3]
     )
+    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
+    text = f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    return _is("Blocked", True, planned.blocked[0][1].reason, text)
 
 
 def _weights(facts: Facts, state: State) -> Condition:
@@ -190,19 +183,19 @@ def _injection(facts: Facts) -> Condition:
 def _kinds(facts: Facts) -> Condition:
     if not facts.observation.unsupported:
         return _is("KindsSupported", True, Reason.KINDS_SUPPORTED, "")
-    return _is("KindsSupported", False, UNSUPPORTED, unsupported(facts))
+    return _is("KindsSupported", False, Reason.UNSUPPORTED_KIND, unsupported(facts))
 
 
 def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
-        return _is("Accepted", False, *facts.observation.problem)
+        return _is("Accepted", False, facts.observation.problem.reason, facts.observation.problem.message)
     contested = facts.observation.contested
     if contested:
         found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
         text = f"they belong to another policy, which is older or holds them: {found}; make the selectors disjoint"
         return _is("Accepted", bool(facts.movable), Reason.POLICY_CONFLICT, text)
     if not facts.workloads and facts.observation.unsupported:
-        return _is("Accepted", False, UNSUPPORTED, unsupported(facts))
+        return _is("Accepted", False, Reason.UNSUPPORTED_KIND, unsupported(facts))
     if not facts.workloads:
         return _is(
             "Accepted", False, Reason.NO_WORKLOADS, "no workload's pod template carries the labels of spec.selector"
@@ -234,22 +227,19 @@ def _metrics(facts: Facts) -> Condition:
         return Condition("MetricsAvailable", "Unknown", Reason.AWAITING_EVALUATION, "")
     if evaluation.errors:
         name = min(evaluation.errors)
-        reason, _, rest = evaluation.errors[name].partition(":")
-        return Condition("MetricsAvailable", "False", reason, f"{name}: {rest.strip()}")
+        why = evaluation.errors[name]
+        return Condition("MetricsAvailable", "False", why.reason, f"{name}: {why.message}")
     if facts.unknown:
-        workload, why = facts.unknown[0]
-        count = len(facts.unknown)
-        return Condition(
-            "MetricsAvailable", "False", why.split(": ")[1], f"{count} workloads without data, e.g. {workload}"
-        )
+        workload, _, reason = facts.unknown[0]
+        text = f"{len(facts.unknown)} workloads without data, e.g. {workload}"
+        return Condition("MetricsAvailable", "False", reason, text)
     return Condition("MetricsAvailable", "True", Reason.METRICS_AVAILABLE, "")
 
 
-def _progressing(facts: Facts, state: State, waiting: Closed | None) -> Condition:
+def _progressing(facts: Facts, state: State, waiting: Cause | None) -> Condition:
     if facts.spec.suspend:
         return _is("Progressing", False, Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written")
     moving = state.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
     if waiting is not None:
-        stuck = waiting.reason in _STUCK
-        return _is("Progressing", moving and not stuck, waiting.reason, waiting.message)
+        return _is("Progressing", moving and not waiting.reason.stuck, waiting.reason, waiting.message)
     return _is("Progressing", moving, state.reason, state.message)

@@ -175,7 +175,7 @@ def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:
         f"the restarts of this rollback are predicted to take {seconds:.0f} s, {late_seconds:.0f} s longer than its "
         "deadline leaves: raise rollback.emergency.maxConcurrentPods, or carry the contract to change without a restart"
     )
-    return replace(outcome, notices=(*outcome.notices, Notify(Reason.DEADLINE_UNREACHABLE, text, warning=True)))
+    return replace(outcome, notices=(*outcome.notices, Notify(Reason.DEADLINE_UNREACHABLE, text)))
 
 
 def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:

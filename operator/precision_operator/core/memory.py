@@ -73,9 +73,7 @@ def shortage_events(
         ),
     )
     return tuple(
-        Notify(
-            Reason.MEMORY_TOO_SMALL, f"FP32 needs more device memory than {names(who)} have left: {what}", warning=True
-        )
+        Notify(Reason.MEMORY_TOO_SMALL, f"FP32 needs more device memory than {names(who)} have left: {what}")
         for who, what in said
         if who
     )

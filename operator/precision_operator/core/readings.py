@@ -32,7 +32,7 @@ class Breach:
 class Unknown:
     """Not measured, or not in a way that can be believed."""
 
-    reason: str
+    reason: Reason
 
 
 Reading = Ok | Breach | Unknown
@@ -56,7 +56,7 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     if beyond:
         return Breach(value, criterion.severity)
     if not math.isfinite(value):
-        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown(Reason.NOT_ANUMBER)
+        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown(Reason.NOT_A_NUMBER)
     if criterion.warn is not None and value > criterion.warn:
         return Breach(value, criterion.warn_severity)
     return Ok(value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from precision_operator.api.canary import REGRESSED, Comparison, OnRegression, Verdict
+from precision_operator.api.canary import Comparison, OnRegression, Verdict
 from precision_operator.api.commands import answered
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
@@ -24,12 +24,13 @@ from precision_operator.core.assess import Verdict as Assessed
 from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.canary import KNOWN_SHARE
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Unknown
 from precision_operator.core.sequential import look, verdict
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Cause, Reason
 
 COMPARED = (Signal.DIVERGENCE, Signal.FAILURES, Signal.SPEED)
 """Signals that mean the same in both precisions."""
@@ -55,20 +56,20 @@ def compared(facts: Facts) -> Comparison | None:
     return replace(seen, verdict=Verdict.WORSE, ended_at=facts.now) if worse else seen
 
 
-def regressed(facts: Facts) -> Closed | None:
+def regressed(facts: Facts) -> Cause | None:
     """Closed once the canary was shown to do worse, until a person promotes all the same."""
     number = facts.state.transition_id
     if not _shown(facts) or answered(facts.policy.annotations, PROMOTE, number) is not None:
         return None
     how = f"promote={number} goes on all the same, rollback={number} takes the moved ones back"
-    return Closed(REGRESSED, f"{_found(facts)}; a person decides: {how}")
+    return Cause(Reason.CANARY_REGRESSED, f"{_found(facts)}; a person decides: {how}")
 
 
 def newly_shown(before: Facts, after: Facts) -> tuple[Notify, ...]:
     """The Event of a regression, once."""
     if _shown(before) or not _shown(after):
         return ()
-    return (Notify(REGRESSED, _found(after), warning=True),)
+    return (Notify(Reason.CANARY_REGRESSED, _found(after)),)
 
 
 def regression(facts: Facts) -> Trigger | None:
@@ -80,7 +81,7 @@ def regression(facts: Facts) -> Trigger | None:
     return Trigger(
         severity=Severity.P2,
         scope=Scope.COHORT,
-        reason=REGRESSED,
+        reason=Reason.CANARY_REGRESSED,
         message=_found(facts),
         workloads=facts.state.members,
         detected_at=facts.now,
@@ -117,7 +118,7 @@ def difference(facts: Facts, evaluation: Evaluation) -> float | None:
 
 def _known(side: Sequence[Assessed], signal: Signal) -> float:
     """The share of workloads of which the signal is known; 0 of none, and where it is switched off."""
-    found = [not isinstance(v.readings.get(signal, Unknown("Off")), Unknown) for v in side]
+    found = [not isinstance(v.readings.get(signal, Unknown(Reason.NOT_JUDGED)), Unknown) for v in side]
     return sum(found) / len(found) if found else 0.0
 
 

@@ -12,7 +12,7 @@ from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place
-from precision_operator.core.commands import takes
+from precision_operator.core.commands import allowed
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.progress import live_pods
@@ -37,7 +37,7 @@ class Trigger:
 
     severity: Severity
     scope: Scope
-    reason: str
+    reason: Reason
     message: str
     workloads: tuple[str, ...]
     """Keys of the breached ones."""
@@ -52,9 +52,9 @@ class Trigger:
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
     gradual = None
-    if takes(Command.ABORT, facts.state) and (abort := facts.asked(Command.ABORT)):
+    if allowed(Command.ABORT, facts.policy, facts.state) and (abort := facts.asked(Command.ABORT)):
         return _whole_fleet(facts, abort, Command.ABORT)
-    if takes(Command.ROLLBACK, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
+    if allowed(Command.ROLLBACK, facts.policy, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
         gradual = _whole_fleet(facts, asked, Command.ROLLBACK)
     if facts.evaluation is None:
         return gradual

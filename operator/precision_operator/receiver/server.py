@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from precision_operator.api.text import bounded
+from precision_operator.reasons import Reason
 from precision_operator.receiver.connections import Bounds, Connections
 from precision_operator.runtime.listening import listening_socket
 
@@ -125,7 +126,7 @@ class AlertServer:
                 _said(HTTPStatus.BAD_REQUEST, "the body ended early, or is badly encoded"),
             )
         except Exception:  # noqa: BLE001 - the sender is told, and the log says it
-            _LOG.exception("an alert could not be taken", extra={"reason": "AlertFailed"})
+            _LOG.exception("an alert could not be taken", extra={"reason": Reason.ALERT_FAILED})
             result, answer = Result.FAILED, _said(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the operator's log")
         self._count(result.value)
         answer.force_close()  # the next request counts anew, and may reach another replica

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 from precision_operator.addresses import refusal_of
 from precision_operator.api.text import bounded
 from precision_operator.errors import OperatorError
+from precision_operator.reasons import Reason
 from precision_operator.report.delivery import Note, Order, Result
 from precision_operator.report.incident import Message
 from precision_operator.settings import NotificationChannel
@@ -32,7 +33,7 @@ _INHERITED = (
 class NotDelivered(OperatorError):
     """A channel did not take a message."""
 
-    reason = "NotDelivered"
+    reason = Reason.NOT_DELIVERED
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,8 @@ def _judged(view: View, query: str, probe: Callable[[PodView, PodSignals], bool 
     if evaluation is None:
         return Result.UNKNOWN, "no metrics were read"
     error = evaluation.errors.get(query) or evaluation.errors.get("ack")
-    if error:
-        return Result.UNKNOWN, error.partition(":")[0]
+    if error is not None:
+        return Result.UNKNOWN, error.reason
     bad: list[str] = []
     missing: list[str] = []
     for pod in view.pods:

@@ -204,7 +204,7 @@ class Actor:
         if not waiting.announced:
             waiting.announced = True
             text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
-            await self._emit(policy, Notify(NotConfirmed.reason, text, warning=True))
+            await self._emit(policy, Notify(NotConfirmed.reason, text))
         return None
 
     async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:

@@ -19,6 +19,7 @@ from precision_operator.errors import (
     Unfenced,
 )
 from precision_operator.kube.port import PODS, JsonObject, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, within
 from precision_operator.shell.trials import Found, field, leaves, on_eviction, on_job, on_pod, on_policy, runs
 
@@ -152,7 +153,7 @@ class _Proof:
             return found.unfenced
         self._proven = self._clock.monotonic()
         self._due = self._proven + (AGAIN_SECONDS if found.complete else PARTLY_SECONDS)
-        _LOG.info("fenced: forbidden %s are denied", self._what, extra={"reason": "Fenced"})
+        _LOG.info("fenced: forbidden %s are denied", self._what, extra={"reason": Reason.FENCED})
         return None
 
     def _put_off(self, error: Exception) -> None:

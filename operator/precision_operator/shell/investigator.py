@@ -25,8 +25,6 @@ from precision_operator.signals.port import MetricSource, Sample
 
 _LOG = logging.getLogger(__name__)
 
-REASON = "InvestigationChecks"
-
 
 RECENT_SECONDS = 86400.0
 """A window that ended longer ago is kept already, or pruned."""
@@ -123,7 +121,7 @@ class Investigator:
             say(check, await self._ask(case, check.query.replace("$namespace", case.policy.namespace)), case.pods)
             for check in CHECKS
         ]
-        await self._events.emit(case.policy, REASON, "; ".join(said))
+        await self._events.emit(case.policy, Reason.INVESTIGATION_CHECKS, "; ".join(said))
 
     async def _keep(self, case: _Ended) -> None:
         """Created once, under a name that follows from the window."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from precision_operator.core.model import RefusedWrite
+from precision_operator.reasons import Reason
 from precision_operator.shell.inventory import PolicyKey
 
 REFUSED_LIMIT = 20
@@ -32,7 +33,7 @@ class Refusals:
             if kept:
                 self._known[key] = kept
 
-    def remember(self, key: PolicyKey, what: str, reason: str, *, detail: str = "") -> bool:
+    def remember(self, key: PolicyKey, what: str, reason: Reason, *, detail: str = "") -> bool:
         """Whether this is news. ``detail``: more for a person, by which nothing is known again."""
         known = self._known.setdefault(key, {})
         before = known.get(what)

@@ -15,6 +15,7 @@ from precision_operator.contract import PREFIX
 from precision_operator.errors import OperatorError
 from precision_operator.kube.access import Access, credentials
 from precision_operator.kube.port import JsonObject
+from precision_operator.reasons import Reason
 from precision_operator.settings import Settings
 from precision_operator.shell.inventory import WATCHED
 from precision_operator.shell.sink import Handover, Sink
@@ -34,7 +35,7 @@ _BY_PLURAL = {resource.plural: resource for resource in WATCHED}
 class WatchLost(OperatorError):
     """kopf, or one of its watches, ended unasked: the process must end, because it would miss what happens."""
 
-    reason = "WatchLost"
+    reason = Reason.WATCH_LOST
 
 
 class Watches(kopf.OperatorRegistry):

@@ -14,6 +14,7 @@ from precision_operator.api.state import State
 from precision_operator.core.actions import Action, DeletePod, Notify
 from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
+from precision_operator.reasons import Reason
 from precision_operator.shell.act import OVERDUE_SECONDS, PATIENCE_SECONDS, Acted
 from precision_operator.shell.echo import PATIENCE_SECONDS as ECHO_SECONDS
 from precision_operator.shell.expectations import EXPIRY_SECONDS
@@ -49,7 +50,7 @@ async def test_nothing_is_taken_away_before_the_echo(state: State) -> None:
         acted = await rig.act(deletion("a"), state=state)
         assert rig.reasons(acted) == ["AdmissionNotConfirmed"]
     assert rig.order == []
-    assert rig.actor.refused(KEY) == (RefusedWrite("taking pods away", "AdmissionNotConfirmed"),)
+    assert rig.actor.refused(KEY) == (RefusedWrite("taking pods away", Reason.ADMISSION_NOT_CONFIRMED),)
     rig.kube.known = {}
     assert (await rig.act(deletion("a"), state=state)).failures == ()
     assert (rig.pods, rig.actor.refused(KEY)) == ([], ())
@@ -114,7 +115,7 @@ async def test_a_pod_has_its_own_grace_but_never_none() -> None:
 async def test_unfenced_nothing_is_written_and_it_is_seen() -> None:
     rig = Rig("a", "b")
     rig.kube.fenced = False
-    acted = await rig.act(request("a"), deletion("b"), Notify("Said", "all the same"), state=EMERGENCY)
+    acted = await rig.act(request("a"), deletion("b"), Notify(Reason.PROMOTED, "all the same"), state=EMERGENCY)
     assert rig.reasons(acted) == ["Unfenced"]
     assert (rig.order, rig.pods, rig.events) == ([], ["a", "b"], [("Said", 1)])
     (refused,) = rig.actor.refused(KEY)
@@ -128,7 +129,7 @@ async def test_unfenced_nothing_is_written_and_it_is_seen() -> None:
 async def test_where_nothing_is_to_be_written_the_fence_is_not_tried() -> None:
     rig = Rig("a")
     rig.kube.fenced = False
-    assert (await rig.act(Notify("Said", "it"))).failures == ()
+    assert (await rig.act(Notify(Reason.PROMOTED, "it"))).failures == ()
     assert [read for read in rig.kube.reads if read[1] == "pods" and read[0] == "dry-run"] == []
 
 
@@ -159,7 +160,7 @@ async def test_only_what_the_api_server_refuses_counts_as_refused() -> None:
     rig.refuse = {"a": Forbidden("403"), "b": Conflict("409"), "c": PreconditionFailed("422")}
     rig.refuse["d"] = TooManyRequests("429", retry_after_seconds=1.0)
     await rig.act(*map(request, "abcd"))
-    assert rig.actor.refused(KEY) == (RefusedWrite("RequestPod a", "Forbidden"),)
+    assert rig.actor.refused(KEY) == (RefusedWrite("RequestPod a", Reason.FORBIDDEN),)
 
 
 async def test_a_refusal_is_forgotten_once_it_is_written_or_not_wanted_any_more() -> None:
@@ -258,8 +259,8 @@ async def test_a_settled_generation_costs_no_question() -> None:
 async def test_events_come_whatever_else_fails() -> None:
     rig = Rig("a")
     rig.refuse = {"a": Forbidden("403")}
-    await rig.act(request("a"), Notify("RolledBack", "all of it", warning=True), Notify("Other", "too"))
-    assert sorted(rig.events) == [("Other", 1), ("RolledBack", 1)]
+    await rig.act(request("a"), Notify(Reason.ROLLED_BACK, "all of it"), Notify(Reason.PROMOTED, "too"))
+    assert sorted(rig.events) == [("Promoted", 1), ("RolledBack", 1)]
 
 
 async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_hangs(

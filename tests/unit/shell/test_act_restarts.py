@@ -12,6 +12,7 @@ from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, Susp
 from precision_operator.core.model import RefusedWrite, WorkloadView
 from precision_operator.errors import DisruptionBudget, Forbidden, TooManyRequests, Unavailable
 from precision_operator.kube.port import DISRUPTION_BUDGETS, PODS
+from precision_operator.reasons import Reason
 from precision_operator.shell.act import OVERDUE_SECONDS
 from precision_operator.shell.echo import PATIENCE_SECONDS
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, STATE, Rig, deletion, request
@@ -96,7 +97,7 @@ async def test_what_waits_for_admission_is_shown() -> None:
     rig.put_job("back", suspend=True)
     rig.kube.installed = False
     await rig.act(resumption("back"), eviction("a"))
-    reason = "AdmissionNotConfirmed"
+    reason = Reason.ADMISSION_NOT_CONFIRMED
     assert rig.actor.refused(KEY) == (RefusedWrite("resuming Jobs", reason), RefusedWrite("taking pods away", reason))
     await rig.act()
     assert rig.actor.refused(KEY) == ()
@@ -147,7 +148,7 @@ async def test_an_eviction_that_a_budget_refuses_shows_with_the_budget_and_is_tr
     acted = await rig.act(eviction("a"), deletion("b"), state=GRADUAL)
     assert rig.reasons(acted) == ["DisruptionBudget"]
     words = "EvictPod a: the disruption budget train allows 0 disruptions, and 1 of its pods would go"
-    assert rig.actor.refused(KEY) == (RefusedWrite(words, "DisruptionBudget"),)
+    assert rig.actor.refused(KEY) == (RefusedWrite(words, Reason.DISRUPTION_BUDGET),)
     assert rig.pods == ["a"], "a deletion asks no budget"
     assert rig.limiter.paused_seconds("ns") == 0, "the API server is not busy"
     put_budget(rig, 1)
@@ -186,7 +187,7 @@ async def test_a_refusal_of_a_job_is_remembered_and_a_busy_server_is_waited_for(
     rig.put_job("train")
     rig.refuse = {"train": Forbidden("403")}
     await rig.act(suspension())
-    assert rig.actor.refused(KEY) == (RefusedWrite("SuspendJob train", "Forbidden"),)
+    assert rig.actor.refused(KEY) == (RefusedWrite("SuspendJob train", Reason.FORBIDDEN),)
     rig.refuse = {"train": TooManyRequests("429", retry_after_seconds=4.0)}
     acted = await rig.act(suspension())
     assert rig.reasons(acted) == ["TooManyRequests"]

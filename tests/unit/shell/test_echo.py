@@ -10,6 +10,7 @@ import pytest
 from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES
+from precision_operator.reasons import Reason
 from precision_operator.shell.echo import (
     PATIENCE_SECONDS,
     SERVERS_FRESH_SECONDS,
@@ -72,7 +73,7 @@ class Beside(Replicas):
         return self.against
 
 
-@pytest.mark.parametrize("against", [None, Admission(None, "WebhookUnreachable", "one does not answer")])
+@pytest.mark.parametrize("against", [None, Admission(None, Reason.WEBHOOK_UNREACHABLE, "one does not answer")])
 async def test_in_webhook_mode_an_echo_counts_once_every_replica_knows_the_generation(
     against: Admission | None,
 ) -> None:

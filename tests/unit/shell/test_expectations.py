@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.core.actions import DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
+from precision_operator.reasons import Reason
 from precision_operator.shell.expectations import EXPIRY_SECONDS, Expectations
 from tests.support.manual_clock import ManualClock
 from tests.support.views import pod, workload
@@ -65,8 +66,8 @@ async def test_a_pod_is_taken_away_once_whatever_the_generation() -> None:
     expectations.wrote(deletion)
     assert not expectations.fresh(replace(deletion, generation=4))
     assert expectations.fresh(replace(deletion, pod=pod(uid="its-successor")))
-    expectations.wrote(Notify("Reason", "an Event is no write that is waited for"))
-    assert expectations.fresh(Notify("Reason", "an Event is no write that is waited for"))
+    expectations.wrote(Notify(Reason.PROMOTED, "an Event is no write that is waited for"))
+    assert expectations.fresh(Notify(Reason.PROMOTED, "an Event is no write that is waited for"))
 
 
 async def test_a_pod_that_is_late_is_deleted_again_at_once_with_less_grace() -> None:

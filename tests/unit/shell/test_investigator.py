@@ -16,7 +16,7 @@ from precision_operator.report.incident import IncidentPhase, Pass, Report, open
 from precision_operator.report.mitigated import with_windows
 from precision_operator.report.slowness import CHECKS, say
 from precision_operator.settings import IncidentSettings
-from precision_operator.shell.investigator import REASON, Investigator
+from precision_operator.shell.investigator import Investigator
 from precision_operator.shell.retention import Retention
 from precision_operator.signals.port import Sample
 from tests.support.fake_kube import FakeKube, Key
@@ -75,7 +75,7 @@ async def test_says_once_what_is_seen_and_what_is_not() -> None:
         investigator.observe(seen)
     await asyncio.wait_for(investigator.turn(), timeout=5)
     (event,) = [body for (plural, *_), body in kube.objects.items() if plural == "events"]
-    assert event["reason"] == REASON
+    assert event["reason"] == "InvestigationChecks"
     assert event["note" if "note" in event else "message"] == (
         "batch: 30, no multiple of 8 (hot-0); tensor cores: unknown (no DCGM_FI_PROF_PIPE_TENSOR_ACTIVE); "
         "CPU: unknown (MetricsUnavailable)"

@@ -11,10 +11,10 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import RunsOn, WorkloadView
 from precision_operator.core.progress import live_pods
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 
 LEAST_TORCH = (2, 0)
 LEAST_CAPABILITY = {Mode.FP16: (5, 3), Mode.BF16: (8, 0)}
@@ -26,14 +26,14 @@ PREFLIGHT = Reason.PREFLIGHT_PASSED
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-def preflight(facts: Facts) -> Closed | None:
+def preflight(facts: Facts) -> Cause | None:
     """Closed where a workload cannot train in the target, or could not come back."""
     failed = [(w, why) for w in _concerned(facts) if (why := _fails(facts, w))]
     if not failed:
         return None
     shown = "; ".join(f"{bounded(w.name, 63)}: {why}" for w, why in failed[:SHOWN])
     rest = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-    return Closed(Reason.PREFLIGHT_FAILED, f"{shown}{rest}")
+    return Cause(Reason.PREFLIGHT_FAILED, f"{shown}{rest}")
 
 
 def checked(facts: Facts) -> Condition:

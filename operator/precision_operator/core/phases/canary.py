@@ -16,15 +16,21 @@ from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
-from precision_operator.core.gates import Closed
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.sequential import look, verdict
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 
 _HOLDS = {
     Verdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
     Verdict.WORSE: "the canary fares worse than the rest",
     Verdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
+}
+
+
+_REASONS = {
+    Verdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
+    Verdict.WORSE: Reason.CANARY_WORSE,
+    Verdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
 }
 
 
@@ -74,14 +80,14 @@ def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) ->
     state = replace(facts.state, incident=kept)
     if followed.waiting is None and facts.evaluation is not None:
         state = replace(state, comparison=Comparison(since=round(facts.evaluation.at, 3)))
-        waiting = Closed(Reason.COMPARING_CANARY, "the canary is back in the fallback; its first window has begun")
+        waiting = Cause(Reason.COMPARING_CANARY, "the canary is back in the fallback; its first window has begun")
         return Outcome(state, desired, waiting=waiting, notices=followed.notices)
     if _over(facts):
         return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
     return Outcome(state, desired, waiting=followed.waiting, notices=followed.notices)
 
 
-def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
+def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Cause]:
     """Look once a window of the metrics: readings of windows that overlap are no two observations."""
     rules, evaluation = facts.spec.rollback.canary, facts.evaluation
     before = comparison.looked_at if comparison.looked_at is not None else comparison.since
@@ -89,12 +95,12 @@ def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
         before = round(evaluation.at, 3)  # the clock was set back
         comparison = replace(comparison, looked_at=before)
     if before is None or facts.stood_seconds(before) < facts.spec.evaluation.window_seconds or evaluation is None:
-        return comparison, Closed(Reason.COMPARING_CANARY, _figures(facts, comparison))
+        return comparison, Cause(Reason.COMPARING_CANARY, _figures(facts, comparison))
     found = difference(facts)
-    if isinstance(found, Closed):
+    if isinstance(found, Cause):
         return comparison, found
     seen = replace(look(comparison, found, margin=rules.margin), looked_at=round(evaluation.at, 3))
-    return seen, Closed(Reason.COMPARING_CANARY, _figures(facts, seen))
+    return seen, Cause(Reason.COMPARING_CANARY, _figures(facts, seen))
 
 
 def _found(facts: Facts, comparison: Comparison) -> Verdict:
@@ -138,16 +144,16 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
 
 def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     """The verdict is no reason to go on. The canary stays where it is, the rest too, until a person decides."""
-    state: State = replace(facts.state, comparison=comparison, reason=f"Canary{comparison.verdict}")
+    state: State = replace(facts.state, comparison=comparison, reason=_REASONS[comparison.verdict])
     state = replace(
         state, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
     )
     outcome = _held(replace(facts, state=state), everything, comparison)
-    return replace(outcome, notices=(Notify(state.reason, state.message, warning=True),))
+    return replace(outcome, notices=(Notify(_REASONS[comparison.verdict], state.message),))
 
 
 def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     number = facts.state.transition_id
     how = f"promote={number} rolls back the rest, retry={number} ends the rollback, abort={number} rolls back at once"
-    waiting = Closed(f"Canary{comparison.verdict}", f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
+    waiting = Cause(_REASONS[comparison.verdict], f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
     return Outcome(facts.state, canary_first(facts, everything), waiting=waiting)

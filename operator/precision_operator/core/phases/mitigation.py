@@ -65,7 +65,7 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     before = facts.state.mitigations
     if windows == before:
         return facts, ()
-    events: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
+    events: dict[tuple[Reason, str], list[Mitigation]] = defaultdict(list)
     for window, reason in news(before, windows):
         events[reason, window.rung or window.signal].append(window)
     generation = max([facts.state.generation, *(m.generation for m in windows)])
@@ -74,12 +74,12 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     return replace(facts, state=state), notices
 
 
-def _notice(reason: str, what: str, windows: list[Mitigation]) -> Notify:
+def _notice(reason: Reason, what: str, windows: list[Mitigation]) -> Notify:
     who, signal = names([m.name for m in windows]), windows[0].signal
-    if reason == Result.MITIGATED:
+    if reason is Reason.MITIGATED:
         return Notify(reason, f"{signal} is good again in {who}; tried last: {what}")
     until = format_time(min(m.until for m in windows))
-    return Notify(reason, f"{what} in {who}: a breach of {signal} that stands at {until} is rolled back", warning=True)
+    return Notify(reason, f"{what} in {who}: a breach of {signal} that stands at {until} is rolled back")
 
 
 def _followed(

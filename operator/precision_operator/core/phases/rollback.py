@@ -13,7 +13,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import choose
-from precision_operator.core.commands import carried_out, takes
+from precision_operator.core.commands import allowed, carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_in_fallback
@@ -74,7 +74,7 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         attempts=_attempts(facts) + 1,
     )
     facts = replace(facts, state=state)
-    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
+    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message),))
 
 
 def _attempts(facts: Facts) -> int:
@@ -118,7 +118,7 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
     )
     if strategy is Strategy.CANARY:
         raised = replace(raised, deadline_at=incident.deadline_at)
-    return raised, (Notify(Reason.ROLLBACK_EXPEDITED, f"{trigger.severity} now: {trigger.message}", warning=True),)
+    return raised, (Notify(Reason.ROLLBACK_EXPEDITED, f"{trigger.severity} now: {trigger.message}"),)
 
 
 def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
@@ -201,7 +201,7 @@ def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> 
     state = facts.state
     outcome = compare(facts, incident, everything(facts))
     asked = facts.asked(Command.RETRY)
-    if asked is not None and takes(Command.RETRY, state):
+    if asked is not None and allowed(Command.RETRY, facts.policy, state):
         closed = reenabled(facts)
         if closed is None:
             return _start_again(state, asked)
@@ -224,7 +224,8 @@ def held(facts: Facts) -> Outcome:
 def _record_lost(facts: Facts) -> Trigger:
     """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
     state = facts.state
-    return Trigger(Severity.P0, Scope.FLEET, state.reason, state.message, (), facts.now, Strategy.EMERGENCY)
+    reason = Reason.known(state.reason) or Reason.STATE_LOST
+    return Trigger(Severity.P0, Scope.FLEET, reason, state.message, (), facts.now, Strategy.EMERGENCY)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:

@@ -8,7 +8,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, GateInput, names
+from precision_operator.core.gates import GateInput, names
 from precision_operator.core.gates.chain import first_closed
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
@@ -20,7 +20,7 @@ from precision_operator.core.readings import promotes
 from precision_operator.core.regression import compared, goes_on, newly_shown, regressed, regression
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
 from precision_operator.core.windows import promotion_waits, tuning_of
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 
 
 def rollout(facts: Facts) -> Outcome:
@@ -29,7 +29,7 @@ def rollout(facts: Facts) -> Outcome:
     trigger = find_trigger(facts)
     if trigger is not None and trigger.scope is Scope.WORKLOAD:
         state = hold(facts, trigger)
-        notice = Notify(trigger.reason, trigger.message, warning=True)
+        notice = Notify(trigger.reason, trigger.message)
         return Outcome(state, assigned(replace(facts, state=state)), notices=(notice,))
     if trigger is not None:
         return begin_rollback(facts, trigger)
@@ -100,18 +100,18 @@ def _into_target(facts: Facts, workload: WorkloadView, delivery: Delivery) -> De
     return Desired(workload, facts.wanted(workload), delivery, tuning=tuning, tuned_by=generation)
 
 
-def _waiting(facts: Facts) -> Closed | None:
+def _waiting(facts: Facts) -> Cause | None:
     if facts.observation.problem is not None:
-        return Closed(*facts.observation.problem)
+        return facts.observation.problem
     inside = frozenset(facts.state.members)
     stranded = [w.name for w in facts.workloads if w.key in facts.stuck_keys and w.key in inside]
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
-        return Closed(Reason.UNDELIVERABLE, text)
+        return Cause(Reason.UNDELIVERABLE, text)
     for signal in dict.fromkeys(f.signal for f in facts.failing):
         elsewhere = cause_elsewhere(facts, signal)
         if elsewhere is not None:
-            return Closed(Reason.CAUSE_NOT_PRECISION, f"{elsewhere}: holding, a rollback would not help")
+            return Cause(Reason.CAUSE_NOT_PRECISION, f"{elsewhere}: holding, a rollback would not help")
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
     window = window or regressed(facts)
     if window is not None:
@@ -132,13 +132,13 @@ def _waiting(facts: Facts) -> Closed | None:
     return first_closed(given)
 
 
-def _learns_nothing(facts: Facts) -> Closed | None:
+def _learns_nothing(facts: Facts) -> Cause | None:
     """A cohort of which BF16 had to help every member says nothing of the target."""
     running = [w for w, _ in facts.members if w.pods]
     if not running or any(facts.wanted(w) is facts.target for w in running):
         return None
     text = f"overflow ended only in BF16 in {names([w.name for w in running])}: set spec.target: bf16, or abort"
-    return Closed(Reason.COHORT_IN_BF16, text)
+    return Cause(Reason.COHORT_IN_BF16, text)
 
 
 def _progress(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Progress:
