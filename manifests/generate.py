@@ -135,7 +135,7 @@ def api_reference() -> str:
             "",
             schema["description"],
             "",
-            "Short name `pp`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
+            "Short name `ppol`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
             "",
             "## spec",
             "",

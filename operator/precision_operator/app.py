@@ -8,6 +8,26 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from precision_operator.controller.act import Actor
+from precision_operator.controller.alerts import Alerts
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.gather import Gatherer
+from precision_operator.controller.installed import InstalledPolicies
+from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.controller.investigator import Investigator
+from precision_operator.controller.nodes import Nodes
+from precision_operator.controller.notifier import Notifier
+from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.reconcile import Reconciler
+from precision_operator.controller.registry import build_registry, run_kopf
+from precision_operator.controller.reporter import Reporter
+from precision_operator.controller.restarts import Restarts
+from precision_operator.controller.retention import Retention
+from precision_operator.controller.sink import InventorySink
+from precision_operator.controller.worker import Worker
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder
@@ -22,26 +42,6 @@ from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
-from precision_operator.shell.act import Actor
-from precision_operator.shell.alerts import Alerts
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.gather import Gatherer
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
-from precision_operator.shell.investigator import Investigator
-from precision_operator.shell.nodes import Nodes
-from precision_operator.shell.notifier import Notifier
-from precision_operator.shell.preflight import WayBack
-from precision_operator.shell.reconcile import Reconciler
-from precision_operator.shell.registry import build_registry, run_kopf
-from precision_operator.shell.reporter import Reporter
-from precision_operator.shell.restarts import Restarts
-from precision_operator.shell.retention import Retention
-from precision_operator.shell.sink import InventorySink
-from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource

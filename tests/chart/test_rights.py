@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api import commands
+from precision_operator.controller.inventory import WATCHED
 from precision_operator.kube import port
-from precision_operator.shell.inventory import WATCHED
 from tests.support.rendered import Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]

@@ -97,7 +97,7 @@ def rollout_and_rollback(kubectl: Kubectl, audit: Audit, credentials: Path, dire
             seconds=PATIENCE_SECONDS,
             found=scene.operators.logs,
         )
-        kubectl("delete", "pp", "fleet", "-n", "fleet")
+        kubectl("delete", "ppol", "fleet", "-n", "fleet")
         wait_for(lambda: not scene.assignment(), what="no assignment", seconds=PATIENCE_SECONDS)
 
 
@@ -105,7 +105,7 @@ def pruned(scene: Scene, audit: Audit) -> bool:
     """Whether the incident is deleted. A held policy is evaluated once a minute: an annotation that means nothing brings it
     forward.
     """
-    scene.kubectl("annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}")
+    scene.kubectl("annotate", "--overwrite", "ppol", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}")
     return any((w.verb, w.resource) == ("delete", "precisionincidents") for w in audit.writes([OPERATOR]))
 
 

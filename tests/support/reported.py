@@ -10,6 +10,8 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.controller.notifier import Notifier
+from precision_operator.controller.reporter import Reporter
 from precision_operator.errors import SourceUnavailable
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
@@ -17,8 +19,6 @@ from precision_operator.report.channels import NotDelivered, Outgoing
 from precision_operator.report.document import from_body
 from precision_operator.report.incident import Pass, Report
 from precision_operator.settings import IncidentSettings, NotificationChannel
-from precision_operator.shell.notifier import Notifier
-from precision_operator.shell.reporter import Reporter
 from precision_operator.signals.port import Series
 from tests.support.fake_kube import FakeKube
 

@@ -8,10 +8,10 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.controller.inventory import PolicyKey
 from precision_operator.core.model import PodSignals, PodView
 from precision_operator.report.checklist import blank, counted, verify
 from precision_operator.report.incident import Check, Pass, Result, Windows
-from precision_operator.shell.inventory import PolicyKey
 from tests.support.reported import promoted, rolled_back
 
 KEY = PolicyKey("ns", "fleet")

@@ -13,6 +13,9 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
+from precision_operator.controller.inventory import PolicyKey
+from precision_operator.controller.notifier import TRIES
+from precision_operator.controller.reporter import GONE_FAILURES
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES
 from precision_operator.report.document import from_body, name_of, to_body
@@ -23,9 +26,6 @@ from precision_operator.report.incident import (
 from precision_operator.report.recording import unpack
 from precision_operator.report.replay import first_difference
 from precision_operator.settings import IncidentSettings
-from precision_operator.shell.inventory import PolicyKey
-from precision_operator.shell.notifier import TRIES
-from precision_operator.shell.reporter import GONE_FAILURES
 from tests.support.fake_kube import Key
 from tests.support.reported import promoted, rolled_back
 from tests.support.rollbacks import QUICK
