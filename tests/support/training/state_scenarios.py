@@ -1,4 +1,4 @@
-"""What the ranks of a gang do in the tests of checkpoints; run by gang.py as scenarios.py is."""
+"""What the ranks of a process group do in the tests of checkpoints; run by process_group.py as scenarios.py is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from precision_trainer import PrecisionMode
-from precision_trainer.gang.ddp import exchange, lost_peer
-from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.distributed.ddp import exchange, lost_peer
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.state.agree import take_lease_together
 from precision_trainer.state.checkpoint import CheckpointStore
 from precision_trainer.state.keeper import Keeper

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..gang.request import PrecisionRequest
+from ..distributed.request import PrecisionRequest
 from ..job.options import TrainOptions
 from ..job.signals import StopFlag
 from ..job.train import Session

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 import torch
 
 from .. import compat
-from ..errors import GangError
-from ..gang import ddp
+from ..distributed import ddp
+from ..errors import ProcessGroupError
 from ..models.task import Task, to_device
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
 from ..precision.modes import HOT, PrecisionMode
@@ -49,7 +49,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     metrics = Metrics()
     exporter = None
     if log.rank == 0 and options.metrics_port >= 0:
-        # Before the gang meets: Prometheus should see the counters at 0.
+        # Before the process group meets: Prometheus should see the counters at 0.
         exporter = Exporter(metrics, options.metrics_port)
         log.event("metrics", port=exporter.port)
     session = bar = lease = None
@@ -72,9 +72,9 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     except RuntimeError as error:
         if not ddp.lost_peer(error):
             raise
-        raise GangError(
+        raise ProcessGroupError(
             f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
-            "logs; the gang resumes from its last checkpoint when it is restarted"
+            "logs; the process group resumes from its last checkpoint when it is restarted"
         ) from error
     finally:
         if session is not None:
@@ -89,7 +89,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
 
 
 class Session:
-    """One process of one gang, wired and resumed: ready for :attr:`loop`."""
+    """One process of one process group, wired and resumed: ready for :attr:`loop`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Session:
             stop: says when to stop.
             metrics: of this process.
             rank: of this process.
-            world_size: processes in the gang.
+            world_size: processes in the process group.
             task: what to train instead of what ``options.model`` names.
             bar: shows a person how far it is.
             lease: of rank 0, on the checkpoint directory; None: nobody else writes there.
@@ -123,14 +123,14 @@ class Session:
         cuda = torch.cuda.is_available() and options.backend != "gloo"
         self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         boot = read_boot(env, has_cuda=cuda)
-        self._check_gang(boot)
+        self._check_process_group(boot)
 
         def refused(reason: str, message: str) -> None:
             metrics.request_error(reason)
             log.warning("request_refused", message, reason=reason)
 
         requests = Requests(boot, refused, env)
-        # Rank 0 decides for the whole gang.
+        # Rank 0 decides for the whole process group.
         start = Start.from_wire(ddp.exchange(requests.start(log).to_wire() if rank == 0 else {})[0])
 
         if rank == 0:
@@ -211,7 +211,7 @@ class Session:
         names = [mode.wire for mode in first]
         self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))
 
-    def _check_gang(self, boot: Boot) -> None:
+    def _check_process_group(self, boot: Boot) -> None:
         setting = asdict(self._options)
         # Where a rank keeps files and how it serves metrics is its own affair.
         for name in ("checkpoint_dir", "resume_from", "metrics_port"):

@@ -1,4 +1,4 @@
-"""What a trainer does between two steps: read what the gang agreed on, and change its mode.
+"""What a trainer does between two steps: read what the process group agreed on, and change its mode.
 
 In force is the mode requested, or a safer one where the sentinel says so.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..gang.request import NOT_ALLOWED, PrecisionRequest
+from ..distributed.request import NOT_ALLOWED, PrecisionRequest
 from ..sentinel.levels import Diagnosis, Finding, Level, Verdict
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog

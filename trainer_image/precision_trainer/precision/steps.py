@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..gang.request import PrecisionRequest
+from ..distributed.request import PrecisionRequest
 from ..sentinel.replay import Replay
 from .modes import PrecisionMode
 
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What one step came to, gang-wide; known ``delay`` boundaries later."""
+    """What one step came to, of all ranks; known ``delay`` boundaries later."""
 
     step: int
     mode: PrecisionMode

@@ -1,7 +1,7 @@
 """The sentinel of one rank: gathers readings from step records, carries out what rank 0 decided, says why.
 
 Every rank watches, since every rank must look into a bad step at the same boundary; rank 0 alone judges. Its verdict and all
-ranks' findings travel in the telemetry parameter (gang/agreement.py), so that all obey at one boundary.
+ranks' findings travel in the telemetry parameter (distributed/agreement.py), so that all obey at one boundary.
 """
 
 from __future__ import annotations

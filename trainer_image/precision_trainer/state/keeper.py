@@ -1,4 +1,4 @@
-"""Saving, resuming and rewinding the whole gang: every rank takes part, rank 0 writes.
+"""Saving, resuming and rewinding the whole process group: every rank takes part, rank 0 writes.
 
 A checkpoint is a copy of the state in host memory, made at a step boundary; a thread writes it while training goes on. What
 became of it shows at a later boundary, and never stops training.
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from ..distributed import ddp
 from ..errors import CheckpointError
-from ..gang import ddp
 from ..precision.trainer import ExtendedFP16Trainer
 from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics

@@ -87,7 +87,7 @@ class BaselineRecorder:
         Args:
             record: of the step.
             step: its number.
-            samples: consumed by the gang in it.
+            samples: consumed by the process group in it.
             seconds: wall time since the step before.
         """
         if self._first < 0:

@@ -1,4 +1,4 @@
-"""A gang that is not whole: every rank says who is missing, and ends in time."""
+"""A process group that is not whole: every rank says who is missing, and ends in time."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import pytest
 
 from precision_trainer import cli
 from precision_trainer.compat import open_store
+from precision_trainer.distributed.launch import free_port
+from precision_trainer.distributed.rendezvous import Place, name_ranks
+from precision_trainer.distributed.watch import Loss
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.launch import free_port
-from precision_trainer.gang.roll import Place, name_ranks
-from precision_trainer.gang.watch import Loss
 from precision_trainer.job.signals import StopFlag
-from tests.support.training.gang import Gang
+from tests.support.training.process_group import ProcessGroup
 
-Start = Callable[..., Gang]
+Start = Callable[..., ProcessGroup]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started: list[Gang] = []
+    started: list[ProcessGroup] = []
 
-    def begin(world: int, **settings: object) -> Gang:
-        started.append(Gang(world, **settings))  # type: ignore[arg-type]
+    def begin(world: int, **settings: object) -> ProcessGroup:
+        started.append(ProcessGroup(world, **settings))  # type: ignore[arg-type]
         return started[-1]
 
     yield begin
-    for gang in started:
-        gang.kill()
+    for process_group in started:
+        process_group.kill()
 
 
 def test_every_rank_names_those_that_never_started(start: Start) -> None:
-    gang = start(5, ranks=(0, 1, 3), timeout_seconds=3)
-    expected = f"ranks 2, 4 of 5 did not join at 127.0.0.1:{gang.port} within 3 s; here: 0, 1, 3; look "
-    assert all(expected in refusal for refusal in gang.refusals())
+    process_group = start(5, ranks=(0, 1, 3), timeout_seconds=3)
+    expected = f"ranks 2, 4 of 5 did not join at 127.0.0.1:{process_group.port} within 3 s; here: 0, 1, 3; look "
+    assert all(expected in refusal for refusal in process_group.refusals())
 
 
 def test_without_rank_0_the_others_say_that_it_is_not_there(start: Start) -> None:
@@ -44,16 +44,16 @@ def test_without_rank_0_the_others_say_that_it_is_not_there(start: Start) -> Non
         assert "rank 0 is not there, or MASTER_ADDR and MASTER_PORT are wrong" in refusal
 
 
-def test_a_rank_that_is_started_again_alone_is_told_that_its_gang_has_another(start: Start) -> None:
-    gang = start(2)
-    assert gang.run("reachable")
-    (refusal,) = start(2, ranks=(1,), port=gang.port, timeout_seconds=1).refusals()
-    assert "is not of the gang at" in refusal
+def test_a_rank_that_is_started_again_alone_is_told_that_its_process_group_has_another(start: Start) -> None:
+    process_group = start(2)
+    assert process_group.run("reachable")
+    (refusal,) = start(2, ranks=(1,), port=process_group.port, timeout_seconds=1).refusals()
+    assert "is not of the process group at" in refusal
     assert "end all ranks, then start all" in refusal
-    assert gang.run("reachable"), "the gang that runs is not disturbed"
+    assert process_group.run("reachable"), "the process group that runs is not disturbed"
 
 
-def test_ranks_started_for_gangs_of_different_size_are_told_both_numbers(start: Start) -> None:
+def test_ranks_started_for_process_groups_of_different_size_are_told_both_numbers(start: Start) -> None:
     smaller = start(2, ranks=(0,), timeout_seconds=30)
     larger = start(3, ranks=(1, 2), port=smaller.port, timeout_seconds=2)
     refusals = smaller.refusals() + larger.refusals()
@@ -76,12 +76,12 @@ def test_in_a_store_of_torchruns_a_missing_rank_0_is_named_and_an_earlier_attemp
     for refusal in start(3, ranks=(1, 2), port=port, timeout_seconds=1, env=agent).refusals():
         assert "did not join" in refusal
     for _ in range(2):  # at one store, one after the other
-        gang = start(2, port=port, env=agent)
-        assert gang.run("switch_through_all_modes")
-        gang.kill()
+        process_group = start(2, port=port, env=agent)
+        assert process_group.run("switch_through_all_modes")
+        process_group.kill()
     # Rank 0 of the attempts before has left its name and its roll there.
     (refusal,) = start(2, ranks=(1,), port=port, timeout_seconds=1, env=agent).refusals()
-    assert "is not of the gang at" in refusal
+    assert "is not of the process group at" in refusal
     del store
 
 

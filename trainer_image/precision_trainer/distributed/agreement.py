@@ -6,7 +6,7 @@ second root of the backward pass (``torch.autograd.backward((loss, telemetry), (
 multiplied by the loss scale, and it arrives even if this rank's loss is inf or NaN.
 
 Who writes what: rank 0 alone the request and the sentinel's verdict; every rank its wish to stop (0 or 1), the mode it runs
-(so that a gang that fell apart is noticed), its finding about a bad step, and its loss. The sum over ranks is
+(so that a process group that fell apart is noticed), its finding about a bad step, and its loss. The sum over ranks is
 ``mean * world_size``, rounded to a whole number.
 
 This module is pure: floats in, values out. Every number in the message is a whole number below 1024 (the loss apart),
@@ -136,7 +136,7 @@ def decode(means: Sequence[float], world_size: int, running: PrecisionMode) -> A
     if sums[_RUNNING] != running.code * world_size:
         raise RankMismatchError(
             f"the ranks did not compute this step in one mode: expected {world_size} x {running.code} ({running.wire}), "
-            f"the sum is {sums[_RUNNING]}; restart the gang from its last checkpoint"
+            f"the sum is {sums[_RUNNING]}; restart the process group from its last checkpoint"
         )
     return Agreed(
         _request(sums), _verdict(sums), _diagnosis(sums, world_size), stop=sums[_STOP] > 0, loss=means[HEADER]

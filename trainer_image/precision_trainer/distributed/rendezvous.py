@@ -1,9 +1,9 @@
-"""The roll call: all ranks are here before the gang forms, or each of them says which are missing.
+"""The rendezvous check: all ranks are here before the process group forms, or each of them says which are missing.
 
-The ranks meet at a store. Rank 0 makes up a name for this gang and writes it there; every rank answers to that name with an
-answer that only this process could give; rank 0 tells all of them who answered. So nothing that an earlier attempt left in
-the store counts: torchrun's agent keeps one over its attempts (and its count of restarts differs between nodes, so that it
-cannot tell them apart), and rank 0 may live longer than a rank that is started again.
+The ranks meet at a store. Rank 0 makes up a name for this process group and writes it there. Every rank writes an answer
+to that name that only this process could give. Rank 0 then writes who answered, for all to read. So nothing that an earlier
+attempt left in the store counts: torchrun's agent keeps one over its attempts (and its count of restarts differs between
+nodes, so that it cannot tell them apart), and rank 0 may live longer than a rank that is started again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CALL = "precision/call"
 _SHOWN = 8
 """Ranks listed in a message; of more it says how many."""
 _READ_SECONDS = 2.0
-"""How long rank 0, in whose process the store lives, stays for the others to read that the gang is not whole."""
+"""How long rank 0, in whose process the store lives, stays for the others to read that the process group is not whole."""
 _LATER_SECONDS = 5.0
 """How much later than rank 0 another one gives up: what rank 0 says is the same for all."""
 
@@ -68,7 +68,7 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the ranks of a gang meet."""
+    """Where the ranks of a process group meet."""
 
     host: str
     port: int
@@ -99,12 +99,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """A gang that is whole."""
+    """A process group that is whole."""
 
     store: Store
     """Of the place."""
     name: str
-    """Of this gang: a prefix for keys that no other attempt has read or written."""
+    """Of this process group: a prefix for keys that no other attempt has read or written."""
 
 
 def call_roll(place: Place, rank: int, world_size: int, timeout_seconds: float) -> Roll:
@@ -117,7 +117,7 @@ def call_roll(place: Place, rank: int, world_size: int, timeout_seconds: float) 
         timeout_seconds: how long to wait for the place, and from then on for the ranks.
 
     Raises:
-        ConfigError: the place is not there, or ranks are missing (it names them), or this process is none of the gang's.
+        ConfigError: the place is not there, or ranks are missing (it names them), or this process is not one of them.
     """
     serves = rank == 0 and not place.by_agent
     if not serves:
@@ -158,7 +158,7 @@ def _reach(place: Place, rank: int, world_size: int, timeout_seconds: float) -> 
 
 
 class _Person:
-    """One rank at the roll call."""
+    """One rank at the rendezvous check."""
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout_seconds: float, place: Place) -> None:
         self._store, self._rank, self._world_size = store, rank, world_size
@@ -166,7 +166,7 @@ class _Person:
         self._self = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}, WORLD_SIZE {world_size}"
 
     def call(self) -> str:
-        """Rank 0: the gang's name, once all answered to it."""
+        """Rank 0: the process group's name, once all answered to it."""
         name = f"precision/{secrets.token_hex(8)}"
         self._store.set(f"{name}/joined/0", self._self)
         self._store.set(_CALL, name)
@@ -224,7 +224,7 @@ class _Person:
         )
 
     def _fault(self, people: dict[str, str]) -> ConfigError | None:
-        """What is wrong with the gang that the roll shows."""
+        """What is wrong with the process group that the roll shows."""
         here = [int(rank) for rank in people]
         return self._other_size(people) or (self._incomplete(here) if len(here) < self._world_size else None)
 
@@ -242,7 +242,7 @@ class _Person:
     def _not_ours(self, people: dict[str, str]) -> ConfigError:
         other = people.get(str(self._rank), "none")
         return ConfigError(
-            f"rank {self._rank} of {self._world_size} ({self._self}) is not of the gang at {self._place}: its "
+            f"rank {self._rank} of {self._world_size} ({self._self}) is not of the process group at {self._place}: its "
             f"rank {self._rank} is {other}; a rank cannot be started again alone, nor twice: end all ranks, then start all"
         )
 

@@ -1,8 +1,8 @@
 """Who is missing, once a collective failed: the library only says that somebody is.
 
-Each rank has a thread that waits in the store, at no cost to training, until the gang ends. A rank that lost a peer asks all
-whether they live. Those without an answer are gone or silent; one that answers but did not lose a peer itself has not come
-to the collective. All living ranks find the same, also those that sit in the collective still.
+Each rank has a thread that waits in the store, at no cost to training, until the process group ends. A rank that lost a
+peer asks all whether they live. Those without an answer are gone or silent. One that answers but did not lose a peer itself
+has not come to the collective. All living ranks find the same, also those that are still in the collective.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from .roll import Place, Roll, name_ranks, poll_seconds
+from .rendezvous import Place, Roll, name_ranks, poll_seconds
 
 _ANSWER_SECONDS = 2.0
 """How long a process may take to answer. Far below any grace between SIGTERM and SIGKILL, and below the time that
@@ -33,7 +33,7 @@ _LOST = "lost"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of a gang."""
+    """What became of a process group."""
 
     world_size: int
     keeper: str = ""
@@ -74,12 +74,12 @@ class Watch:
         self._ended = threading.Event()
         # A connection of its own: the thread waits on it, and others' calls would wait for it.
         waiting = PrefixStore(prefix, place.open(_CONNECT_SECONDS))
-        threading.Thread(target=self._answer, args=(waiting,), name="gang", daemon=True).start()
+        threading.Thread(target=self._answer, args=(waiting,), name="process-group", daemon=True).start()
 
     def find(self) -> Loss:
         """Who is missing, now that a collective failed; takes about two seconds, never much longer."""
         if not self._ended.wait(_NOTICE_SECONDS):
-            threading.Thread(target=self._end, args=(_LOST,), name="gang", daemon=True).start()
+            threading.Thread(target=self._end, args=(_LOST,), name="process-group", daemon=True).start()
             self._ended.wait(_ANSWER_SECONDS + _PARTING_SECONDS)
         self._ended.set()
         return self._loss or Loss(self._world_size, keeper=self._keeper())
@@ -87,7 +87,7 @@ class Watch:
     def close(self) -> None:
         """Leave; harmless after a loss."""
         if not self._ended.is_set():
-            threading.Thread(target=self._end, args=(str(self._rank),), name="gang", daemon=True).start()
+            threading.Thread(target=self._end, args=(str(self._rank),), name="process-group", daemon=True).start()
             self._ended.wait(2 * _PARTING_SECONDS)
 
     def _keeper(self) -> str:

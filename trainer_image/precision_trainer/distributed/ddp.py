@@ -1,4 +1,4 @@
-"""The gang: joining, leaving, and making sure that all ranks were started alike."""
+"""The process group: joining, leaving, and making sure that all ranks were started alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .. import compat
 from ..errors import ConfigError, RankMismatchError
 from ..names import DEFAULT_PORT
 from .agreement import UNUSED
-from .roll import Place, call_roll
+from .rendezvous import Place, call_roll
 from .watch import Watch
 
 _watches: list[Watch] = []
@@ -28,7 +28,7 @@ _watches: list[Watch] = []
 
 
 def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0) -> tuple[int, int]:
-    """Join the gang that torchrun (or ``precision-trainer launch``) describes in the environment.
+    """Join the process group that torchrun (or ``precision-trainer launch``) describes in the environment.
 
     Args:
         backend: ``nccl`` or ``gloo``; by default nccl where there is CUDA.
@@ -75,7 +75,7 @@ def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0)
 
 
 def cleanup_distributed() -> None:
-    """Leave the gang; harmless if it was never joined."""
+    """Leave the process group; harmless if it was never joined."""
     _leave()
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

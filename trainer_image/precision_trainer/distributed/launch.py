@@ -1,4 +1,4 @@
-"""Starts the ranks of a gang inside one container, with nothing but the standard library.
+"""Starts the ranks of a process group inside one container, with nothing but the standard library.
 
 torchrun does the same and works too (``python -m precision_trainer.torchrun`` for the exit codes of a stop). This one starts
 faster: no torch in the parent.
@@ -23,7 +23,7 @@ from ..telemetry.logs import JsonLog
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CANDIDATES = 8192
-"""Ports below the ephemeral ones to choose from: enough that two gangs seldom choose alike."""
+"""Ports below the ephemeral ones to choose from: enough that two process groups seldom choose alike."""
 _POLL_SECONDS = 0.05
 _PEER_GRACE_SECONDS = 5.0
 """After one rank died, how long the others may take to notice and end by themselves."""
@@ -62,7 +62,7 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
     Args:
         command: arguments of the trainer, e.g. ``["train", "transformer"]``.
         ranks: world size, all on this machine.
-        port: for the gang's rendezvous on 127.0.0.1; 0: any free one.
+        port: for the process group's rendezvous on 127.0.0.1; 0: any free one.
         grace_seconds: from SIGTERM to SIGKILL for ranks that do not end.
 
     Returns:
@@ -70,7 +70,7 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
         rank's code (1 if it was killed).
     """
     stop = threading.Event()
-    # Whoever started us may have blocked them, and that is inherited: nobody could stop the gang.
+    # Whoever started us may have blocked them, and that is inherited: nobody could stop the process group.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

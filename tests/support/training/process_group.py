@@ -19,8 +19,8 @@ def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Con
     warnings.simplefilter("error")
     import torch
 
+    from precision_trainer.distributed.ddp import cleanup_distributed, init_distributed
     from precision_trainer.errors import ConfigError
-    from precision_trainer.gang.ddp import cleanup_distributed, init_distributed
 
     torch.set_num_threads(1)
     try:
@@ -43,7 +43,7 @@ def _worker(rank: int, env: Mapping[str, str], timeout_seconds: float, pipe: Con
         cleanup_distributed()
 
 
-class Gang:
+class ProcessGroup:
     """Runs a function of scenarios.py, or of another module of this folder as ``module.function``, on every rank."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Gang:
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start ``ranks`` of ``world``, by default all, to meet at ``port``, by default any free one."""
-        from precision_trainer.gang.launch import free_port
+        from precision_trainer.distributed.launch import free_port
 
         # Ranks are forked from a server that has imported torch, and what its first step imports, once for all of them.
         context = multiprocessing.get_context("forkserver")

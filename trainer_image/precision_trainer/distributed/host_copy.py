@@ -17,7 +17,7 @@ class _Letter(NamedTuple, Generic[Note]):
     ready: torch.cuda.Event | None
 
 
-class Mailbox(Generic[Note]):
+class HostCopyQueue(Generic[Note]):
     """A queue of small FP32 tensors. On CUDA they are copied to pinned memory asynchronously; on the CPU they are there.
 
     ``get`` waits for the copy of the oldest letter; by the time a step that is ``delay`` boundaries old is read, the copy is
