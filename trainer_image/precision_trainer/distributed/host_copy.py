@@ -11,7 +11,7 @@ import torch
 Note = TypeVar("Note")
 
 
-class _Letter(NamedTuple, Generic[Note]):
+class _Copy(NamedTuple, Generic[Note]):
     note: Note
     pieces: Sequence[torch.Tensor]
     ready: torch.cuda.Event | None
@@ -20,7 +20,7 @@ class _Letter(NamedTuple, Generic[Note]):
 class HostCopyQueue(Generic[Note]):
     """A queue of small FP32 tensors. On CUDA they are copied to pinned memory asynchronously; on the CPU they are there.
 
-    ``get`` waits for the copy of the oldest letter; by the time a step that is ``delay`` boundaries old is read, the copy is
+    ``get`` waits for the oldest copy; by the time a step that is ``delay`` boundaries old is read, the copy is
     done, so that nothing waits in practice.
     """
 
@@ -28,7 +28,7 @@ class HostCopyQueue(Generic[Note]):
         self.delay = 2 if device.type == "cuda" else 1
         """Boundaries between sending and reading. The same on all ranks, since all run on one kind of device."""
         self._cuda = device.type == "cuda"
-        self._queue: deque[_Letter[Note]] = deque()
+        self._queue: deque[_Copy[Note]] = deque()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -41,30 +41,30 @@ class HostCopyQueue(Generic[Note]):
             pieces: 0-D or 1-D, read one after the other; on the CPU where they lie, so not changed before.
         """
         if not self._cuda:
-            self._queue.append(_Letter(note, pieces, None))
+            self._queue.append(_Copy(note, pieces, None))
             return
         values = torch.cat([piece.reshape(-1) for piece in pieces])
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
         ready: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-        self._queue.append(_Letter(note, (host,), ready))
+        self._queue.append(_Copy(note, (host,), ready))
 
     def get(self) -> tuple[Note, list[float]]:
-        """The oldest letter. Raises IndexError if there is none."""
-        letter = self._queue.popleft()
-        return letter.note, _open(letter)
+        """The oldest copy. Raises IndexError if there is none."""
+        copy = self._queue.popleft()
+        return copy.note, _open(copy)
 
     def peek(self) -> list[tuple[Note, list[float]]]:
-        """All letters on their way, oldest first; they stay."""
-        return [(letter.note, _open(letter)) for letter in self._queue]
+        """All copies on their way, oldest first; they stay."""
+        return [(copy.note, _open(copy)) for copy in self._queue]
 
 
-def _open(letter: _Letter[Note]) -> list[float]:
-    if letter.ready is not None:
-        letter.ready.synchronize()
+def _open(copy: _Copy[Note]) -> list[float]:
+    if copy.ready is not None:
+        copy.ready.synchronize()
     values: list[float] = []
-    for piece in letter.pieces:
+    for piece in copy.pieces:
         # Of a 0-D tensor tolist() gives the number itself, whatever its annotation says.
         numbers: list[float] | float = piece.tolist()
         if isinstance(numbers, list):

@@ -17,7 +17,7 @@ from ..precision.modes import HOT, PrecisionMode
 from ..precision.trainer import ExtendedFP16Trainer
 from ..state.agree import take_lease_together
 from ..state.checkpoint import CheckpointStore
-from ..state.keeper import Keeper
+from ..state.checkpointer import Checkpointer
 from ..state.lease import Lease
 from ..state.lease_judge import holder_name
 from ..state.runs import Runs
@@ -151,7 +151,7 @@ class Session:
         samples_per_step = options.batch_size * options.accumulation * world_size
 
         store = CheckpointStore(options.checkpoint_dir, log, lease=lease) if options.checkpoint_dir else None
-        self.keeper = Keeper(
+        self.checkpointer = Checkpointer(
             self.trainer,
             store,
             self._task.fingerprint,
@@ -163,7 +163,7 @@ class Session:
         sentinel = self.trainer.sentinel
         if sentinel is not None:
             sentinel.can_rewind = store is not None
-            self.keeper.attach("sentinel", sentinel)
+            self.checkpointer.attach("sentinel", sentinel)
         run_labels = run_info(
             options,
             self._task.name,
@@ -173,7 +173,7 @@ class Session:
             allow_tf32=config.allow_tf32,
         )
         if self.trainer.adaptive_clip is not None:
-            self.keeper.attach("adaptive_clipping", self.trainer.adaptive_clip)
+            self.checkpointer.attach("adaptive_clipping", self.trainer.adaptive_clip)
         compiled = {"compile": options.compile} if options.compile else {}
         # In FP32 it makes no difference whether BF16 would compute in FP8.
         fp32_labels = {name: label for name, label in run_labels.items() if name != "fp8"}
@@ -182,8 +182,8 @@ class Session:
                 {**fp32_labels, **compiled, "data": self._task.fingerprint, "device_name": device_name(self._device)}
             )
         )
-        self.keeper.attach("fp32_baseline", baseline)
-        loaded_generation = self.keeper.resume(
+        self.checkpointer.attach("fp32_baseline", baseline)
+        loaded_generation = self.checkpointer.resume(
             resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0
         )
         fresh = start.generation > loaded_generation
@@ -195,17 +195,24 @@ class Session:
         runs = None
         if rank == 0:
             runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, lease=lease)
-        reporter = Reporter(self.trainer, self.keeper, metrics, runs, samples_per_step, log, baseline, bar)
+        reporter = Reporter(self.trainer, self.checkpointer, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(
-            options, self._task, self.trainer, keeper=self.keeper, reporter=reporter, stop=stop, log=log, fault=fault
+            options,
+            self._task,
+            self.trainer,
+            checkpointer=self.checkpointer,
+            reporter=reporter,
+            stop=stop,
+            log=log,
+            fault=fault,
         )
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
 
     def _prewarm(self, modes: Sequence[PrecisionMode]) -> None:
-        batch = to_device(self._task.batches(self.keeper.samples, self._options.batch_size), self._device)
+        batch = to_device(self._task.batches(self.checkpointer.samples, self._options.batch_size), self._device)
         first = sorted(modes, key=lambda mode: mode is not self.trainer.mode)
         seconds = self.trainer.prewarm(batch, self._task.loss, first)
         names = [mode.wire for mode in first]
@@ -221,7 +228,7 @@ class Session:
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, also after an error."""
-        self.keeper.close()
+        self.checkpointer.close()
 
 
 def _config(

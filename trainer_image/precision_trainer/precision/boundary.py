@@ -137,7 +137,7 @@ class Boundaries:
             self.log.warning("request_refused", message, reason=NOT_ALLOWED)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/keeper.py)."""
+        """The weights are other ones now (state/checkpointer.py)."""
         self._weights.restart()
         if self.sentinel is not None:
             self.sentinel.rewound()

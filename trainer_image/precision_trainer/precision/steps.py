@@ -99,7 +99,7 @@ class Boundary(NamedTuple):
     checkpoint: bool
     stop: bool
     rewind: bool = False
-    """Go back to the last healthy checkpoint (state/keeper.py), after the change of mode and instead of a checkpoint."""
+    """Go back to the last healthy checkpoint (state/checkpointer.py): after the change of mode, in place of a checkpoint."""
 
 
 def read_record(sent: Sent, values: list[float]) -> StepRecord:

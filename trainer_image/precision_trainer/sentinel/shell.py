@@ -235,7 +235,7 @@ class Sentinel:
             self._tell(transition, step)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/keeper.py): what was found about the old ones must not be said of them."""
+        """The weights are other ones now (state/checkpointer.py): what was found about the old ones is void."""
         self._watch.restart()
         self._drift_told = False
         self._finding = self._pending = None

@@ -52,7 +52,7 @@ class TrainingState(TypedDict):
     nonfinite_buffers: NotRequired[list[str]]
     """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
     parts: NotRequired[dict[str, dict[str, object]]]
-    """What others keep beside it (sentinel, baseline…), by name: plain values; see Keeper.attach."""
+    """What others keep beside it (sentinel, baseline…), by name: plain values; see Checkpointer.attach."""
 
 
 _TYPES: dict[str, type] = {

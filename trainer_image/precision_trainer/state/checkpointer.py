@@ -31,7 +31,7 @@ _HISTORY = 200
 HEALTHY_AFTER_STEPS = 50
 
 Rewind = Callable[[str], "int | None"]
-"""The sentinel's view of :meth:`Keeper.rewind`: reason in, step out; None if there was nothing to go back to."""
+"""The sentinel's view of :meth:`Checkpointer.rewind`: reason in, step out; None if there was nothing to go back to."""
 
 
 class Part(Protocol):
@@ -44,7 +44,7 @@ class Part(Protocol):
         """Take over what :meth:`state_dict` gave."""
 
 
-class Keeper:
+class Checkpointer:
     """Knows what belongs into a checkpoint besides the weights. All methods are called by all ranks at the same step."""
 
     def __init__(
