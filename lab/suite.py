@@ -34,7 +34,7 @@ Action = Callable[[], int]
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, taken as an interrupt that nobody else has heard."""
+    """SIGTERM, taken as an interrupt that nobody else has got."""
 
 
 CHECK_WORKERS = 2

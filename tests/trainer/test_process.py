@@ -72,7 +72,7 @@ def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_process_group_mee
     assert sorted(line["rank"] for line in job.events("complete")) == [0, 1]
 
 
-def test_two_nodes_under_torchrun_train_as_one_gang(start: Start) -> None:
+def test_two_nodes_under_torchrun_train_as_one_process_group(start: Start) -> None:
     (port,) = free_ports(1)
     meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
     nodes = [

@@ -107,7 +107,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     """
     if signal not in ALWAYS or facts.evaluation is None:
         return None
-    # What was moved by us and is back in FP32 is no witness: its metrics still show what the precision did to it.
+    # What was moved by us and is back in FP32 proves nothing: its metrics still show what the precision did to it.
     others = [w for w in facts.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
     rollback = facts.spec.rollback

@@ -310,7 +310,7 @@ def poisoned_without_a_sentinel(rank: int, world: int) -> Result:
 
 
 def die_in_a_switch(rank: int, world: int) -> Result:
-    """The last rank dies in the step that carries a request; see test_gang."""
+    """The last rank dies in the step that carries a request; see test_process_group."""
     trainer = make(rank, world, PrecisionMode.FP32)
     step(trainer)
     if rank == 0:

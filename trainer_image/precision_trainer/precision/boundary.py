@@ -114,7 +114,7 @@ class Boundaries:
         self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
         request = self.applied if self.applied is not trial.applied else None
         self.mode, self.requested_mode, self.applied = trial.mode, trial.requested, trial.applied
-        if request is None:  # the sentinel's own step towards the safe side: the next one that works
+        if request is None:  # the sentinel's own step towards FP32: the next mode that works
             self.mode = self._wanted()
         if self.mode.uses_scaler:
             self.scaler.thaw()
@@ -153,7 +153,7 @@ class Boundaries:
     def _read(self, keep: int) -> Boundary:
         records: list[StepRecord] = []
         change, self._undone = self._undone, None
-        heard = stop = checkpoint = rewind = False
+        carried = stop = checkpoint = rewind = False
         sentinel = self.sentinel
         for sent, agreed, record in self._channel.read(keep):
             if sentinel is None:
@@ -166,7 +166,7 @@ class Boundaries:
                 sentinel.observe(record, sent)
             if agreed is None:
                 continue
-            heard = True
+            carried = True
             stop = stop or agreed.stop
             if agreed.diagnosis is not None:
                 self._learn(agreed.diagnosis, record)
@@ -179,7 +179,7 @@ class Boundaries:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
                 rewind = rewind or agreed.request.rewind
-        if heard:
+        if carried:
             change = self.settle() or change
         return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
 
