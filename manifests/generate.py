@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
 
 from manifests.crds import all_crds  # noqa: E402
-from precision_operator.reasons import Reason, Severity  # noqa: E402
+from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
@@ -210,7 +210,7 @@ def reasons_reference() -> str:
         "`kubectl precision explain` shows those of one policy, with its name filled in.",
         "",
     ]
-    for severity in Severity:
+    for severity in ReasonSeverity:
         rows = sorted((reason for reason in Reason if reason.severity is severity), key=str)
         lines += [f"## {severity}", "", severity.asks, "", "| reason | meaning | what to do |", "|---|---|---|"]
         lines += [f"| `{reason}` | {_cell(reason.meaning)} | {_todo(reason)} |" for reason in rows]

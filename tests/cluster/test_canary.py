@@ -12,7 +12,7 @@ import pytest
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of
 from precision_operator.controller.nodes import Nodes
@@ -157,7 +157,7 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Sce
     status = scene.status()
     comparison = scene.state().comparison
     assert comparison is not None
-    assert (comparison.verdict, comparison.looks >= 5) == (Verdict.BETTER, True)
+    assert (comparison.verdict, comparison.looks >= 5) == (CanaryVerdict.BETTER, True)
     incident = status["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
     decided, acknowledged, deadline = (parse_time(incident[at]) for at in ("decidedAt", "lastAckAt", "deadlineAt"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
@@ -63,8 +63,8 @@ def test_explain_tells_a_policy_that_only_waits_to_be_let_alone(cli: Cli) -> Non
     assert "nothing: it goes on by itself" in cli("explain")
 
 
-@pytest.mark.parametrize("verdict", [Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE])
-def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [CanaryVerdict.NO_DIFFERENCE, CanaryVerdict.WORSE, CanaryVerdict.INCONCLUSIVE])
+def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: CanaryVerdict) -> None:
     cli.policy(stands(Phase.ROLLING_BACK, NO_DIFFERENCE, reason=f"Canary{verdict}"))
     text = cli("explain")
     assert WORDS in " ".join(text.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import precision_operator
-from precision_operator.reasons import Cause, Reason, Severity
+from precision_operator.reasons import Cause, Reason, ReasonSeverity
 
 CODE = Path(precision_operator.__file__).parent
 EVENT_REASON_CHARACTERS = 128
@@ -37,14 +37,16 @@ def test_no_word_stands_for_two_reasons_and_none_is_left_unused() -> None:
 @pytest.mark.parametrize(
     ("severity", "warns", "stuck"),
     [
-        (Severity.NORMAL, False, False),
-        (Severity.WAITING, False, False),
-        (Severity.DECISION, False, False),
-        (Severity.ATTENTION, True, False),
-        (Severity.STUCK, True, True),
+        (ReasonSeverity.NORMAL, False, False),
+        (ReasonSeverity.WAITING, False, False),
+        (ReasonSeverity.DECISION, False, False),
+        (ReasonSeverity.ATTENTION, True, False),
+        (ReasonSeverity.STUCK, True, True),
     ],
 )
-def test_what_follows_from_a_reason_follows_from_its_severity(severity: Severity, warns: bool, stuck: bool) -> None:
+def test_what_follows_from_a_reason_follows_from_its_severity(
+    severity: ReasonSeverity, warns: bool, stuck: bool
+) -> None:
     found = [reason for reason in Reason if reason.severity is severity]
     assert found
     assert {(reason.warns, reason.stuck) for reason in found} == {(warns, stuck)}

@@ -24,7 +24,7 @@ class Rung(StrEnum):
     """The range of FP32 without a loss scale, where the trainer's hardware has it."""
 
 
-class Result(StrEnum):
+class MitigationResult(StrEnum):
     """How a window stands."""
 
     OPEN = "Open"
@@ -122,7 +122,7 @@ class Mitigation:
     """Since when every reading of the signal has been good, without a gap."""
     found: Annotated[tuple[str, ...], Field()] = ()
     """What came of the rungs before, one each: ``HalveScale: 0.24``."""
-    result: Annotated[Result, Field()] = Result.OPEN
+    result: Annotated[MitigationResult, Field()] = MitigationResult.OPEN
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class Mitigation:
     @property
     def open(self) -> bool:
         """Something may still come of it."""
-        return self.result is Result.OPEN
+        return self.result is MitigationResult.OPEN
 
 
 def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
@@ -149,7 +149,7 @@ def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tupl
         if window.open and (old is None or not old.open or old.rung is not window.rung):
             found.append((window, Reason.MITIGATING if window.rung else Reason.INVESTIGATING))
         elif old is not None and old.open and not window.open:
-            helped = window.result is Result.MITIGATED
+            helped = window.result is MitigationResult.MITIGATED
             found.append((window, Reason.MITIGATED if helped else Reason.MITIGATION_FAILED))
     return found
 

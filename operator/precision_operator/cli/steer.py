@@ -56,9 +56,9 @@ def _runner(act: Act) -> Callable[[argparse.Namespace], int]:
 
 
 def _refused(target: "Target", why: str) -> Exception:
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
 
-    return Refused(f"{target.where} {why}")
+    return CommandRefused(f"{target.where} {why}")
 
 
 def _only_if_allowed(session: "Session", target: "Target", command: Command) -> None:

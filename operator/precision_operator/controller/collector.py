@@ -6,7 +6,7 @@ from precision_operator.controller.gather import plan_of
 from precision_operator.errors import SignalError
 from precision_operator.reasons import Reason
 from precision_operator.report.evidence import Question, keep, queries_of, questions
-from precision_operator.report.incident import Evidence, Pass, Report
+from precision_operator.report.incident import Evidence, RecordedPass, Report
 from precision_operator.signals.port import MetricHistory, Series
 
 
@@ -21,7 +21,7 @@ class EvidenceCollector:
         self._failed = failed
         """Called with the reason of each query that failed."""
 
-    async def gather(self, report: Report, seen: Pass, *, now: float) -> tuple[Evidence, ...]:
+    async def gather(self, report: Report, seen: RecordedPass, *, now: float) -> tuple[Evidence, ...]:
         """The signals around the breach, and a day of the run infos. Never raises."""
         policy, plan = seen.policy, plan_of(seen.policy)
         queries = queries_of(

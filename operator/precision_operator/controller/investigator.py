@@ -18,7 +18,7 @@ from precision_operator.kube.events import EventRecorder, PolicyRef
 from precision_operator.kube.port import INCIDENTS, KubeApi
 from precision_operator.reasons import Reason
 from precision_operator.report.document import to_body
-from precision_operator.report.incident import Pass, Report
+from precision_operator.report.incident import RecordedPass, Report
 from precision_operator.report.mitigated import Group, closed_report, ended_well
 from precision_operator.report.slowness import CHECKS, say
 from precision_operator.signals.port import MetricSource, Sample
@@ -76,7 +76,7 @@ class Investigator:
         """Cases that are not reported yet."""
         return self._cases.qsize()
 
-    def observe(self, seen: Pass) -> None:
+    def observe(self, seen: RecordedPass) -> None:
         """A pass has been carried out."""
         if not seen.decision.state.mitigations:
             self._asked.pop(seen.policy.uid, None)
@@ -90,7 +90,7 @@ class Investigator:
                 self._kept.add(key)
                 self._cases.put_nowait(_Ended(reference, closed_report(seen, windows), key))
 
-    def _observe_slow(self, seen: Pass, reference: PolicyRef) -> None:
+    def _observe_slow(self, seen: RecordedPass, reference: PolicyRef) -> None:
         windows = seen.decision.state.mitigations
         slow = frozenset((m.key, m.since) for m in windows if m.open and m.signal is Signal.SPEED)
         begun = {key for key, _ in slow - self._asked.get(reference.uid, frozenset())}

@@ -27,7 +27,7 @@ from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersi
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
-from precision_operator.report.incident import Pass as Seen
+from precision_operator.report.incident import RecordedPass as Seen
 from precision_operator.runtime.clock import Clock
 
 _LOG = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
 from precision_operator.report.checklist import counted
-from precision_operator.report.incident import IncidentPhase, Pass, Windows, carry_on
+from precision_operator.report.incident import IncidentPhase, RecordedPass, Windows, carry_on
 from precision_operator.report.messages import Wording
-from precision_operator.report.progress import Pace, first_reading, next_due, ripen, worth_keeping
+from precision_operator.report.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.report.questions import answer
 from precision_operator.report.recording import Recording, record
 from precision_operator.runtime.clock import Clock, wait_event
@@ -71,11 +71,11 @@ class Reporter:
         self._leading = leading
         self._retention = Retention(api, settings)
         windows = Windows(settings.immediate_seconds, settings.short_seconds, settings.long_seconds)
-        self._pace = Pace(windows, Wording(settings.dashboard_url, settings.postmortem_after_seconds))
+        self._pace = TrainingPace(windows, Wording(settings.dashboard_url, settings.postmortem_after_seconds))
         self._tracks: dict[PolicyKey, Track] = {}
         self._wake = asyncio.Event()
 
-    def observe(self, seen: Pass) -> None:
+    def observe(self, seen: RecordedPass) -> None:
         """A pass has been carried out. Returns at once, and never raises."""
         track = self._tracks.setdefault(PolicyKey(seen.policy.namespace, seen.policy.name), Track())
         incident = seen.decision.state.incident
@@ -188,7 +188,7 @@ class Reporter:
         if track.gone and track.case is None:
             self._tracks.pop(key, None)
 
-    async def _take(self, key: PolicyKey, track: Track, seen: Pass) -> None:
+    async def _take(self, key: PolicyKey, track: Track, seen: RecordedPass) -> None:
         """One pass: into the case that is open, which it may end; into a new one, where it begins one."""
         incident = seen.decision.state.incident
         if track.case is not None and (incident is None or incident.id != track.case.report.id):
@@ -219,7 +219,7 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
-    async def _advance(self, key: PolicyKey, case: Case, seen: Pass) -> None:
+    async def _advance(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
         """Ripen, write what is due, send messages, then ask for evidence."""
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
@@ -238,5 +238,5 @@ class Reporter:
             await self._store.save(key.namespace, case)
 
 
-def _recording(seen: Pass) -> Recording:
+def _recording(seen: RecordedPass) -> Recording:
     return record(seen.policy, seen.before, seen.observation, now=seen.now, decision=seen.decision)

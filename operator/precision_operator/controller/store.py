@@ -9,7 +9,7 @@ from precision_operator.controller.track import Case
 from precision_operator.errors import NotFound
 from precision_operator.kube.port import INCIDENTS, JsonObject, KubeApi
 from precision_operator.report.document import from_body, name_for, name_of, to_body
-from precision_operator.report.incident import IncidentPhase, Pass, Recorded, extended, open_report, stamp
+from precision_operator.report.incident import IncidentPhase, Recorded, RecordedPass, extended, open_report, stamp
 from precision_operator.report.mitigated import with_windows
 from precision_operator.report.recording import Recording, bounded, unpack
 from precision_operator.runtime.clock import Clock
@@ -32,7 +32,13 @@ class IncidentStore:
         self._clock = clock
 
     async def open(
-        self, namespace: str, seen: Pass, incident: Incident, *, lead_up: Sequence[Recording], stale: Case | None
+        self,
+        namespace: str,
+        seen: RecordedPass,
+        incident: Incident,
+        *,
+        lead_up: Sequence[Recording],
+        stale: Case | None,
     ) -> Case | None:
         """The case of an incident, from its object where there is one; None where it is over.
 

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from precision_operator.api.verification import Checks
-from precision_operator.report.incident import IncidentPhase, Pass, Report
+from precision_operator.report.incident import IncidentPhase, RecordedPass, Report
 from precision_operator.report.recording import Recording
 
 LEAD_UP = 2
@@ -36,10 +36,10 @@ class Case:
 class Track:
     """What is known of one policy."""
 
-    recent: deque[Pass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
-    pending: deque[Pass] = field(default_factory=deque)
+    recent: deque[RecordedPass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
+    pending: deque[RecordedPass] = field(default_factory=deque)
     dropped: int = 0
-    last: Pass | None = None
+    last: RecordedPass | None = None
     case: Case | None = None
     stale: Case | None = None
     """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""

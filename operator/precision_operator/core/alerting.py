@@ -7,7 +7,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Verdict
+from precision_operator.core.assess import Assessment
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.readings import Breach, Ok
@@ -69,7 +69,7 @@ def speedup(facts: Facts, state: State) -> Condition:
     return Condition(SPEEDUP_LOW, "True", SPEEDUP_LOW, text)
 
 
-def _gains_little(facts: Facts, verdict: Verdict, least: float) -> bool:
+def _gains_little(facts: Facts, verdict: Assessment, least: float) -> bool:
     reading = verdict.readings.get(Signal.SPEED)
     if facts.evaluation is None or not isinstance(reading, Ok | Breach) or not reading.value < least:
         return False

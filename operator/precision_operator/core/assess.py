@@ -33,7 +33,7 @@ REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED, Sign
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Assessment:
     """All readings of one workload."""
 
     workload: WorkloadView
@@ -104,7 +104,7 @@ def assess(
     mode: Mode,
     failing: frozenset[Signal],
     confirmed: frozenset[Signal] = frozenset(),
-) -> Verdict:
+) -> Assessment:
     """Judge every enabled signal of one workload that trains in ``mode``.
 
     Args:
@@ -130,7 +130,7 @@ def assess(
         readings[signal] = _worst(
             criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=signal in confirmed) for pod in judged]
         )
-    return Verdict(workload, readings)
+    return Assessment(workload, readings)
 
 
 def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bool:
@@ -141,7 +141,7 @@ def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bo
 
 
 def update_failing(
-    old: tuple[Failing, ...], verdicts: Iterable[Verdict], spec: PolicySpec, *, at: float
+    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float
 ) -> tuple[Failing, ...]:
     """The breaches that stand after this evaluation.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Command
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Severity, Strategy
@@ -59,7 +59,7 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
 
 def _shown(state: State) -> bool:
     """The comparison of a canary has a verdict."""
-    return state.comparison is not None and state.comparison.verdict is not Verdict.OPEN
+    return state.comparison is not None and state.comparison.verdict is not CanaryVerdict.OPEN
 
 
 def _rolled_back(state: State) -> bool:
@@ -68,7 +68,7 @@ def _rolled_back(state: State) -> bool:
 
 
 def _waits_for_a_person(state: State) -> bool:
-    worse = state.comparison is not None and state.comparison.verdict is Verdict.WORSE
+    worse = state.comparison is not None and state.comparison.verdict is CanaryVerdict.WORSE
     return state.phase is Phase.PAUSED or (state.phase is Phase.PROGRESSING and worse)
 
 

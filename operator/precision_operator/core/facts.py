@@ -17,7 +17,7 @@ from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpe
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.assess import Verdict, lost
+from precision_operator.core.assess import Assessment, lost
 from precision_operator.core.cohorts import cohort_size, extend_cohort
 from precision_operator.core.gates import names
 from precision_operator.core.leaving import blocked
@@ -66,7 +66,7 @@ class Facts:
     """Selected workloads with the way in which each can be moved, by name."""
     stuck: tuple[str, ...]
     """Keys of selected workloads that no delivery can move."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Assessment, ...]
     """Members that train in the target precision (or crash in it), judged."""
     failing: tuple[Failing, ...]
     """The breaches that stand after this evaluation."""
@@ -320,7 +320,7 @@ class Facts:
         return {(m.key, m.signal): m for m in self.state.mitigations}
 
     @cached_property
-    def verdict_of(self) -> Mapping[str, Verdict]:
+    def verdict_of(self) -> Mapping[str, Assessment]:
         """The verdicts, by the workload's key."""
         return {verdict.workload.key: verdict for verdict in self.verdicts}
 

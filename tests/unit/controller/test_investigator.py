@@ -14,7 +14,7 @@ from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.report.document import from_body
-from precision_operator.report.incident import IncidentPhase, Pass, Report, open_report
+from precision_operator.report.incident import IncidentPhase, RecordedPass, Report, open_report
 from precision_operator.report.mitigated import with_windows
 from precision_operator.report.slowness import CHECKS, say
 from precision_operator.settings import IncidentSettings
@@ -44,11 +44,11 @@ class Exporters:
         return [] if "DCGM" in query else [sample("hot-0-1", batch_size="30"), sample("elsewhere", batch_size="32")]
 
 
-def passes(world: World, count: int) -> list[Pass]:
+def passes(world: World, count: int) -> list[RecordedPass]:
     found = []
     for _ in range(count):
         before, observation, now = world.state, world.observe(), world.now
-        found.append(Pass(world.policy, before, observation, world.step(), now))
+        found.append(RecordedPass(world.policy, before, observation, world.step(), now))
     return found
 
 

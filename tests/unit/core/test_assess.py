@@ -11,7 +11,14 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
+from precision_operator.core.assess import (
+    SPEED_AGE_SHARE,
+    Assessment,
+    assess,
+    cohort_breached,
+    trains_in,
+    update_failing,
+)
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
 from precision_operator.reasons import Cause, Reason
@@ -30,7 +37,7 @@ def evaluation(*, errors: dict[str, Cause] | None = None, at: float = AT, **pods
 
 def readings(
     said: Evaluation, *, view: WorkloadView = VIEW, mode: Mode = Mode.FP16, spec: PolicySpec = SPEC
-) -> Verdict:
+) -> Assessment:
     return assess(view, spec, said, mode=mode, failing=frozenset())
 
 
@@ -186,8 +193,8 @@ def test_a_breach_that_was_seen_once_is_confirmed_by_a_value_beyond_its_upper_th
     assert (held_names(world), incident_of(world)) == ({"hot-1"}, (Severity.P1, Strategy.EMERGENCY))
 
 
-def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Verdict:
-    return Verdict(VIEW, {signal: value})
+def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Assessment:
+    return Assessment(VIEW, {signal: value})
 
 
 def breach() -> Reading:

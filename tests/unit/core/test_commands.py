@@ -7,7 +7,7 @@ import pytest
 
 from lab.model.world import World
 from precision_operator.api.commands import Command
-from precision_operator.api.mitigation import Result
+from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
@@ -143,7 +143,7 @@ def test_a_retry_after_a_rollback_forgets_what_was_tried_before_it() -> None:
     world = breached()
     answer(world, "abort")
     until(world, lambda w: w.state.phase is Phase.HELD)
-    assert [m.result for m in world.state.mitigations] == [Result.FAILED]
+    assert [m.result for m in world.state.mitigations] == [MitigationResult.FAILED]
     world.bad = {}
     answer(world, "retry")
     world.run(1)

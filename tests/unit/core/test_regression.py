@@ -7,7 +7,7 @@ import pytest
 
 from lab.model.policies import policy
 from lab.model.world import World
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA
@@ -57,7 +57,7 @@ def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held
     assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, Reason.CANARY_REGRESSED)
     assert f"promote={world.state.transition_id} goes on all the same" in world.summary.message
     assert world.state.comparison is not None
-    assert world.state.comparison.verdict is Verdict.WORSE
+    assert world.state.comparison.verdict is CanaryVerdict.WORSE
     before = world.commits
     world.run(600)
     assert (world.state.step_index, world.commits) == (0, before), "it stands, and costs no write"
@@ -76,7 +76,7 @@ def test_it_stays_held_though_the_difference_goes_away_and_goes_on_once_a_person
 def test_nothing_to_tell_apart_promotes_by_the_thresholds_alone_after_the_pause() -> None:
     world = looked(rollout(), 200)
     assert world.state.comparison is not None
-    assert (world.state.comparison.verdict, world.state.step_index) == (Verdict.OPEN, 0)
+    assert (world.state.comparison.verdict, world.state.step_index) == (CanaryVerdict.OPEN, 0)
     world.run(100)
     assert world.state.phase is Phase.PAUSED
     world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})

@@ -13,7 +13,7 @@ from precision_operator.api.spec import Criterion
 from precision_operator.api.state import State
 from precision_operator.api.steps import Stage
 from precision_operator.api.text import bounded
-from precision_operator.core.assess import Verdict
+from precision_operator.core.assess import Assessment
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import Progress
 from precision_operator.reasons import Cause
@@ -30,7 +30,7 @@ class GateInput:
     evaluation: Evaluation | None
     progress: tuple[tuple[WorkloadView, Progress], ...]
     """Every member of the cohort and where it stands."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Assessment, ...]
     """Every member that trains in the target precision, judged."""
     promotion: Mapping[Signal, Criterion]
     """What readings are held against."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison, OnNoDifference
 from precision_operator.api.commands import Command
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Strategy
@@ -21,16 +21,16 @@ from precision_operator.core.sequential import look, verdict
 from precision_operator.reasons import Cause, Reason
 
 _HOLDS = {
-    Verdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
-    Verdict.WORSE: "the canary fares worse than the rest",
-    Verdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
+    CanaryVerdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
+    CanaryVerdict.WORSE: "the canary fares worse than the rest",
+    CanaryVerdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
 }
 
 
 _REASONS = {
-    Verdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
-    Verdict.WORSE: Reason.CANARY_WORSE,
-    Verdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
+    CanaryVerdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
+    CanaryVerdict.WORSE: Reason.CANARY_WORSE,
+    CanaryVerdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
 }
 
 
@@ -49,22 +49,24 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
     if asked is not None:
         facts = replace(facts, state=carried_out(facts.state, Command.PROMOTE))
         return _promote(facts, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
-    if comparison.verdict is not Verdict.OPEN:
+    if comparison.verdict is not CanaryVerdict.OPEN:
         return _held(facts, everything, comparison)
     if comparison.since is None:
         return _await(facts, incident, everything)
     comparison, waiting = _look(facts, comparison)
     found = _found(facts, comparison)
-    helped = found is Verdict.NO_DIFFERENCE and facts.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
-    if found is Verdict.BETTER or helped:
+    helped = (
+        found is CanaryVerdict.NO_DIFFERENCE and facts.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
+    )
+    if found is CanaryVerdict.BETTER or helped:
         comparison = replace(comparison, verdict=found, ended_at=facts.now)
         text = (
             "the canary fares better than the rest"
-            if found is Verdict.BETTER
+            if found is CanaryVerdict.BETTER
             else f"{_HOLDS[found]}, and Promote is set"
         )
         return _promote(facts, everything, comparison, f"{text} ({_figures(facts, comparison)})")
-    if found is not Verdict.OPEN:
+    if found is not CanaryVerdict.OPEN:
         return _hold(facts, everything, replace(comparison, verdict=found, ended_at=facts.now))
     state = replace(facts.state, comparison=comparison)
     return Outcome(state, canary_first(facts, everything), waiting=waiting)
@@ -83,7 +85,7 @@ def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) ->
         waiting = Cause(Reason.COMPARING_CANARY, "the canary is back in the fallback; its first window has begun")
         return Outcome(state, desired, waiting=waiting, notices=followed.notices)
     if _over(facts):
-        return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
+        return _hold(facts, everything, Comparison(verdict=CanaryVerdict.INCONCLUSIVE, ended_at=facts.now))
     return Outcome(state, desired, waiting=followed.waiting, notices=followed.notices)
 
 
@@ -103,12 +105,12 @@ def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Cause]:
     return seen, Cause(Reason.COMPARING_CANARY, _figures(facts, seen))
 
 
-def _found(facts: Facts, comparison: Comparison) -> Verdict:
+def _found(facts: Facts, comparison: Comparison) -> CanaryVerdict:
     """Time without data does not count towards the window, only towards the limit."""
     shown = verdict(comparison, alpha=facts.spec.rollback.canary.false_alarm_rate)
-    if shown is Verdict.OPEN and comparison.looks >= _planned(facts):
-        return Verdict.NO_DIFFERENCE
-    return Verdict.INCONCLUSIVE if shown is Verdict.OPEN and _over(facts) else shown
+    if shown is CanaryVerdict.OPEN and comparison.looks >= _planned(facts):
+        return CanaryVerdict.NO_DIFFERENCE
+    return CanaryVerdict.INCONCLUSIVE if shown is CanaryVerdict.OPEN and _over(facts) else shown
 
 
 def _planned(facts: Facts) -> int:

@@ -7,7 +7,7 @@ more severe, another workload's breach and a person's command go past it.
 from collections import defaultdict
 from dataclasses import replace
 
-from precision_operator.api.mitigation import Mitigation, Result, Rung, mitigation_bytes, news
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung, mitigation_bytes, news
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing, State
@@ -57,7 +57,8 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
 def ended(state: State, keys: frozenset[str] | None = None) -> tuple[Mitigation, ...]:
     """The windows after a rollback of these workloads, or of all: what was open has failed."""
     return tuple(
-        replace(m, result=Result.FAILED) if m.open and (keys is None or m.key in keys) else m for m in state.mitigations
+        replace(m, result=MitigationResult.FAILED) if m.open and (keys is None or m.key in keys) else m
+        for m in state.mitigations
     )
 
 
@@ -98,7 +99,7 @@ def _followed(
         since = at if window.good_since is None else min(window.good_since, at)
         window = replace(window, good_since=since)
         good = at - max(since, evaluation.continuous_since)
-        return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
+        return replace(window, result=MitigationResult.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):
         found = f"{reading.value:.3g}" if window.acknowledged_at is not None else Reason.NOT_ACKNOWLEDGED
@@ -108,7 +109,7 @@ def _followed(
 
 def _remembered(facts: Facts, window: Mitigation) -> Mitigation | None:
     """What helped is not tried again before the workload has proved itself; BF16 is where it stays."""
-    if window.result is Result.FAILED or window.rung is Rung.BF16 or window.good_since is None:
+    if window.result is MitigationResult.FAILED or window.rung is Rung.BF16 or window.good_since is None:
         return window
     return window if facts.now - window.good_since < facts.spec.reenable.stable_seconds else None
 
