@@ -40,8 +40,8 @@ harmless: setup ## Train small scripts without and with the trainer, compare eve
 faults: setup ## Harm the operator's writes, try odd policies, soak the full cluster (root; about 55 minutes); FULL=1 for all faults; writes build/faults.json
 	@$(PYTHON) -m lab.faults $(if $(FULL),--full)
 
-model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
-	@$(PYTHON) -m lab.model all
+model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants drawn by SEED; writes build/model.json
+	@$(PYTHON) -m lab.model all $(if $(SEED),--seed $(SEED))
 
 test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
 	@$(PYTHON) -m lab.suite test

@@ -26,8 +26,8 @@ from typing import BinaryIO, NoReturn, TypeVar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lab.errors import LabError
-from lab.model.judges import CORE, Judge, Trace, known, traced, with_judges
-from lab.model.mutants import Mutant, Place, places
+from lab.mutants.judges import CORE, Judge, Trace, known, traced, with_judges
+from lab.mutants.operators import Mutant, Place, places
 from lab.progress import console
 
 _PROCESSES = 2
