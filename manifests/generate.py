@@ -78,8 +78,10 @@ def rendered(program: Path) -> str:
     command = [
         *(str(program), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
         *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
+        *("--set", "image.registry=registry"),
     ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = output.replace('image: "registry/', 'image: "')  # an overlay names it: kustomize's `images`
     # no Helm release stands behind these: leave out what would say so
     without = re.sub(r"^ *(helm\.sh/chart|helm\.sh/resource-policy): .*\n", "", output, flags=re.MULTILINE)
     without = re.sub(r"^( *)annotations:\n(?!\1 +\S)", "", without, flags=re.MULTILINE)

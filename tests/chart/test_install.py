@@ -19,6 +19,7 @@ from lab.waiting import wait_for
 from precision_operator.cli import main
 from tests.support.cluster_scene import PATIENCE_SECONDS, Operators
 from tests.support.holds import held
+from tests.support.rendered import REGISTRY
 from tests.support.users import PREFIX, Client, Json, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,8 @@ def run_helm(cluster: ControlPlane, *arguments: str | Path) -> str:
         "KUBECONFIG": str(cluster.kubeconfig),
         "HELM_CACHE_HOME": str(cluster.directory / "helm"),
     }
-    command = [kube_binaries() / "helm", *arguments, "--namespace", NAMESPACE]
+    named = REGISTRY if arguments[0] in ("install", "upgrade", "template") else ()
+    command = [kube_binaries() / "helm", *arguments, *named, "--namespace", NAMESPACE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
