@@ -78,7 +78,7 @@ def rendered(program: Path) -> str:
     command = [
         *(str(program), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
         *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
-        *("--set", "image.registry=registry"),
+        *("--set", "image.registry=registry", "--no-hooks"),
     ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     output = output.replace('image: "registry/', 'image: "')  # an overlay names it: kustomize's `images`

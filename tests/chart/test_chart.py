@@ -394,6 +394,47 @@ def test_a_release_whose_webhook_holds_workloads_is_uninstalled_only_where_that_
     assert commands == [["python3", "-m", "precision_operator.cli", "holds", "--exit-code", *words] for words in asked]
 
 
+def tests_of(objects: list[Json]) -> dict[str, Json]:
+    """What `helm test` makes, by its first argument, in its order."""
+    hooks = [o for o in objects if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
+    hooks.sort(key=lambda pod: int(pod["metadata"]["annotations"]["helm.sh/hook-weight"]))
+    return {pod["spec"]["containers"][0]["command"][3]: pod for pod in hooks}
+
+
+@pytest.mark.parametrize("mutating", [["v1"], []], ids=["policies", "webhook"])
+def test_the_release_tests_that_the_operator_answers_and_then_that_admission_works(
+    render: Render, mutating: list[str]
+) -> None:
+    objects = render("service.port=9000", mutating=mutating, namespace="elsewhere")
+    pods = tests_of(objects)
+    assert list(pods) == ["answers", "injected"]
+    answers, injected = pods.values()
+    assert answers["spec"]["containers"][0]["command"][4:] == [
+        "http://precision-operator-metrics.elsewhere.svc:9000/readyz"
+    ]
+    assert (answers["metadata"]["namespace"], injected["metadata"]["namespace"]) == ("elsewhere", "default")
+    assert injected["metadata"]["labels"][INJECT] == injected["spec"]["containers"][0]["name"]
+    selected = the(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    for pod in pods.values():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert not selected.items() <= pod["metadata"]["labels"].items(), "no Service sends anybody here"
+
+
+@pytest.mark.parametrize(
+    ("values", "mutating", "left"),
+    [
+        (["service.enabled=false"], ["v1"], ["injected"]),
+        (["admission.inject.enabled=false"], ["v1"], ["answers"]),
+        (["test.namespace=precision-system"], ["v1"], ["answers"]),
+        (["admission.mode=Policy"], [], ["answers"]),
+    ],
+)
+def test_the_release_tests_only_what_is_there(
+    render: Render, values: list[str], mutating: list[str], left: list[str]
+) -> None:
+    assert list(tests_of(render(*values, mutating=mutating))) == left
+
+
 def test_the_webhook_stands_behind_the_releases_own_service(render: Render) -> None:
     objects = render("fullnameOverride=mover", "admission.webhook.port=9443", namespace="elsewhere", mutating=[])
     for webhook in the(objects, "MutatingWebhookConfiguration", CONFIGURATION)["webhooks"]:

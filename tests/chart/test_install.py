@@ -14,9 +14,11 @@ import yaml
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import AS_OPERATOR, until_admitted
+from lab.process import run
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 from precision_operator.cli import main
+from precision_operator.contract import INJECTED
 from tests.support.cluster_scene import PATIENCE_SECONDS, Operators
 from tests.support.holds import held
 from tests.support.rendered import REGISTRY
@@ -92,6 +94,16 @@ def test_both_replicas_pass_the_restricted_standard(release: Kubectl) -> None:
         return release("get", "replicasets", "-n", NAMESPACE, "-o", "yaml").stdout
 
     wait_for(pods, what="both pods to be admitted", seconds=30, found=state)
+
+
+def test_the_releases_test_pod_is_given_the_contract(empty: ControlPlane, release: Kubectl) -> None:
+    """No node runs it here; what it will find in itself is what admission gives it."""
+    rendered = run_helm(
+        empty, "template", "precision-operator", CHART, "-s", "templates/tests/selftest.yaml", "--validate"
+    )
+    (pod,) = [p for p in yaml.safe_load_all(rendered) if p["metadata"]["name"].endswith("-injected")]
+    admitted = release.json("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+    assert admitted["metadata"]["annotations"][INJECTED] == pod["spec"]["containers"][0]["command"][-1]
 
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in (ROOT / "manifests" / "samples").glob("*.yaml")))
@@ -266,6 +278,29 @@ def test_the_installed_fence_holds_the_releases_account(operator: Client, victim
     assert "only with its uid as a precondition" in said(operator("DELETE", victim))
     collection = operator("DELETE", pods("default"))
     assert "cannot deletecollection resource" in said(collection)
+
+
+README = (ROOT / "README.md").read_text().split("## On your cluster")[1]
+ELSEWHERE = ("make push", "helm test")
+"""Needs a registry (tests/release), and a node."""
+
+
+def test_the_readmes_block_installs_the_operator_and_a_policy(tmp_path: Path) -> None:
+    block = README.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
+    lines = [line for line in block.splitlines() if not line.startswith(ELSEWHERE)]
+    assert len(lines) == 4
+    with ControlPlane(tmp_path) as cluster:
+        environment = {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "HELM_CACHE_HOME": str(tmp_path / "helm"),
+            "PATH": f"{kube_binaries()}:{os.environ['PATH']}",
+        }
+        done = run(["bash", "-euc", "\n".join(lines)], cwd=ROOT, env=environment, timeout=120)
+        assert done.stdout.splitlines()[-1].startswith("training    trainers")
+        (container,) = cluster.kubectl.json("get", "deployment", "precision-operator", "-n", NAMESPACE)["spec"][
+            "template"
+        ]["spec"]["containers"]
+        assert container["image"].startswith("host/path/precision-operator:")
 
 
 # ---- older clusters
