@@ -394,7 +394,7 @@ def test_a_release_whose_webhook_holds_workloads_is_uninstalled_only_where_that_
     assert commands == [["python3", "-m", "precision_operator.cli", "holds", "--exit-code", *words] for words in asked]
 
 
-def tests_of(objects: list[Json]) -> dict[str, Json]:
+def hooks_of(objects: list[Json]) -> dict[str, Json]:
     """What `helm test` makes, by its first argument, in its order."""
     hooks = [o for o in objects if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
     hooks.sort(key=lambda pod: int(pod["metadata"]["annotations"]["helm.sh/hook-weight"]))
@@ -406,7 +406,7 @@ def test_the_release_tests_that_the_operator_answers_and_then_that_admission_wor
     render: Render, mutating: list[str]
 ) -> None:
     objects = render("service.port=9000", mutating=mutating, namespace="elsewhere")
-    pods = tests_of(objects)
+    pods = hooks_of(objects)
     assert list(pods) == ["answers", "injected"]
     answers, injected = pods.values()
     assert answers["spec"]["containers"][0]["command"][4:] == [
@@ -432,7 +432,7 @@ def test_the_release_tests_that_the_operator_answers_and_then_that_admission_wor
 def test_the_release_tests_only_what_is_there(
     render: Render, values: list[str], mutating: list[str], left: list[str]
 ) -> None:
-    assert list(tests_of(render(*values, mutating=mutating))) == left
+    assert list(hooks_of(render(*values, mutating=mutating))) == left
 
 
 def test_the_webhook_stands_behind_the_releases_own_service(render: Render) -> None:
