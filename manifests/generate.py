@@ -75,9 +75,11 @@ def copies() -> dict[Path, str]:
 
 def rendered(program: Path) -> str:
     """What the chart gives with its defaults, as the release precision-operator in precision-system."""
+    served = ("MutatingAdmissionPolicy", "MutatingWebhookConfiguration")
     command = [
         *(str(program), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
-        *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
+        *("--kube-version", "1.36.0"),
+        *(part for kind in served for part in ("--api-versions", f"admissionregistration.k8s.io/v1/{kind}")),
         *("--set", "image.registry=registry", "--no-hooks"),
     ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

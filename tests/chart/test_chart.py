@@ -375,6 +375,22 @@ def test_new_pods_are_given_their_mode_in_one_way(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], True),
+        (["--set", "admission.mode=Webhook"], False),
+        (["--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration"], False),
+    ],
+    ids=["no cluster", "a mode is chosen", "a cluster"],
+)
+def test_without_a_cluster_the_objects_say_which_kubernetes_they_are_for(
+    helm: Helm, arguments: list[str], said: bool
+) -> None:
+    done = helm("template", "x", CHART, *REGISTRY, *arguments)
+    assert ("# Rendered without a cluster" in done.stdout) is said
+
+
+@pytest.mark.parametrize(
     ("values", "served", "asked"),
     [
         ([], [], [["-A"]]),
