@@ -3,12 +3,13 @@ PYTHON := .venv/bin/python
 CONTEXT ?=
 REGISTRY ?=
 KEY ?=
+PROMETHEUS ?=
 export CONTEXT REGISTRY
 # uv leaves dependencies uncompiled. Where bytecode may not be written, each process that imports torch compiles it again: 10 s.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo generate check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images release release-verify lock clean clean-cache
+.PHONY: help setup demo generate check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +41,8 @@ harmless: setup ## Train small scripts without and with the trainer, compare eve
 faults: setup ## Harm the operator's writes, try odd policies, soak the full cluster (root; about 55 minutes); FULL=1 for all faults; writes build/faults.json
 	@$(PYTHON) -m lab.faults $(if $(FULL),--full)
 
-model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants; writes build/model.json
-	@$(PYTHON) -m lab.model all
+model: setup ## Explore the decisions of a small fleet exhaustively, judge the tests by mutants drawn by SEED; writes build/model.json
+	@$(PYTHON) -m lab.model all $(if $(SEED),--seed $(SEED))
 
 test: setup ## check, then the tests of chart, trainer, control plane and full cluster; from a bare machine too
 	@$(PYTHON) -m lab.suite test
@@ -66,6 +67,12 @@ cluster-status: setup ## Show what runs in the local cluster
 
 images: setup ## Build the images that are stale
 	@$(PYTHON) -m lab images
+
+push: setup ## Build the images that are stale, and push both to REGISTRY=host/path (root); RELEASE=folder pushes a release, signatures included
+	@$(PYTHON) -m lab.release push $(if $(RELEASE),--release $(RELEASE))
+
+install: setup ## Install the operator on a cluster and test it: CONTEXT=name REGISTRY=host/path PROMETHEUS=url
+	@$(PYTHON) -m lab.release install $(if $(PROMETHEUS),--prometheus $(PROMETHEUS))
 
 release: setup ## Build the images twice and compare; sign, describe and pack them and the chart (root; KEY=cosign.key); build/release/VERSION
 	@$(PYTHON) -m lab.release make $(if $(KEY),--key $(KEY))

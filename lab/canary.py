@@ -21,7 +21,7 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from precision_operator.api.canary import CanarySpec, Comparison, ComparisonSpec, Verdict
+from precision_operator.api.canary import CanarySpec, CanaryVerdict, Comparison, ComparisonSpec
 from precision_operator.api.reenable import ReenableSpec
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
@@ -162,7 +162,7 @@ def regressed_after(series: Sequence[float]) -> int | None:
     state = Comparison()
     for difference in series:
         state = look(state, difference, margin=ROLLOUT.margin)
-        if verdict(state, alpha=2.0 * ROLLOUT.false_alarm_rate) is Verdict.WORSE:
+        if verdict(state, alpha=2.0 * ROLLOUT.false_alarm_rate) is CanaryVerdict.WORSE:
             return state.looks
     return None
 
@@ -191,14 +191,14 @@ def _trouble(criterion: Criterion, readings: Readings) -> Iterator[float]:
     return (sum([depth(criterion, value, ANSWERED) for value in row]) / len(row) for row in readings.tolist())
 
 
-def judged(series: Sequence[float]) -> tuple[Verdict, int]:
+def judged(series: Sequence[float]) -> tuple[CanaryVerdict, int]:
     """What the shipped test says, and after how many looks; Open where it never says anything."""
     state = Comparison()
     for difference in series:
         state = look(state, difference, margin=RULES.margin)
-        if (found := verdict(state, alpha=RULES.false_alarm_rate)) is not Verdict.OPEN:
+        if (found := verdict(state, alpha=RULES.false_alarm_rate)) is not CanaryVerdict.OPEN:
             return found, state.looks
-    return Verdict.OPEN, len(series)
+    return CanaryVerdict.OPEN, len(series)
 
 
 def peeked(series: Sequence[float]) -> bool:
@@ -218,8 +218,8 @@ def false_alarms(case: Case, replications: int, dice: np.random.Generator) -> st
         series = differences(case, dice, LONG)
         means.append(fmean(series))
         found, looks = judged(series)
-        called[1] += found is not Verdict.OPEN
-        called[0] += found is not Verdict.OPEN and looks <= SHORT
+        called[1] += found is not CanaryVerdict.OPEN
+        called[0] += found is not CanaryVerdict.OPEN and looks <= SHORT
         peeks[0] += peeked(series[:SHORT])
         peeks[1] += peeked(series)
     shares = [f"{100 * n / replications:.1f} %" for n in (*called, *peeks)]
@@ -233,10 +233,10 @@ def power(case: Case, replications: int, dice: np.random.Generator) -> str:
         series = differences(case, dice, LONG)
         means.append(fmean(series))
         found, looks = judged(series)
-        if found is Verdict.BETTER:
+        if found is CanaryVerdict.BETTER:
             delays.append(looks)
             soon += looks <= SHORT
-        wrong += found is Verdict.WORSE
+        wrong += found is CanaryVerdict.WORSE
     late = f"{median(delays):.0f} looks ({median(delays) * WINDOW_SECONDS / 60:.0f} min)" if delays else "never"
     shares = [f"{100 * n / replications:.1f} %" for n in (soon, len(delays), wrong)]
     return f"| {case.text} | {fmean(means):+.2f} | {' | '.join(shares)} | {late} |"

@@ -22,6 +22,7 @@ from lab import paths
 from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.progress import console, elapsed, say
+from lab.release.tools import tools
 from lab.setup.certmanager import cert_manager
 from lab.setup.kube import ENVIRONMENT, MODULE, kube_binaries, test_command
 from lab.setup.older import older_control_plane
@@ -34,7 +35,7 @@ Action = Callable[[], int]
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, taken as an interrupt that nobody else has heard."""
+    """SIGTERM, taken as an interrupt that nobody else has got."""
 
 
 CHECK_WORKERS = 2
@@ -153,6 +154,8 @@ def test(suite: Suite, *more: str) -> None:
 def test_all(suite: Suite) -> None:
     """`test`, and what takes long."""
     test(suite, *(folder for folder in ("tests/faults", "tests/bench") if (paths.ROOT / folder).is_dir()))
+    if suite.stage("a registry", lambda: 0 if tools(listing=False) else 1):
+        suite.pytest("tests/release")
     if suite.stage("an older minor of Kubernetes", lambda: 0 if older_control_plane() else 1):
         suite.pytest("tests/cluster", options=("--older-minor", "-m", "older_minor"))
     if suite.stage("cert-manager", lambda: 0 if cert_manager() else 1):

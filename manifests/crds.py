@@ -110,8 +110,8 @@ def policies() -> Crd:
     enforced = '.status.conditions[?(@.type=="AdmissionEnforced")].status'
     return Crd(
         kind="PrecisionPolicy",
-        short="pp",
-        head="What people write to the operator: `kubectl explain pp.spec --recursive`.",
+        short="ppol",
+        head="What people write to the operator: `kubectl explain ppol.spec --recursive`.",
         columns=(
             Column("Precision", ".status.precision", "Mode that the fleet is being held to."),
             Column("Phase", ".status.phase", "Where the policy stands."),

@@ -4,9 +4,10 @@ manifests/base/operator.yaml.
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: the version in operator/precision_operator/__init__.py, and the models in its api/; manifests/admission/,
-manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs `helm` (the
-laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from the chart.
+Sources: the version in operator/precision_operator/__init__.py, its reasons.py, and the models in its api/;
+manifests/admission/, manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs
+`helm` (the laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from
+the chart.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
 
 from manifests.crds import all_crds  # noqa: E402
+from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
@@ -73,11 +75,15 @@ def copies() -> dict[Path, str]:
 
 def rendered(program: Path) -> str:
     """What the chart gives with its defaults, as the release precision-operator in precision-system."""
+    served = ("MutatingAdmissionPolicy", "MutatingWebhookConfiguration")
     command = [
         *(str(program), "template", "precision-operator", str(CHART), "--namespace", "precision-system"),
-        *("--kube-version", "1.36.0", "--api-versions", "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"),
+        *("--kube-version", "1.36.0"),
+        *(part for kind in served for part in ("--api-versions", f"admissionregistration.k8s.io/v1/{kind}")),
+        *("--set", "image.registry=registry", "--no-hooks"),
     ]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = output.replace('image: "registry/', 'image: "')  # an overlay names it: kustomize's `images`
     # no Helm release stands behind these: leave out what would say so
     without = re.sub(r"^ *(helm\.sh/chart|helm\.sh/resource-policy): .*\n", "", output, flags=re.MULTILINE)
     without = re.sub(r"^( *)annotations:\n(?!\1 +\S)", "", without, flags=re.MULTILINE)
@@ -133,7 +139,7 @@ def api_reference() -> str:
             "",
             schema["description"],
             "",
-            "Short name `pp`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
+            "Short name `ppol`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
             "",
             "## spec",
             "",
@@ -198,6 +204,34 @@ def values_reference() -> str:
     )
 
 
+def reasons_reference() -> str:
+    """docs/reference/reasons.md from the table of reasons."""
+    lines = [
+        f"<!-- Made from operator/precision_operator/reasons.py {GENERATED} -->",
+        "# Reasons",
+        "",
+        "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
+        "`kubectl precision explain` shows those of one policy, with its name filled in.",
+        "",
+    ]
+    for severity in ReasonSeverity:
+        rows = sorted((reason for reason in Reason if reason.severity is severity), key=str)
+        lines += [f"## {severity}", "", severity.asks, "", "| reason | meaning | what to do |", "|---|---|---|"]
+        lines += [f"| `{reason}` | {_cell(reason.meaning)} | {_todo(reason)} |" for reason in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _todo(reason: Reason) -> str:
+    steps = (re.sub(r"`!kubectl ", "`kubectl ", step) for step in reason.steps)
+    whole = (re.sub(r"`!", "`kubectl precision ", step).replace("{name}", "NAME") for step in steps)
+    return "<br>".join(map(_cell, whole))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<signal>", "SIGNAL")
+
+
 def main() -> int:
     """Write or check; returns the exit status."""
     check = "--check" in sys.argv[1:]
@@ -224,6 +258,7 @@ def main() -> int:
                 path.unlink()
     settle(ROOT / "docs" / "reference" / "precisionpolicy.md", api_reference())
     settle(ROOT / "docs" / "reference" / "chart-values.md", values_reference())
+    settle(ROOT / "docs" / "reference" / "reasons.md", reasons_reference())
     program = helm()
     if program is not None:
         settle(ROOT / "manifests" / "base" / "operator.yaml", rendered(program))  # last: it reads the chart's copies

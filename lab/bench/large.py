@@ -18,6 +18,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
+from precision_operator.reasons import Reason
 
 NAMESPACE = "bench-large"
 _GOOD = {
@@ -51,7 +52,7 @@ class Fleet:
             generation = pod.request.generation if pod.request else 0
             pods[pod.name] = PodSignals(mode, generation, now, 1000.0, values)
         evaluation = Evaluation(at=now, continuous_since=0.0, pods=pods)
-        return Observation(tuple(workloads), evaluation=evaluation, admission=Admission(True, "Enforcing", ""))
+        return Observation(tuple(workloads), evaluation=evaluation, admission=Admission(True, Reason.ENFORCING, ""))
 
     def carry_out(self, decision: Decision, *, share: float = 1.0) -> None:
         """Write the requests, or a share of them: the rest is on its way."""

@@ -61,7 +61,7 @@ def manifests(kubernetes: str, *values: str) -> list[Json]:
     served = ("--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration")
     command: list[str | Path] = [kube_binaries() / "helm", "template", "precision-operator", CHART]
     command += ["--namespace", SYSTEM, "--kube-version", kubernetes, *served]
-    command += [word for value in values for word in ("--set", value)]
+    command += [word for value in ("image.registry=localhost", *values) for word in ("--set", value)]
     found = [body for body in yaml.safe_load_all(run(command, timeout=60).stdout) if body]
     for body in found:
         if body["kind"] == "Service":

@@ -78,11 +78,13 @@ def install_operator(kubectl: Kubectl, helm: Helm, images: Images) -> None:
     """``helm install``, 2 replicas, and wait for both to be ready. Prometheus must be there."""
     prometheus = kubectl.json("get", "service", "prometheus", "-n", "monitoring")
     address = prometheus["spec"]["clusterIP"]
-    repository, _, tag = images.operator.rpartition(":")
+    name, _, tag = images.operator.rpartition(":")
+    registry, _, repository = name.rpartition("/")
     helm(
         "upgrade",
         "--install", RELEASE, CHART, "--namespace", SYSTEM, "--create-namespace", "--wait",
         "--timeout", "180s",
+        "--set", f"image.registry={registry}",
         "--set", f"image.repository={repository}",
         "--set", f"image.tag={tag}",
         "--set", f"image.pullPolicy={images.pull_policy}",

@@ -99,7 +99,7 @@ class Recorder:
             self._entries.append(Entry(at, time.monotonic() - self._began, kind, body, era=self._era))
 
     def restored(self) -> None:
-        """Say that etcd was restored from a snapshot. Call it while the API server is down."""
+        """Say that etcd was restored from a snapshot. Call it while the API server is away."""
         with self._lock:
             self._era, self._highest = self._era + 1, 0
         self.note(Note.RESTORED, {})

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lab.harmless.script import Loop, Setting
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.sentinel.machine import SentinelConfig
 
 Batch = TypeVar("Batch")

@@ -18,9 +18,9 @@ import torch
 
 from lab.harmless.loops import ours, plain
 from lab.harmless.script import CASES, REFUSALS, Case, Refusal, Start
+from precision_trainer.distributed.ddp import cleanup_distributed, init_distributed
+from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.ddp import cleanup_distributed, init_distributed
-from precision_trainer.gang.launch import free_port
 
 DOMAINS = ("vision", "generative", "language", "graphs", "control", "precision", "habits", "distributed", "refused")
 """The modules that hold the scripts."""

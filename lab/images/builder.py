@@ -75,10 +75,10 @@ class Builder:
                 self._buildah("push", "--disable-compression", built.local_name, target)
         return built
 
-    def push(self, built: Built, name: str, *, plain_http: bool = False) -> str:
+    def push(self, built: Built, name: str) -> str:
         """Push an image to a registry; return the digest of its manifest there."""
         with tempfile.NamedTemporaryFile() as file, step(f"push {name}"):
-            plain = ["--tls-verify=false"] if plain_http else []
+            plain = ["--tls-verify=false"] if plain_http(name) else []
             self._buildah("push", *plain, "--digestfile", file.name, built.local_name, f"docker://{name}")
             return Path(file.name).read_text()
 
@@ -135,9 +135,14 @@ def build_images(images: Iterable[Image] = ALL) -> list[Built]:
         return [_shared().build(image) for image in images]
 
 
-def push_images(built: Sequence[Built], registry: str) -> dict[str, str]:
-    """Push images to a registry, tagged by content; return the name there for each local name."""
-    names = {item.image.reference: f"{registry}/{item.image.name}:{item.key}" for item in built}
+def plain_http(name: str) -> bool:
+    """Whether a registry, or an image by its name there, is on this machine: TLS is asked of all others."""
+    return name.partition("/")[0].partition(":")[0] in ("localhost", "127.0.0.1")
+
+
+def push_images(built: Sequence[Built], registry: str, *, tag: str | None = None) -> dict[str, str]:
+    """Push images to a registry; return the name there for each local name. ``tag``: None tags them by content."""
+    names = {item.image.reference: f"{registry}/{item.image.name}:{tag or item.key}" for item in built}
     for item in built:
         _shared().push(item, names[item.image.reference])
     return names

@@ -1,5 +1,5 @@
-"""The decision function explored as a model, and the tests judged by mutants of it.
+"""The decision function explored as a model.
 
-``explore`` runs the shipped ``decide`` under every sequence of events that a small world allows; ``mutate`` breaks the
-shipped code in one place at a time and asks whether the tests and the explorer notice. See docs/verification.md.
+The shipped ``decide`` is run under every sequence of events that a small world allows. ``lab.mutants`` asks whether the
+tests and this exploration notice what is wrong in the core. See docs/verification.md.
 """

@@ -16,9 +16,9 @@ from rich.table import Table
 from lab import paths
 from lab.errors import LabError
 from lab.model.explore import Explorer, Result
-from lab.model.mutate import Mutation, mutate
 from lab.model.scenarios import scenario, scenarios
 from lab.model.trace import read_trace, replay, write_trace
+from lab.mutants.run import Mutation, mutate
 from lab.progress import console, say
 
 REPORT = paths.BUILD / "model.json"

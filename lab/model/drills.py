@@ -10,7 +10,7 @@ from lab.model.cluster import Room
 from lab.model.events import Event, apply
 from lab.model.fleet import TICK_SECONDS, Fleet
 from lab.model.invariants import GUARDED, MOVING, Checker
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
@@ -30,7 +30,7 @@ RESTART_PASSES = 6
 _EXPLAINED = {"Undeliverable", "CohortInBF16", "AwaitingRetry", "AwaitingPrerequisites"}
 """What only a person can resolve, and is shown."""
 
-_VERDICTS = {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
+_VERDICTS = {f"Canary{v}" for v in (CanaryVerdict.NO_DIFFERENCE, CanaryVerdict.WORSE, CanaryVerdict.INCONCLUSIVE)}
 _RESTING = (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD, Phase.PAUSED)
 PASS = Event("pass")
 

@@ -10,7 +10,7 @@ from math import factorial
 
 from lab.model.cluster import LABELS
 from lab.model.world import World
-from precision_operator.api.mitigation import Result, Rung
+from precision_operator.api.mitigation import MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
@@ -170,7 +170,7 @@ class Fleet(World):
         helped = {
             m.key
             for m in self.state.mitigations
-            if (m.signal, m.rung, m.result) == (Signal.OVERFLOW, Rung.BF16, Result.MITIGATED)
+            if (m.signal, m.rung, m.result) == (Signal.OVERFLOW, Rung.BF16, MitigationResult.MITIGATED)
         }
         beside = spec.target is Mode.FP16 and spec.fallback is Mode.FP32 and key in helped
         return Mode.BF16 if beside else spec.target

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lab.model.delivery import ROLLED_BACK, Writes
 from lab.model.fleet import Fleet
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_wire, parse_assignment
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.policy import Policy
@@ -143,7 +143,7 @@ class Checker(Writes):
         rest = set(fleet.workloads) - canary
         worse = rest & (set(fleet.bad) | fleet.poisoned | fleet.crashing)
         unseen = fleet.metrics_away or canary & fleet.unobservable
-        if comparison.verdict is Verdict.BETTER and (unseen or not worse):
+        if comparison.verdict is CanaryVerdict.BETTER and (unseen or not worse):
             self.report("I2", "a rollback canary is promoted without a rest that is seen to fare worse", before)
 
     def _edge(self, fleet: Fleet, decision: Decision) -> None:

@@ -30,6 +30,7 @@ from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request, RunsOn
 from precision_operator.core.windows import TUNINGS
+from precision_operator.reasons import Cause, Reason
 
 GOOD = {
     Signal.OVERFLOW: 0.0,
@@ -90,7 +91,8 @@ class World(Cluster):
     def observe(self) -> Observation:
         """What the operator would gather now."""
         pods: dict[str, PodSignals] = {} if self.metrics_away else dict(self.strangers)
-        errors = dict.fromkeys(("ack", "steps", *Signal), "MetricsUnavailable: refused") if self.metrics_away else {}
+        away = Cause(Reason.METRICS_UNAVAILABLE, "refused")
+        errors = dict.fromkeys(("ack", "steps", *Signal), away) if self.metrics_away else {}
         for name, workload in self.workloads.items():
             if self.metrics_away or name in self.unobservable | self.crashing:
                 continue
@@ -138,8 +140,8 @@ class World(Cluster):
 
     def _admission(self) -> Admission:
         if self.echoed:
-            return Admission(True, "Enforced", "every API server knows the assignment")
-        return Admission(None, "AwaitingEcho", "an API server has not acknowledged the assignment")
+            return Admission(True, Reason.ENFORCING, "every API server knows the assignment")
+        return Admission(None, Reason.ADMISSION_BEHIND, "an API server has not acknowledged the assignment")
 
     def _selected(self, seen: Observation) -> Observation:
         """What the selector in force matches, and what the policy's own does."""

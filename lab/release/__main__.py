@@ -1,8 +1,11 @@
-"""`python -m lab.release make|verify|pin`: make a release, verify one, or pin the Debian packages of the base images."""
+"""`python -m lab.release make|verify|pin|push|install`: make a release, verify one, pin the Debian packages of base images,
+push the images to a registry, or install from there.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +16,7 @@ from lab.images.builder import Builder
 from lab.images.packages import PINS, pin
 from lab.progress import console, say
 from lab.release.make import IMAGES, RELEASES, make
+from lab.release.publish import install, push, push_release, require_registry
 from lab.release.verify import verify
 from lab.setup.prerequisites import require_node_programs
 
@@ -41,6 +45,15 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("--key", type=Path, help="the public key that you trust; without one, the release's own")
     verifying.set_defaults(run=_verify)
     commands.add_parser("pin", help=f"write {PINS.name} from Debian's packages of today").set_defaults(run=_pin)
+    pushing = commands.add_parser("push", help="push the images of this checkout, or a release with its signatures")
+    pushing.add_argument("--release", type=Path, help="the folder of a release; without it, this checkout's images")
+    pushing.set_defaults(run=_push)
+    installing = commands.add_parser("install", help="install from a registry onto a cluster, and test it there")
+    installing.add_argument("--context", default=os.environ.get("CONTEXT", ""), help="of the kubeconfig; else its own")
+    installing.add_argument("--prometheus", default="", help="address of its Prometheus; else the chart's default")
+    installing.set_defaults(run=_install)
+    for command in (pushing, installing):
+        command.add_argument("--registry", default=os.environ.get("REGISTRY", ""), help="host/path of the images")
     return parser
 
 
@@ -65,6 +78,20 @@ def _pin(options: argparse.Namespace) -> None:
         builder = Builder(Path(scratch))
         pin({base: builder.root(base) for base in bases})
     say(f"wrote {PINS.relative_to(paths.ROOT)}")
+
+
+def _push(options: argparse.Namespace) -> None:
+    require_registry(options.registry, "push")
+    if options.release:
+        push_release(options.release.resolve(), options.registry)
+    else:
+        require_node_programs()
+        push(options.registry)
+
+
+def _install(options: argparse.Namespace) -> None:
+    require_registry(options.registry, "install")
+    install(registry=options.registry, context=options.context, prometheus=options.prometheus)
 
 
 if __name__ == "__main__":

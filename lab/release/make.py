@@ -114,7 +114,7 @@ def _release_image(workshop: Workshop, image: Image) -> None:
         require_equal(image.name, [builder.layout.blobs(item.layout_reference) for builder, item in pairs])
         say(f"{image.name}: built twice, equal")
         tag = f"{workshop.registry}/{image.name}:{workshop.source.version}"
-        subject = Subject(image.name, builders[0].push(built[0], tag, plain_http=True))
+        subject = Subject(image.name, builders[0].push(built[0], tag))
         packages = _require_base(builders[0], image)
     reference = f"{workshop.registry}/{image.name}@{subject.digest}"
     origin = statement(

@@ -8,12 +8,33 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from precision_operator.controller.act import Actor
+from precision_operator.controller.alerts import Alerts
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.gather import Gatherer
+from precision_operator.controller.installed import InstalledPolicies
+from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.controller.investigator import Investigator
+from precision_operator.controller.nodes import Nodes
+from precision_operator.controller.notifier import Notifier
+from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.reconcile import Reconciler
+from precision_operator.controller.registry import build_registry, run_kopf
+from precision_operator.controller.reporter import Reporter
+from precision_operator.controller.restarts import Restarts
+from precision_operator.controller.retention import Retention
+from precision_operator.controller.sink import InventorySink
+from precision_operator.controller.worker import Worker
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder
 from precision_operator.observability.health import Health
 from precision_operator.observability.http import HttpServer
 from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
 from precision_operator.receiver.service import Receiver
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.lease import LeaseElector
@@ -21,26 +42,6 @@ from precision_operator.runtime.queue import Priority, WorkQueue
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.runtime.watchdog import Watchdog
 from precision_operator.settings import Settings
-from precision_operator.shell.act import Actor
-from precision_operator.shell.alerts import Alerts
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.gather import Gatherer
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
-from precision_operator.shell.investigator import Investigator
-from precision_operator.shell.nodes import Nodes
-from precision_operator.shell.notifier import Notifier
-from precision_operator.shell.preflight import WayBack
-from precision_operator.shell.reconcile import Reconciler
-from precision_operator.shell.registry import build_registry, run_kopf
-from precision_operator.shell.reporter import Reporter
-from precision_operator.shell.restarts import Restarts
-from precision_operator.shell.retention import Retention
-from precision_operator.shell.sink import InventorySink
-from precision_operator.shell.worker import Worker
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
@@ -93,7 +94,7 @@ class App:
             settings.identity,
             clock,
             on_started_leading=self._started_leading,
-            on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": "LeaseLost"}),
+            on_stopped_leading=lambda: _LOG.warning("no longer leading", extra={"reason": Reason.LEASE_LOST}),
         )
         self._webhook = self._served(client, metrics) if mode is AdmissionMode.WEBHOOK else None
         self._sink = InventorySink(
@@ -291,7 +292,7 @@ class App:
         self._queue.add(key, priority=Priority.EMERGENCY if urgent else Priority.NORMAL)
 
     def _started_leading(self, epoch: int) -> None:
-        _LOG.info("leading", extra={"reason": "LeaseAcquired", "epoch": epoch})
+        _LOG.info("leading", extra={"reason": Reason.LEASE_ACQUIRED, "epoch": epoch})
         self._evaluations.forget_all()
         for key in self._inventory.policy_keys():
             self._queue.add(key)
@@ -311,5 +312,5 @@ async def run(settings: Settings, access: Access, stop: asyncio.Event) -> None:
         client = await KubeClient.connect(access, concurrent_writes=settings.concurrent_writes, on_request=count)
         stack.push_async_callback(client.close)
         mode = await chosen_mode(client, SystemClock(), settings.admission.mode)
-        _LOG.info("new pods are given their mode by %s", mode, extra={"reason": "AdmissionModeChosen"})
+        _LOG.info("new pods are given their mode by %s", mode, extra={"reason": Reason.ADMISSION_MODE_CHOSEN})
         await App(settings, client, metrics, mode=mode).run(access, stop)

@@ -27,12 +27,13 @@ server or a tenant wrote, and stands in conditions, Events and logs: credentials
 """
 
 from precision_operator.api.redaction import redact
+from precision_operator.reasons import Reason
 
 
 class OperatorError(Exception):
     """Base of all errors raised on purpose by the operator."""
 
-    reason = "OperatorError"
+    reason: Reason = Reason.OPERATOR_ERROR
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redact(message))
@@ -41,21 +42,13 @@ class OperatorError(Exception):
 class ConfigurationError(OperatorError):
     """The admin's settings cannot be used; the message names the field, what was found and what is expected."""
 
-    reason = "ConfigurationInvalid"
-
-
-class PolicyError(OperatorError):
-    """A policy cannot be carried out; ``reason`` says in which way."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+    reason = Reason.CONFIGURATION_INVALID
 
 
 class KubeError(OperatorError):
     """An API call failed."""
 
-    reason = "KubernetesApiError"
+    reason = Reason.KUBERNETES_API_ERROR
 
     def __init__(self, message: str, *, status: int = 0) -> None:
         super().__init__(message)
@@ -65,19 +58,19 @@ class KubeError(OperatorError):
 class NotFound(KubeError):
     """The object does not exist (any more)."""
 
-    reason = "NotFound"
+    reason = Reason.NOT_FOUND
 
 
 class Conflict(KubeError):
     """The object changed since it was read."""
 
-    reason = "Conflict"
+    reason = Reason.CONFLICT
 
 
 class LeaseLost(Conflict):
     """The Lease that a decision was taken under is not held any more."""
 
-    reason = "LeaseLost"
+    reason = Reason.LEASE_LOST
 
 
 class HistoryRewound(OperatorError):
@@ -87,19 +80,19 @@ class HistoryRewound(OperatorError):
     The process ends, and begins anew with a list of everything, as Kubernetes asks of every component after a restore.
     """
 
-    reason = "HistoryRewound"
+    reason = Reason.HISTORY_REWOUND
 
 
 class PreconditionFailed(KubeError):
     """A JSON patch ``test`` did not hold: the object is not the one that was decided on."""
 
-    reason = "PreconditionFailed"
+    reason = Reason.PRECONDITION_FAILED
 
 
 class TooManyRequests(KubeError):
     """The API server asks us to slow down."""
 
-    reason = "TooManyRequests"
+    reason = Reason.TOO_MANY_REQUESTS
 
     def __init__(self, message: str, *, status: int = 429, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message, status=status)
@@ -109,7 +102,7 @@ class TooManyRequests(KubeError):
 class DisruptionBudget(KubeError):
     """A PodDisruptionBudget keeps pods where they are; says nothing about how busy the API server is."""
 
-    reason = "DisruptionBudget"
+    reason = Reason.DISRUPTION_BUDGET
 
     def __init__(self, message: str, *, status: int = 429, budget: str = "") -> None:
         """``budget``: which one, and what it lacks, for a person."""
@@ -120,52 +113,52 @@ class DisruptionBudget(KubeError):
 class Forbidden(KubeError):
     """The ServiceAccount lacks a verb."""
 
-    reason = "Forbidden"
+    reason = Reason.FORBIDDEN
 
 
 class Unavailable(KubeError):
     """The API server is away, slow or broken; the outcome of a write is not known."""
 
-    reason = "Unavailable"
+    reason = Reason.UNAVAILABLE
 
 
 class NotConfirmed(OperatorError):
     """Admission has not echoed the committed generation."""
 
-    reason = "AdmissionNotConfirmed"
+    reason = Reason.ADMISSION_NOT_CONFIRMED
 
 
 class Unfenced(OperatorError):
     """Nothing holds the operator to the writes that it needs: it writes none."""
 
-    reason = "Unfenced"
+    reason = Reason.UNFENCED
 
 
 class NewerVersion(OperatorError):
     """A newer operator wrote the state: this one writes nothing."""
 
-    reason = "NewerVersion"
+    reason = Reason.NEWER_VERSION
 
 
 class SignalError(OperatorError):
     """A metric query gave no answer that can be believed."""
 
-    reason = "SignalError"
+    reason = Reason.SIGNAL_ERROR
 
 
 class QueryInvalid(SignalError):
     """The query does not parse, or its name is not in the catalogue."""
 
-    reason = "QueryInvalid"
+    reason = Reason.QUERY_INVALID
 
 
 class SourceUnavailable(SignalError):
     """The metric source did not answer in time, or not with a result."""
 
-    reason = "MetricsUnavailable"
+    reason = Reason.METRICS_UNAVAILABLE
 
 
 class EndpointNotAnswering(SourceUnavailable):
     """The endpoint's circuit is open: it failed several times in a row."""
 
-    reason = "EndpointNotAnswering"
+    reason = Reason.ENDPOINT_NOT_ANSWERING

@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from precision_operator import __version__
+from precision_operator.contract import INJECT
 from precision_operator.receiver.server import PATH
 from precision_operator.settings import ReceiverSettings, parse_settings
 from precision_operator.signals.alertmanager import MAX_ALERTS
 from precision_operator.webhook.keeper import server_names
 from tests.support.alerting import documented, webhook_of
-from tests.support.rendered import Json, config, of_kind, shipped, the
+from tests.support.rendered import REGISTRY, Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
@@ -29,15 +30,59 @@ CHART = ROOT / "helm" / "precision-operator"
 
 
 def test_it_lints_without_a_warning(helm: Helm) -> None:
-    done = helm("lint", "--strict", CHART)
+    done = helm("lint", "--strict", CHART, *REGISTRY)
     assert "[WARNING]" not in done.stdout
 
 
-def test_the_alerts_are_a_prometheusrule_where_asked_for(render: Render) -> None:
-    assert of_kind(render(), "PrometheusRule") == []
-    asked = render("prometheusRule.enabled=true", "prometheusRule.labels.release=monitoring")
-    (rule,) = of_kind(asked, "PrometheusRule")
-    assert rule["metadata"]["labels"]["release"] == "monitoring"
+MONITORING = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+
+
+@pytest.mark.parametrize("kind", MONITORING)
+def test_the_prometheus_operator_is_used_where_asked_for(render: Render, kind: str) -> None:
+    assert of_kind(render(monitoring=MONITORING), kind) == []
+    value = kind[0].lower() + kind[1:]
+    asked = render(f"{value}.enabled=true", f"{value}.labels.release=monitoring", monitoring=[kind])
+    (found,) = of_kind(asked, kind)
+    assert found["metadata"]["labels"]["release"] == "monitoring"
+    assert not [o for o in asked if o["kind"] in MONITORING and o["kind"] != kind]
+
+
+@pytest.mark.parametrize("kind", MONITORING)
+def test_a_missing_api_of_the_prometheus_operator_is_named_with_the_next_step(helm: Helm, kind: str) -> None:
+    value = kind[0].lower() + kind[1:]
+    done = helm("template", "x", CHART, *REGISTRY, "--set", f"{value}.enabled=true", check=False)
+    assert f"{value}.enabled is true, and monitoring.coreos.com/v1/{kind} is not served" in done.stderr
+    assert f"add `--api-versions monitoring.coreos.com/v1/{kind}`" in done.stderr
+
+
+def test_the_operator_is_scraped_at_its_service(render: Render, helm: Helm) -> None:
+    objects = render("serviceMonitor.enabled=true", "serviceMonitor.interval=5s", monitoring=MONITORING)
+    monitor = the(objects, "ServiceMonitor")["spec"]
+    service = the(objects, "Service", "precision-operator-metrics")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint == {"port": service["spec"]["ports"][0]["name"], "interval": "5s"}
+    alone = ("serviceMonitor.enabled=true", "service.enabled=false")
+    settings = [word for value in alone for word in ("--set", value)]
+    served = ("--api-versions", "monitoring.coreos.com/v1/ServiceMonitor")
+    assert (
+        "--set service.enabled=true" in helm("template", "x", CHART, *REGISTRY, *served, *settings, check=False).stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "where"), [([], {"any": True}), (['namespaces=["a","b"]'], {"matchNames": ["a", "b"]})]
+)
+def test_trainers_are_scraped_where_the_operator_works(render: Render, values: list[str], where: Json) -> None:
+    objects = render("podMonitor.enabled=true", *values, monitoring=MONITORING)
+    spec = the(objects, "PodMonitor", "precision-operator-trainers")["spec"]
+    assert spec["namespaceSelector"] == where
+    assert spec["selector"] == {"matchExpressions": [{"key": INJECT, "operator": "Exists"}]}
+    assert spec["podMetricsEndpoints"] == [{"port": "metrics"}]
+
+
+def test_the_alerts_are_the_ones_that_were_tested(render: Render) -> None:
+    rule = the(render("prometheusRule.enabled=true", monitoring=MONITORING), "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((ROOT / "manifests" / "monitoring" / "alerts.yaml").read_text())
 
 
@@ -88,18 +133,65 @@ def test_the_pod_is_told_who_it_is_and_where_its_configuration_lies(render: Rend
 @pytest.mark.parametrize(
     ("values", "image"),
     [
-        pytest.param([], f"precision-operator:{__version__}", id="the chart's version"),
-        pytest.param(["image.tag=v9"], "precision-operator:v9", id="a tag"),
+        pytest.param([], f"localhost/precision-operator:{__version__}", id="the chart's version"),
+        pytest.param(["image.tag=v9"], "localhost/precision-operator:v9", id="a tag"),
         pytest.param(
             [f"image.digest=sha256:{'a' * 64}", "image.tag=v9"],
-            f"precision-operator@sha256:{'a' * 64}",
+            f"localhost/precision-operator@sha256:{'a' * 64}",
             id="a digest wins",
+        ),
+        pytest.param(
+            ["image.registry=host:5000/path"], f"host:5000/path/precision-operator:{__version__}", id="a path"
         ),
     ],
 )
 def test_the_image_is_named_by_tag_or_digest(render: Render, values: list[str], image: str) -> None:
     (container,) = the(render(*values), "Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == image
+
+
+def test_without_a_registry_the_next_step_is_named(helm: Helm) -> None:
+    done = helm("template", "x", CHART, check=False)
+    assert done.returncode != 0
+    assert "`make push REGISTRY=host/path`, then add `--set image.registry=host/path`" in done.stderr
+
+
+def test_pods_take_what_an_admin_gives_them(render: Render) -> None:
+    objects = render(
+        'imagePullSecrets=[{"name":"internal"}]',
+        'extraEnv=[{"name":"TOKEN","value":"x"}]',
+        "securityContext.runAsUser=null",
+        "containerSecurityContext.privileged=false",
+        'topologySpreadConstraints=[{"maxSkew":2,"topologyKey":"rack","whenUnsatisfiable":"DoNotSchedule"}]',
+        mutating=[],
+    )
+    specs = [the(objects, "Deployment")["spec"]["template"]["spec"]]
+    specs += [job["spec"]["template"]["spec"] for job in of_kind(objects, "Job")]
+    assert len(specs) == 2
+    for spec in specs:
+        assert spec["imagePullSecrets"] == [{"name": "internal"}]
+        assert "runAsUser" not in spec["securityContext"]
+        assert spec["containers"][0]["securityContext"]["privileged"] is False
+    assert {"name": "TOKEN", "value": "x"} in specs[0]["containers"][0]["env"]
+    (spread,) = specs[0]["topologySpreadConstraints"]
+    assert (spread["maxSkew"], spread["topologyKey"]) == (2, "rack")
+    assert spread["labelSelector"]["matchLabels"] == the(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+
+
+@pytest.mark.parametrize("mutating", [["v1"], []], ids=["policies", "webhook"])
+def test_common_labels_are_on_every_object_and_select_nothing(render: Render, mutating: list[str]) -> None:
+    objects = render("commonLabels.team=ml", mutating=mutating)
+    assert [o["metadata"]["name"] for o in objects if o["metadata"].get("labels", {}).get("team") != "ml"] == []
+    deployment = the(objects, "Deployment")["spec"]
+    assert deployment["template"]["metadata"]["labels"]["team"] == "ml"
+    assert "team" not in deployment["selector"]["matchLabels"]
+
+
+def test_extra_objects_are_taken_as_they_are_or_as_templates(render: Render) -> None:
+    given = [{"kind": "A", "metadata": {"name": "a"}}, "kind: B\nmetadata: {name: '{{ .Release.Name }}'}"]
+    objects = render(f"extraObjects={json.dumps(given)}")
+    assert the(objects, "A", "a") == given[0]
+    assert the(objects, "B", "precision-operator")
 
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(0, 0), (1, 0), (2, 1), (3, 1)])
@@ -283,6 +375,22 @@ def test_new_pods_are_given_their_mode_in_one_way(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], True),
+        (["--set", "admission.mode=Webhook"], False),
+        (["--api-versions", "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration"], False),
+    ],
+    ids=["no cluster", "a mode is chosen", "a cluster"],
+)
+def test_without_a_cluster_the_objects_say_which_kubernetes_they_are_for(
+    helm: Helm, arguments: list[str], said: bool
+) -> None:
+    done = helm("template", "x", CHART, *REGISTRY, *arguments)
+    assert ("# Rendered without a cluster" in done.stdout) is said
+
+
+@pytest.mark.parametrize(
     ("values", "served", "asked"),
     [
         ([], [], [["-A"]]),
@@ -300,6 +408,47 @@ def test_a_release_whose_webhook_holds_workloads_is_uninstalled_only_where_that_
     assert all(job["spec"]["template"]["spec"]["automountServiceAccountToken"] for job in jobs), "as it asks the API"
     commands = [c["command"] for job in jobs for c in job["spec"]["template"]["spec"]["containers"]]
     assert commands == [["python3", "-m", "precision_operator.cli", "holds", "--exit-code", *words] for words in asked]
+
+
+def hooks_of(objects: list[Json]) -> dict[str, Json]:
+    """What `helm test` makes, by its first argument, in its order."""
+    hooks = [o for o in objects if o["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
+    hooks.sort(key=lambda pod: int(pod["metadata"]["annotations"]["helm.sh/hook-weight"]))
+    return {pod["spec"]["containers"][0]["command"][3]: pod for pod in hooks}
+
+
+@pytest.mark.parametrize("mutating", [["v1"], []], ids=["policies", "webhook"])
+def test_the_release_tests_that_the_operator_answers_and_then_that_admission_works(
+    render: Render, mutating: list[str]
+) -> None:
+    objects = render("service.port=9000", mutating=mutating, namespace="elsewhere")
+    pods = hooks_of(objects)
+    assert list(pods) == ["answers", "injected"]
+    answers, injected = pods.values()
+    assert answers["spec"]["containers"][0]["command"][4:] == [
+        "http://precision-operator-metrics.elsewhere.svc:9000/readyz"
+    ]
+    assert (answers["metadata"]["namespace"], injected["metadata"]["namespace"]) == ("elsewhere", "default")
+    assert injected["metadata"]["labels"][INJECT] == injected["spec"]["containers"][0]["name"]
+    selected = the(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    for pod in pods.values():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert not selected.items() <= pod["metadata"]["labels"].items(), "no Service sends anybody here"
+
+
+@pytest.mark.parametrize(
+    ("values", "mutating", "left"),
+    [
+        (["service.enabled=false"], ["v1"], ["injected"]),
+        (["admission.inject.enabled=false"], ["v1"], ["answers"]),
+        (["test.namespace=precision-system"], ["v1"], ["answers"]),
+        (["admission.mode=Policy"], [], ["answers"]),
+    ],
+)
+def test_the_release_tests_only_what_is_there(
+    render: Render, values: list[str], mutating: list[str], left: list[str]
+) -> None:
+    assert list(hooks_of(render(*values, mutating=mutating))) == left
 
 
 def test_the_webhook_stands_behind_the_releases_own_service(render: Render) -> None:
@@ -362,12 +511,12 @@ def test_cert_manager_is_asked_for_a_certificate_where_it_is_wanted(render: Rend
     ],
 )
 def test_the_notes_say_why_admission_enforces_nothing(helm: Helm, arguments: list[str], said: str) -> None:
-    done = helm("install", "precision-operator", CHART, "--dry-run=client", *arguments)
+    done = helm("install", "precision-operator", CHART, "--dry-run=client", *REGISTRY, *arguments)
     assert f"NOTE: admission is NotEnforcing, because {said}" in done.stdout
 
 
 def test_the_notes_say_where_policies_do_not_work(helm: Helm) -> None:
-    done = helm("install", "precision-operator", CHART, "--dry-run=client", "--namespace", "training")
+    done = helm("install", "precision-operator", CHART, "--dry-run=client", "--namespace", "training", *REGISTRY)
     assert "Policies work in every namespace but kube-system and training:" in done.stdout
 
 
@@ -396,7 +545,7 @@ def test_parts_can_be_left_out(render: Render, value: str, kind: str) -> None:
 
 
 def test_a_foreign_service_account_must_be_named(helm: Helm) -> None:
-    done = helm("template", "x", CHART, "--set", "serviceAccount.create=false", check=False)
+    done = helm("template", "x", CHART, *REGISTRY, "--set", "serviceAccount.create=false", check=False)
     assert done.returncode != 0
     assert "name the ServiceAccount to use" in done.stderr
 
@@ -406,6 +555,14 @@ TYPOS = [
     "image.repo=x",
     "image.pullPolicy=Sometimes",
     "image.digest=sha256:abc",
+    "image.registry=https://host",
+    "image.pullSecrets[0]=x",
+    "imagePullSecrets[0]=x",
+    "env[0].name=x",
+    "commonLabels.a.b=c",
+    "serviceMonitor.enable=true",
+    "podMonitor.interval=often",
+    "topologySpreadConstraints[0].maxSkew=1",
     "config.restartBugdet=3",
     "config.restartBudget=0",
     "config.logLevel=loud",
@@ -434,7 +591,7 @@ TYPOS = [
 
 @pytest.mark.parametrize("value", TYPOS)
 def test_a_typo_in_the_values_is_refused(helm: Helm, value: str) -> None:
-    done = helm("template", "x", CHART, "--set", value, check=False)
+    done = helm("template", "x", CHART, *REGISTRY, "--set", value, check=False)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
 

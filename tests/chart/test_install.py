@@ -14,11 +14,14 @@ import yaml
 
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import AS_OPERATOR, until_admitted
+from lab.process import run
 from lab.setup.kube import kube_binaries
 from lab.waiting import wait_for
 from precision_operator.cli import main
+from precision_operator.contract import INJECTED
 from tests.support.cluster_scene import PATIENCE_SECONDS, Operators
 from tests.support.holds import held
+from tests.support.rendered import REGISTRY
 from tests.support.users import PREFIX, Client, Json, assignment, custom, pods, policy, said
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +38,8 @@ def run_helm(cluster: ControlPlane, *arguments: str | Path) -> str:
         "KUBECONFIG": str(cluster.kubeconfig),
         "HELM_CACHE_HOME": str(cluster.directory / "helm"),
     }
-    command = [kube_binaries() / "helm", *arguments, "--namespace", NAMESPACE]
+    named = REGISTRY if arguments[0] in ("install", "upgrade", "template") else ()
+    command = [kube_binaries() / "helm", *arguments, *named, "--namespace", NAMESPACE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -90,6 +94,16 @@ def test_both_replicas_pass_the_restricted_standard(release: Kubectl) -> None:
         return release("get", "replicasets", "-n", NAMESPACE, "-o", "yaml").stdout
 
     wait_for(pods, what="both pods to be admitted", seconds=30, found=state)
+
+
+def test_the_releases_test_pod_is_given_the_contract(empty: ControlPlane, release: Kubectl) -> None:
+    """No node runs it here; what it will find in itself is what admission gives it."""
+    rendered = run_helm(
+        empty, "template", "precision-operator", CHART, "-s", "templates/tests/selftest.yaml", "--validate"
+    )
+    (pod,) = [p for p in yaml.safe_load_all(rendered) if p["metadata"]["name"].endswith("-injected")]
+    admitted = release.json("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
+    assert admitted["metadata"]["annotations"][INJECTED] == pod["spec"]["containers"][0]["command"][-1]
 
 
 @pytest.mark.parametrize("sample", sorted(path.name for path in (ROOT / "manifests" / "samples").glob("*.yaml")))
@@ -264,6 +278,30 @@ def test_the_installed_fence_holds_the_releases_account(operator: Client, victim
     assert "only with its uid as a precondition" in said(operator("DELETE", victim))
     collection = operator("DELETE", pods("default"))
     assert "cannot deletecollection resource" in said(collection)
+
+
+README = (ROOT / "README.md").read_text().split("## On your cluster")[1]
+
+
+def test_the_readmes_block_installs_the_operator_and_a_policy(tmp_path: Path) -> None:
+    """Without its `make push` (tests/release), and with a wait in place of `helm test`, which needs a node."""
+    block = README.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
+    first, second = block.split("helm test precision-operator -n precision-system\n")
+    pushed, installed = first.splitlines()
+    assert pushed.startswith("make push ")
+    with ControlPlane(tmp_path) as cluster:
+        environment = {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "HELM_CACHE_HOME": str(tmp_path / "helm"),
+            "PATH": f"{kube_binaries()}:{os.environ['PATH']}",
+        }
+        run(["bash", "-euc", installed], cwd=ROOT, env=environment, timeout=120)
+        until_admitted(cluster.kubectl)
+        done = run(["bash", "-euc", second], cwd=ROOT, env=environment, timeout=120)
+        assert done.stdout.splitlines()[-1].split()[:2] == ["training", "trainers"]
+        deployment = cluster.kubectl.json("get", "deployment", "precision-operator", "-n", NAMESPACE)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert container["image"].startswith("host/path/precision-operator:")
 
 
 # ---- older clusters

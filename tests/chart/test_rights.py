@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api import commands
+from precision_operator.controller.inventory import WATCHED
 from precision_operator.kube import port
-from precision_operator.shell.inventory import WATCHED
-from tests.support.rendered import Json, config, of_kind, shipped, the
+from tests.support.rendered import REGISTRY, Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
 Helm = Callable[..., subprocess.CompletedProcess[str]]
@@ -204,7 +204,7 @@ def test_nodes_are_listed_only_where_the_admin_lets_it(render: Render) -> None:
 
 
 def test_nodes_of_the_whole_cluster_and_named_namespaces_contradict_each_other(helm: Helm) -> None:
-    values = ("--set", "rbac.nodes=true", "--set-json", 'namespaces=["a"]')
+    values = (*REGISTRY, "--set", "rbac.nodes=true", "--set-json", 'namespaces=["a"]')
     done = helm("template", "x", CHART, *values, check=False)
     assert done.returncode != 0
     assert "leave one of them out (without rbac.nodes, facts about nodes are Unknown)" in done.stderr
@@ -231,7 +231,7 @@ PEOPLE = {
 @pytest.mark.parametrize("name", PEOPLE)
 @pytest.mark.parametrize("aggregate", [True, False])
 def test_people_have_three_roles(render: Render, name: str, aggregate: bool) -> None:
-    role = the(render(f"rbac.aggregate={str(aggregate).lower()}"), "ClusterRole", name)
+    role = the(render(f"rbac.aggregateClusterRoles={str(aggregate).lower()}"), "ClusterRole", name)
     taken_in_by, rights = PEOPLE[name]
     assert verbs(role["rules"]) == rights
     labels = {key: value for key, value in role["metadata"]["labels"].items() if "aggregate" in key}
@@ -245,7 +245,7 @@ def test_every_verb_of_a_command_is_in_a_role() -> None:
 
 
 def test_who_makes_no_roles_gets_none_for_people_either(render: Render) -> None:
-    objects = render("rbac.create=false", "rbac.aggregate=false")
+    objects = render("rbac.create=false", "rbac.aggregateClusterRoles=false")
     assert of_kind(objects, "ClusterRole") == []
 
 

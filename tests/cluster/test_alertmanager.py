@@ -37,7 +37,7 @@ def test_an_alert_brings_the_rollback_forward(scene: Scene, tmp_path: Path) -> N
     rarely = {"interval": "5m", "window": "5m", "maxSampleAge": "60s"}
     scene.kubectl(
         "patch",
-        "pp",
+        "ppol",
         "fleet",
         "-n",
         scene.namespace,

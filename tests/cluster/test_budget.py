@@ -53,7 +53,7 @@ def test_a_rollout_restarts_no_more_at_once_than_the_budget_and_an_emergency_all
     before = uids(scene)
     scene.shadow.capacity = dict.fromkeys(LITERAL, 0)
     abort = f"precision.genesis.ai/abort={status['transitionId']}"
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, abort)
+    scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, abort)
     wait_for(lambda: restarted(scene, before) == set(LITERAL), what="all to be restarted", seconds=PATIENCE_SECONDS)
     scene.shadow.capacity = {}
     assert scene.wait_phase("Held")["incident"]["reason"] == "Aborted"

@@ -12,13 +12,13 @@ import pytest
 from lab.cluster import ControlPlane
 from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.wire import parse_time
 from precision_operator.api.workload import name_of
+from precision_operator.controller.nodes import Nodes
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
-from precision_operator.shell.nodes import Nodes
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.cluster_fleet import Json, policy
 from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
@@ -113,7 +113,7 @@ def break_together(scene: Scene, names: list[str]) -> None:
 
 def suspend(scene: Scene, value: bool) -> None:
     patch = json.dumps({"spec": {"suspend": value}})
-    scene.kubectl("patch", "pp", "fleet", "-n", scene.namespace, "--type=merge", "-p", patch)
+    scene.kubectl("patch", "ppol", "fleet", "-n", scene.namespace, "--type=merge", "-p", patch)
 
 
 def comparing(scene: Scene) -> str:
@@ -157,7 +157,7 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it(fleets: dict[str, Sce
     status = scene.status()
     comparison = scene.state().comparison
     assert comparison is not None
-    assert (comparison.verdict, comparison.looks >= 5) == (Verdict.BETTER, True)
+    assert (comparison.verdict, comparison.looks >= 5) == (CanaryVerdict.BETTER, True)
     incident = status["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P2", "Gradual")
     decided, acknowledged, deadline = (parse_time(incident[at]) for at in ("decidedAt", "lastAckAt", "deadlineAt"))
@@ -176,7 +176,7 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
     assert comparison.looks == 2
     number = status["transitionId"]
     assert f"promote={number}" in held["message"]
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
+    scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
     assert_all_in_fallback(scene)
 

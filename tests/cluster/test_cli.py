@@ -77,7 +77,7 @@ class Policy:
     def status(self, phase: str, **fields: object) -> None:
         body = {"observedGeneration": 1, "transitionId": 4, "reason": "Promoted", "message": "so it is", "total": 1}
         patch = json.dumps({"status": {**body, "phase": phase, **fields}})
-        where = ("pp", "fleet", "-n", self.namespace)
+        where = ("ppol", "fleet", "-n", self.namespace)
         self._kubectl("patch", *where, "--subresource=status", "--type=merge", "-p", patch)
         record = custom(self.namespace, "precisionassignments", "fleet")
         if not self._operator("GET", record).ok:
@@ -86,18 +86,18 @@ class Policy:
         self._operator.made("PATCH", record, {"state": state})
 
     def annotations(self) -> Json:
-        found = self._kubectl.json("get", "pp", "fleet", "-n", self.namespace)["metadata"].get("annotations", {})
+        found = self._kubectl.json("get", "ppol", "fleet", "-n", self.namespace)["metadata"].get("annotations", {})
         return {k.removeprefix(PREFIX): v for k, v in found.items() if k.startswith(PREFIX)}
 
     def suspended(self) -> bool:
-        return bool(self._kubectl.json("get", "pp", "fleet", "-n", self.namespace)["spec"]["suspend"])
+        return bool(self._kubectl.json("get", "ppol", "fleet", "-n", self.namespace)["spec"]["suspend"])
 
 
 @pytest.fixture
 def fleet(kubectl: Kubectl, operator: Client, namespace: str) -> Policy:
     found = Policy(kubectl, operator, namespace)
     # the stamping policy takes effect a moment after it was installed
-    probe = ("annotate", "--overwrite", "pp", "fleet", "-n", namespace)
+    probe = ("annotate", "--overwrite", "ppol", "fleet", "-n", namespace)
 
     def stamped() -> bool:
         kubectl(*probe, f"{PREFIX}promote=0")
@@ -160,9 +160,10 @@ def test_the_line_of_a_dry_run_does_what_the_command_does(
     alice.shell(line)
     by_hand = (fleet.annotations(), fleet.suspended())
     alice.shell(
-        f'kubectl -n {fleet.namespace} patch pp fleet --type=json -p \'[{{"op":"remove","path":"/metadata/annotations"}}]\''
+        f"kubectl -n {fleet.namespace} patch ppol fleet --type=json "
+        '-p \'[{"op":"remove","path":"/metadata/annotations"}]\''
     )
-    alice.shell(f'kubectl -n {fleet.namespace} patch pp fleet --type=merge -p \'{{"spec":{{"suspend":false}}}}\'')
+    alice.shell(f'kubectl -n {fleet.namespace} patch ppol fleet --type=merge -p \'{{"spec":{{"suspend":false}}}}\'')
     alice.precision(*words, "-n", fleet.namespace)
     assert (fleet.annotations(), fleet.suspended()) == by_hand
     assert by_hand != ({}, False)
@@ -302,7 +303,7 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
     alice.precision("retry", *where)
     assert scene.status()["transitionId"] >= status["transitionId"]
 
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace)
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace)
     left = ("get", "precisionassignment", "fleet", "-n", scene.namespace)
     wait_for(lambda: scene.kubectl.json(*left).get("deletable"), what="the deletion to be seen", seconds=60)
     assert "PolicyDeleted" in alice.precision("explain", *where)

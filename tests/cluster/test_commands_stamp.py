@@ -155,7 +155,7 @@ def test_a_status_is_stamped_with_nothing(given: People) -> None:
 def test_a_user_with_an_odd_name_is_named_as_he_is(given: People, kubectl: Kubectl) -> None:
     name = f"oidc:Ümit <u+{uuid.uuid4().hex[:4]}@example.com>"
     who = ("-n", given.namespace, "--as", name, "--as-group", "system:masters")
-    kubectl("annotate", "pp", "fleet", f"{PREFIX}promote=4", *who)
+    kubectl("annotate", "ppol", "fleet", f"{PREFIX}promote=4", *who)
     assert given.annotations()["promote-by"] == name
 
 

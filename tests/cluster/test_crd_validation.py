@@ -175,7 +175,7 @@ def test_every_field_of_the_status_is_kept_as_written(kubectl: Kubectl, namespac
     kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
     kubectl(
         "patch",
-        "pp",
+        "ppol",
         "p",
         "-n",
         namespace,
@@ -184,19 +184,19 @@ def test_every_field_of_the_status_is_kept_as_written(kubectl: Kubectl, namespac
         "-p",
         json.dumps({"status": STATUS}),
     )
-    assert kubectl.json("get", "pp", "p", "-n", namespace)["status"] == STATUS
+    assert kubectl.json("get", "ppol", "p", "-n", namespace)["status"] == STATUS
 
 
 def test_a_status_sent_with_a_new_policy_is_dropped(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**policy(), "status": STATUS}))
-    assert "status" not in kubectl.json("get", "pp", "p", "-n", namespace)
+    assert "status" not in kubectl.json("get", "ppol", "p", "-n", namespace)
 
 
 def test_the_table_shows_where_a_policy_stands(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
     kubectl(
         "patch",
-        "pp",
+        "ppol",
         "p",
         "-n",
         namespace,
@@ -205,7 +205,7 @@ def test_the_table_shows_where_a_policy_stands(kubectl: Kubectl, namespace: str)
         "-p",
         json.dumps({"status": STATUS}),
     )
-    header, row = kubectl("get", "pp", "-n", namespace).stdout.splitlines()
+    header, row = kubectl("get", "ppol", "-n", namespace).stdout.splitlines()
     assert header.split() == ["NAME", "PRECISION", "PHASE", "STEP", "MOVED", "SINCE", "AGE"]
     assert row.split()[:6] == ["p", "fp32", "RollingBack", "2/4", "25%", "3/6"]
     wide = kubectl("get", "genesis", "-n", namespace, "-o", "wide").stdout
@@ -215,12 +215,12 @@ def test_the_table_shows_where_a_policy_stands(kubectl: Kubectl, namespace: str)
 
 def test_a_status_as_long_as_the_operator_writes_it_is_accepted(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(policy()))
-    current = kubectl.json("get", "pp", "p", "-n", namespace)
+    current = kubectl.json("get", "ppol", "p", "-n", namespace)
     status = json.loads(json.dumps(summary_to_wire(LONGEST)))
     kubectl(
         "replace", "-n", namespace, "--subresource=status", "-f", "-", input=json.dumps({**current, "status": status})
     )
-    assert kubectl.json("get", "pp", "p", "-n", namespace)["status"] == status
+    assert kubectl.json("get", "ppol", "p", "-n", namespace)["status"] == status
 
 
 def test_every_field_is_described(kubectl: Kubectl) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from lab.cluster import Kubectl
 from lab.waiting import wait_for
+from precision_operator.controller.act import Acted
 from precision_operator.errors import DisruptionBudget
 from precision_operator.kube.port import FIELD_MANAGER
-from precision_operator.shell.act import Acted
 from tests.support.cluster_acting import PATIENCE_SECONDS, Acting, acting, job, pod
 
 

@@ -16,12 +16,12 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.contract import ADMITTED, MODE, WORKLOAD
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.inventory import PolicyKey
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, JsonObject
 from precision_operator.runtime.clock import SystemClock
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.inventory import PolicyKey
 from tests.support.cluster_fleet import LABELS, policy
 
 ROUNDS = 15

@@ -49,7 +49,7 @@ def wait_incident(scene: Scene, phase: str) -> Json:
 
     def there() -> bool:
         scene.kubectl(
-            "annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
+            "annotate", "--overwrite", "ppol", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
         )
         return [i["report"]["phase"] for i in incidents(scene)] == [phase]
 
@@ -95,9 +95,9 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
 
     def counted() -> bool:
         scene.kubectl(
-            "annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
+            "annotate", "--overwrite", "ppol", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}"
         )
-        said = scene.kubectl.json("get", "pp", "fleet", "-n", scene.namespace)["status"]["incident"]
+        said = scene.kubectl.json("get", "ppol", "fleet", "-n", scene.namespace)["status"]["incident"]
         return "recoveredAt" in said and {k: v for k, v in said.get("checks", {}).items() if v} == counts
 
     wait_for(counted, what="recovery and the checklist's counts in the policy's status", seconds=60)
@@ -143,7 +143,7 @@ def test_an_incident_outlives_its_policy_and_its_operator(scene: Scene) -> None:
     scene.operators.start("two")
     report = wait_incident(scene, "Closed")["report"]
     assert {"Detected", "Decided", "InFallback"} <= {m["what"] for m in report["timeline"]}
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=30s")
     assert len(incidents(scene)) == 1
 
 
@@ -158,7 +158,7 @@ def test_finished_incidents_are_kept_up_to_a_number(scene: Scene) -> None:
     number = first["transitionId"]
     commands = ["retry", *(f"ack-{item}" for item in Prerequisite)]
     given = [f"precision.genesis.ai/{command}={number}" for command in commands]
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, *given)
+    scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, *given)
     scene.wait_phase("Healthy")
     (kept,) = incidents(scene)
     assert (kept["report"]["id"], kept["report"]["phase"]) == (first["incident"]["id"], "Closed")

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lab.cluster import Kubectl
+from precision_operator.controller.installed import InstalledPolicies, shipped
 from precision_operator.core.model import Admission
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
-from precision_operator.shell.installed import InstalledPolicies, shipped
 
 ASSIGN = next(ours for ours in shipped() if ours.kind == "MutatingAdmissionPolicy" and "assign" in ours.name)
 NEVER = [{"name": "never", "expression": "false"}]

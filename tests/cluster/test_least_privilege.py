@@ -17,6 +17,7 @@ from lab.cluster.manifests import MANIFEST, OPERATOR, apply_product, installed_a
 from lab.cluster.webhook import SYSTEM, WITHOUT_POLICIES, install, manifests, version
 from lab.waiting import wait_for
 from precision_operator.core.actions import Notify
+from precision_operator.reasons import Reason
 from tests.support.cluster_acting import acting, job, pod
 from tests.support.cluster_fleet import Json, deployment, policy
 from tests.support.cluster_scene import (
@@ -96,7 +97,7 @@ def rollout_and_rollback(kubectl: Kubectl, audit: Audit, credentials: Path, dire
             seconds=PATIENCE_SECONDS,
             found=scene.operators.logs,
         )
-        kubectl("delete", "pp", "fleet", "-n", "fleet")
+        kubectl("delete", "ppol", "fleet", "-n", "fleet")
         wait_for(lambda: not scene.assignment(), what="no assignment", seconds=PATIENCE_SECONDS)
 
 
@@ -104,7 +105,7 @@ def pruned(scene: Scene, audit: Audit) -> bool:
     """Whether the incident is deleted. A held policy is evaluated once a minute: an annotation that means nothing brings it
     forward.
     """
-    scene.kubectl("annotate", "--overwrite", "pp", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}")
+    scene.kubectl("annotate", "--overwrite", "ppol", "fleet", "-n", scene.namespace, f"example.org/look={time.time()}")
     return any((w.verb, w.resource) == ("delete", "precisionincidents") for w in audit.writes([OPERATOR]))
 
 
@@ -113,7 +114,7 @@ async def pods_and_jobs_are_restarted(kubectl: Kubectl, credentials: Path) -> No
     async with acting(kubectl, credentials, "restarts") as stage:
         stage.apply(pod("a"), job("train", pods=1))
         stage.budget(at_least=0, allowed=0)
-        said = Notify("Said", "twice")
+        said = Notify(Reason.PROMOTED, "twice")
         for action in (stage.eviction("a"), stage.suspension("train", respects_budgets=True), said, said):
             assert (await stage.act(action)).failures == ()
         assert stage.suspended("train")

@@ -39,7 +39,7 @@ def test_a_rollback_outlives_its_operator_and_its_policy_and_is_held_until_a_per
     scene.operators.running["one"].wait(timeout=10)
     # Nobody but admission is there.
     assert remade(scene, HOT[3]) == "fp32"
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=30s")
     assert scene.state().phase is Phase.ROLLING_BACK
     assert "not finished" in delete_assignment(scene, scene.kubectl)
 
@@ -63,7 +63,7 @@ def test_a_rollback_outlives_its_operator_and_its_policy_and_is_held_until_a_per
     assert scene.status()["held"] == len(KEYS)
     assert scene.in_mode("fp32") == {*HOT, LITERAL}
 
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=30s")
     until(scene, Phase.HELD, deletable=True)
     assert "deleted" in delete_assignment(scene, scene.kubectl)
     remade(scene, HOT[3])

@@ -11,7 +11,7 @@ import pytest
 
 from lab.cluster import ControlPlane
 from lab.waiting import wait_for
-from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.signals import Signal
 from precision_operator.api.wire import parse_time
 from tests.support.cluster_fleet import Json, policy
@@ -83,7 +83,7 @@ def events(scene: Scene) -> dict[str, str]:
 
 
 def mitigated(window: Mitigation) -> bool:
-    return window.result is Result.MITIGATED
+    return window.result is MitigationResult.MITIGATED
 
 
 def test_overflow_that_halving_the_loss_scale_ends_is_not_rolled_back(fleets: dict[str, Scene]) -> None:
@@ -130,7 +130,7 @@ def test_overflow_that_rises_within_the_window_is_an_emergency(fleets: dict[str,
     scene.shadow.faults = dict.fromkeys(FAULTY, SEVERE)
     incident = scene.wait_phase("Held")["incident"]
     assert (incident["severity"], incident["strategy"]) == ("P1", "Emergency")
-    windows(scene, lambda window: window.result is Result.FAILED, what="failed windows")
+    windows(scene, lambda window: window.result is MitigationResult.FAILED, what="failed windows")
 
 
 def test_slow_training_that_recovers_while_it_is_investigated_is_left_alone(fleets: dict[str, Scene]) -> None:
@@ -150,7 +150,7 @@ def test_overflow_that_nothing_ends_is_rolled_back_gradually_after_the_ladder(fl
     assert (incident["severity"], incident["strategy"], incident["reason"]) == ("P2", "Gradual", "OverflowRateHigh")
     for window in found:
         assert [tried.split(":")[0] for tried in window.found] == ["HalveScale", "GrowthInterval", "BF16"]
-        assert window.result is Result.FAILED
+        assert window.result is MitigationResult.FAILED
     detected, deadline = (parse_time(incident[at]) or 0.0 for at in ("detectedAt", "deadlineAt"))
     assert detected in [window.until for window in found]
     assert deadline - detected == pytest.approx(1800)

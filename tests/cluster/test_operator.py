@@ -36,7 +36,7 @@ def test_steady_fleet_costs_no_write(scene: Scene, control_plane: ControlPlane) 
     promoted(scene, evaluation={"interval": "500ms", "window": "20s", "failureLimit": 0, "maxSampleAge": "30s"})
 
     def versions() -> list[str]:
-        items = scene.kubectl.json("get", "pp,precisionassignments,pods", "-n", scene.namespace)["items"]
+        items = scene.kubectl.json("get", "ppol,precisionassignments,pods", "-n", scene.namespace)["items"]
         return [item["metadata"]["resourceVersion"] for item in items]
 
     before, modes = versions(), scene.shadow.modes()
@@ -145,10 +145,10 @@ def test_retry_starts_again_once_a_person_asks(scene: Scene) -> None:
     assert_all_in_fallback(scene)
     scene.shadow.overflow = {}
     number = scene.status()["transitionId"]
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, f"precision.genesis.ai/retry={number}")
+    scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, f"precision.genesis.ai/retry={number}")
     scene.condition("Progressing", "AwaitingPrerequisites")
     given = [f"precision.genesis.ai/ack-{item}={number}: drill" for item in Prerequisite]
-    scene.kubectl("annotate", "pp", "fleet", "-n", scene.namespace, *given)
+    scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, *given)
     scene.wait_phase("Healthy")
     assert all(modes == {"fp16"} for modes in scene.shadow.modes().values())
 

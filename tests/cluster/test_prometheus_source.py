@@ -25,6 +25,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation, RunsOn
 from precision_operator.errors import QueryInvalid, SourceUnavailable
+from precision_operator.reasons import Reason
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
@@ -397,9 +398,9 @@ async def test_a_prometheus_that_is_not_there_is_an_error_of_every_query_and_com
     assert evaluation.pods == {}
     assert set(evaluation.errors) == {*ALWAYS_ASKED, *(signal.value for signal in Signal)}
     # After four failures in a row the endpoint is asked less often.
-    assert {text.partition(":")[0] for text in evaluation.errors.values()} == {
-        "MetricsUnavailable",
-        "EndpointNotAnswering",
+    assert {error.reason for error in evaluation.errors.values()} == {
+        Reason.METRICS_UNAVAILABLE,
+        Reason.ENDPOINT_NOT_ANSWERING,
     }
     await until("recovery", lambda: evaluator.evaluate(PLAN), lambda e: not e.errors and "bad" in e.pods)
     source.close()

@@ -59,7 +59,7 @@ def annotate(scene: Scene, commands: dict[str, str], *, as_user: str) -> None:
     given = [f"{PREFIX}/{command}={value}" for command, value in commands.items()]
     scene.kubectl(
         "annotate",
-        "pp",
+        "ppol",
         "fleet",
         "-n",
         scene.namespace,
@@ -156,7 +156,7 @@ def test_a_retry_is_staged_rolled_back_at_once_and_backed_off(
     # The fault is still there, in all of them: the first step of the retry finds it at its first evaluation.
     scene.shadow.faults = dict.fromkeys([*HOT, "literal"], Fault(overflow=0.8))
     ask_again(scene)
-    annotations = scene.kubectl.json("get", "pp", "fleet", "-n", scene.namespace)["metadata"]["annotations"]
+    annotations = scene.kubectl.json("get", "ppol", "fleet", "-n", scene.namespace)["metadata"]["annotations"]
     assert {annotations[f"{PREFIX}/ack-{item}-by"] for item in Prerequisite} == {"ada@example.org"}
     assert annotations[f"{PREFIX}/retry-by"] == "ben@example.org"
     staged = until(scene, lambda s: s["phase"] == "Progressing", what="the retry")

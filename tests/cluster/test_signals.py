@@ -76,7 +76,7 @@ def test_what_a_config_map_says_is_overridden_in_pods_and_neither_map_nor_templa
     assert scene.in_mode("fp32") == set(names)
     assert all(switch(pod) == {"name": "ENABLE_FP16_TRAINING", "value": "false"} for pod in scene.pods().values())
 
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=60s")
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=60s")
     wait_for(lambda: not scene.assignment(), what="the assignment to go", seconds=60, found=scene.operators.logs)
     scene.kubectl("delete", "pods", "--all", "-n", scene.namespace, "--timeout=60s")
     wait_for(lambda: scene.in_mode("fp16") == set(names), what="pods as their templates have them", seconds=60)

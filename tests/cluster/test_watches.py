@@ -9,10 +9,10 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
+from precision_operator.controller.registry import WatchLost
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import PODS, JsonObject
 from precision_operator.settings import Settings
-from precision_operator.shell.registry import WatchLost
 from tests.support.watched import apply, watching
 
 # kopf leaves TLS transports behind when the server under them is killed; they end with its loop, not a moment sooner.

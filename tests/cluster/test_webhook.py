@@ -124,7 +124,7 @@ def test_a_command_needs_its_verb(plane: ControlPlane, credentials: Path) -> Non
         kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "-n", place)
 
     def said(role: str, command: str) -> str:
-        words = ("annotate", "--overwrite", "--dry-run=server", "pp", "fleet", f"precision.genesis.ai/{command}=4")
+        words = ("annotate", "--overwrite", "--dry-run=server", "ppol", "fleet", f"precision.genesis.ai/{command}=4")
         done = kubectl(*words, "-n", place, "--as", role, check=False)
         return done.stderr if done.returncode else "accepted"
 

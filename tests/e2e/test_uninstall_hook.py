@@ -45,7 +45,7 @@ def helm(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Helm]:
 def install(helm: Helm, *namespaces: str) -> None:
     """A release in webhook mode, for some namespaces or the whole cluster. No replica of it runs: the hook needs none."""
     values = {
-        "image.repository": "localhost/precision-operator",
+        "image.registry": "localhost",
         "image.tag": "dev",
         "image.pullPolicy": "Never",
         "replicaCount": "0",

@@ -10,7 +10,7 @@ from lab.cluster import Cluster
 from lab.demo.fleet import Trainer
 from lab.demo.stage import workload_of
 from lab.waiting import wait_for
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.workload import name_of
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.running_fleets import Fleet, side_by_side
@@ -65,7 +65,7 @@ def test_a_canary_is_rolled_back_first_compared_and_takes_the_rest_with_it(
         fleet.until_phase("Held", seconds=400)
         comparison = fleet.state().comparison
         assert comparison is not None
-        assert comparison.verdict is Verdict.BETTER
+        assert comparison.verdict is CanaryVerdict.BETTER
         flips = {t.name: fleet.events(t.name, "precision_changed")[-1] for t in TRAINERS}
         assert {flip["to"] for flip in flips.values()} == {"fp32"}
         others = [flip["time"] for name, flip in flips.items() if name != first]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.model.world import World
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -59,7 +59,7 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it_in_batches() -> None:
         left.append(len(world.really_in(Mode.FP16)))
         assert left[-2] - left[-1] <= 2, "more than a batch at once"
         assert len(left) < 1000, world.state.message
-    assert verdict_of(world) is Verdict.BETTER
+    assert verdict_of(world) is CanaryVerdict.BETTER
     assert incident_of(world) == (Severity.P2, Strategy.GRADUAL)
     assert left[-1] == 0
     incident, comparison = world.state.incident, world.state.comparison
@@ -75,8 +75,8 @@ def test_a_canary_that_fares_better_takes_the_rest_with_it_in_batches() -> None:
 def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_to_go_on() -> None:
     world = by_canary(everywhere=True)
     begun = world.now
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
-    assert verdict_of(world) is Verdict.NO_DIFFERENCE
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is CanaryVerdict.NO_DIFFERENCE
     assert world.now - begun >= 7200.0
     assert world.state.comparison is not None
     assert world.state.comparison.ended_at == world.now - MINUTE
@@ -93,7 +93,7 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
 def test_no_difference_goes_on_to_the_rest_where_the_policy_says_so() -> None:
     world = by_canary({"onNoDifference": "Promote", "window": "30m"}, everywhere=True)
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=MINUTE)
-    assert verdict_of(world) is Verdict.NO_DIFFERENCE
+    assert verdict_of(world) is CanaryVerdict.NO_DIFFERENCE
 
 
 def test_a_canary_that_fares_worse_is_held_and_moves_nobody_else() -> None:
@@ -101,8 +101,8 @@ def test_a_canary_that_fares_worse_is_held_and_moves_nobody_else() -> None:
     compared(world)
     world.bad = {}
     pinned(world, lambda w: {Signal.FAILURES: 0.6})
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
-    assert verdict_of(world) is Verdict.WORSE
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is CanaryVerdict.WORSE
     assert world.really_in(Mode.FP32) == canary_of(world)
 
 
@@ -112,10 +112,10 @@ def test_that_fp32_is_slower_than_fp16_is_no_trouble_of_the_canary() -> None:
     world.bad = {name: {Signal.SPEED: 2.5} for name in world.workloads}  # the canary itself is at 1.0 of its baseline
     before = world.state.comparison
     assert before is not None
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
     after = world.state.comparison
     assert after is not None
-    assert (after.verdict, after.total) == (Verdict.NO_DIFFERENCE, before.total)
+    assert (after.verdict, after.total) == (CanaryVerdict.NO_DIFFERENCE, before.total)
 
 
 @pytest.mark.parametrize("worse", [OVERFLOWS, NAN])
@@ -156,7 +156,7 @@ def test_the_rest_is_judged_in_what_it_trains_in_where_the_fallback_is_reduced_p
 def test_a_person_can_end_the_comparison_at_any_time(command: str, strategy: Strategy, waits: bool) -> None:
     world = compared(by_canary(everywhere=waits))
     if waits:
-        until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+        until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, command)
     world.step(1.0)
     assert incident_of(world)[1] is strategy
@@ -167,7 +167,7 @@ def test_a_person_can_end_the_comparison_at_any_time(command: str, strategy: Str
 def test_a_person_can_promote_the_canary_before_and_after_the_verdict(waits: bool) -> None:
     world = compared(by_canary(everywhere=True))
     if waits:
-        until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+        until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "promote")
     world.step(1.0)
     assert (incident_of(world)[1], world.state.reason) == (Strategy.GRADUAL, "CanaryPromoted")
@@ -176,7 +176,7 @@ def test_a_person_can_promote_the_canary_before_and_after_the_verdict(waits: boo
 
 def test_a_retry_ends_a_held_canary_and_begins_again_with_the_prerequisites_of_any_other() -> None:
     world = by_canary(everywhere=True, reenable={"prerequisites": ["rootCause"], "backoff": "0s", "dwell": "0s"})
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
     answer(world, "retry")
     world.run(5)
     assert world.state.phase is Phase.ROLLING_BACK
@@ -222,8 +222,8 @@ def test_a_canary_that_crashes_in_fp32_is_worse_not_silent() -> None:
     for name in canary_of(world):
         world.crash(name)
     world.bad = {}
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
-    assert verdict_of(world) is Verdict.WORSE
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is CanaryVerdict.WORSE
 
 
 def test_a_canary_that_cannot_be_seen_is_held_at_the_limit_and_not_before() -> None:
@@ -232,9 +232,9 @@ def test_a_canary_that_cannot_be_seen_is_held_at_the_limit_and_not_before() -> N
     world.run(2)
     world.unobservable |= canary_of(world)
     world.run(300, MINUTE)
-    assert verdict_of(world) is Verdict.OPEN
-    until(world, lambda w: verdict_of(w) is not Verdict.OPEN, seconds=MINUTE, passes=400)
-    assert verdict_of(world) is Verdict.INCONCLUSIVE
+    assert verdict_of(world) is CanaryVerdict.OPEN
+    until(world, lambda w: verdict_of(w) is not CanaryVerdict.OPEN, seconds=MINUTE, passes=400)
+    assert verdict_of(world) is CanaryVerdict.INCONCLUSIVE
     assert 6 * 3600.0 - 15.0 <= world.now - begun <= 6 * 3600.0 + 2 * MINUTE
     world.run(100, MINUTE)
     assert world.really_in(Mode.FP16) == set(world.workloads) - canary_of(world)
@@ -296,10 +296,10 @@ def test_unknown_neither_promotes_nor_holds_and_nobody_else_is_moved_before_the_
             assert after is not None
             if who in ("canary", "prometheus", "all"):
                 assert (after.looks, after.verdict) == (before.looks, before.verdict)
-            if after.verdict is Verdict.OPEN:
+            if after.verdict is CanaryVerdict.OPEN:
                 assert moved <= canary
     assert world.really_in(Mode.FP32) <= canary
-    assert verdict_of(world) in (Verdict.OPEN, Verdict.NO_DIFFERENCE)
+    assert verdict_of(world) in (CanaryVerdict.OPEN, CanaryVerdict.NO_DIFFERENCE)
 
 
 def test_a_breach_of_the_canary_that_has_ended_is_forgotten_while_the_rest_is_compared() -> None:

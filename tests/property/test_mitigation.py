@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
-from precision_operator.api.mitigation import Result, Rung
+from precision_operator.api.mitigation import MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
@@ -44,7 +44,7 @@ def test_halving_the_loss_scale_that_helps_ends_the_window_without_a_rollback() 
     world = breached(cured_by=Rung.HALVE_SCALE)
     assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "Mitigating")
     assert "Mitigated" in reasons(world, passes=10)
-    assert (window(world).result, window(world).rung) == (Result.MITIGATED, Rung.HALVE_SCALE)
+    assert (window(world).result, window(world).rung) == (MitigationResult.MITIGATED, Rung.HALVE_SCALE)
     assert world.state.phase is Phase.HEALTHY
     assert world.state.incident is None
     assert world.really_in(Mode.FP16) == {*HOT, "literal"}
@@ -66,7 +66,7 @@ def test_each_rung_is_one_request_of_one_generation_and_waiting_costs_no_write()
 
 def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None:
     world = breached(cured_by=Rung.BF16)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=40)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=40)
     assert tried(world) == [Rung.HALVE_SCALE, Rung.GROWTH_INTERVAL]
     assert window(world).found == ("HalveScale: 0.25", "GrowthInterval: 0.25")
     world.run(10)
@@ -81,7 +81,7 @@ def test_the_ladder_is_climbed_to_bf16_which_stays_and_is_made_to_last() -> None
 
 def test_a_retry_gives_what_stayed_in_bf16_another_attempt() -> None:
     world = breached(cured_by=Rung.BF16)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=40)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=40)
     world.bad = {}
     answer(world, "retry")
     world.run(10)
@@ -97,7 +97,7 @@ def test_what_nothing_helps_against_is_rolled_back_gradually_with_a_deadline_fro
     assert "HalveScale: 0.25, GrowthInterval: 0.25, BF16: 0.25" in incident.message
     assert incident.detected_at == max(m.until for m in world.state.mitigations)
     assert incident.deadline_at - incident.detected_at == world.policy.spec.rollback.deadlines_seconds[Severity.P2]
-    assert {m.result for m in world.state.mitigations} == {Result.FAILED}
+    assert {m.result for m in world.state.mitigations} == {MitigationResult.FAILED}
     until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
     assert not world.really_in(Mode.FP16) | world.really_in(Mode.BF16)
 
@@ -119,7 +119,7 @@ def test_a_severe_breach_ends_the_window_at_once(worse: dict[Signal, float]) -> 
     assert world.state.incident is not None
     assert (world.state.incident.severity < Severity.P2, world.state.incident.strategy) == (True, Strategy.EMERGENCY)
     assert not world.really_in(Mode.FP16) & set(HOT)
-    assert {m.result for m in world.state.mitigations} == {Result.FAILED}
+    assert {m.result for m in world.state.mitigations} == {MitigationResult.FAILED}
 
 
 def test_the_window_of_one_workload_does_not_spare_another() -> None:
@@ -142,7 +142,7 @@ def test_silence_neither_helps_nor_climbs_nor_rolls_back() -> None:
     world.step()
     world.metrics_away = True
     world.run(100)
-    assert (window(world).rung, window(world).result) == (Rung.HALVE_SCALE, Result.OPEN)
+    assert (window(world).rung, window(world).result) == (Rung.HALVE_SCALE, MitigationResult.OPEN)
     assert (world.state.phase, waits_for(world)) == (Phase.HEALTHY, "MitigationExhausted")
     world.metrics_away = False
     world.run(3)
@@ -157,7 +157,7 @@ def test_good_evidence_counts_only_while_this_process_has_watched_it() -> None:
     world.step()
     assert window(world).open
     world.run(5)
-    assert window(world).result is Result.MITIGATED
+    assert window(world).result is MitigationResult.MITIGATED
 
 
 def test_a_rung_outranks_what_the_fleet_has_come_to_though_its_pods_were_asked_long_ago() -> None:
@@ -186,7 +186,7 @@ def test_the_rollback_of_one_workload_ends_its_own_window_and_no_other() -> None
     world = breached("hot-0", "hot-1")
     world.bad["hot-0"] = NAN
     until(world, lambda w: w.state.held, seconds=15.0, passes=3)
-    assert (window(world).result, window(world, "hot-1").result) == (Result.FAILED, Result.OPEN)
+    assert (window(world).result, window(world, "hot-1").result) == (MitigationResult.FAILED, MitigationResult.OPEN)
 
 
 def test_a_rung_that_is_not_taken_is_passed_over_and_silence_is_not_that() -> None:
@@ -241,8 +241,8 @@ def test_slow_training_that_recovers_is_not_rolled_back() -> None:
     world.bad = {}
     world.run(8)
     assert {(m.name, m.result) for m in world.state.mitigations} == {
-        ("hot-0", Result.MITIGATED),
-        ("literal", Result.MITIGATED),
+        ("hot-0", MitigationResult.MITIGATED),
+        ("literal", MitigationResult.MITIGATED),
     }
     assert world.state.phase is Phase.HEALTHY
 
@@ -297,7 +297,7 @@ def test_past_the_window_a_little_overflow_is_said_and_more_is_rolled_back() -> 
 
 def test_what_comes_back_goes_on_from_the_next_rung() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=15)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=15)
     world.bad = {"hot-0": MILD}
     until(world, lambda w: window(w).open, seconds=15.0, passes=10)
     assert (window(world).rung, window(world).found) == (Rung.GROWTH_INTERVAL, ("HalveScale: Mitigated",))
@@ -305,7 +305,7 @@ def test_what_comes_back_goes_on_from_the_next_rung() -> None:
 
 def test_what_helped_is_forgotten_once_the_workload_has_proved_itself() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE, reenable={"prerequisites": [], "stable": "1h"})
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=15)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=15)
     good_since = window(world).good_since
     assert good_since is not None
     world.now = good_since + 3600.0 - 16.0
@@ -390,7 +390,7 @@ class Windowed(Checked):
                 assert found.key not in held
             if old is not None and not old.open:
                 assert found == old, "a window that had ended changed"
-            if found.result is Result.MITIGATED and (old is None or old.open):
+            if found.result is MitigationResult.MITIGATED and (old is None or old.open):
                 assert not self.metrics_away, "mitigated without data"
                 assert found.name not in self.unobservable, "mitigated without data"
                 lifted = found.rung is Rung.BF16 and self.cured_by.get(found.name) is Rung.BF16

@@ -11,18 +11,18 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
+from precision_operator.controller.act import Acted, Actor
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.installed import InstalledPolicies
+from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.errors import KubeError
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, JOBS, PODS, POLICIES
 from precision_operator.runtime.ratelimit import RateLimiter
-from precision_operator.shell.act import Acted, Actor
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, PolicyKey
 from tests.support.fake_kube import Key
 from tests.support.manual_clock import ManualClock, finished
 from tests.support.server import SHIPPED, Server, install_all

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from precision_operator.api.assignment import assignment_to_wire
-from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.mitigation import Mitigation, Rung
@@ -97,7 +97,7 @@ NO_DIFFERENCE = stands(
     Phase.ROLLING_BACK,
     BY_CANARY,
     reason="CanaryNoDifference",
-    comparison=Comparison(since=NOW - 60, looks=2, verdict=Verdict.NO_DIFFERENCE, ended_at=NOW),
+    comparison=Comparison(since=NOW - 60, looks=2, verdict=CanaryVerdict.NO_DIFFERENCE, ended_at=NOW),
 )
 PARTLY = stands(Phase.DEGRADED, held=(HeldWorkload(A, "OverflowRateHigh", NOW),))
 

@@ -16,6 +16,13 @@ from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
+from precision_operator.controller.act import Acted, Actor
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.installed import InstalledPolicies
+from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import PodView, RefusedWrite, WorkloadView
 from precision_operator.kube.access import Access
@@ -24,13 +31,6 @@ from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, JsonObject
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.runtime.ratelimit import RateLimiter
-from precision_operator.shell.act import Acted, Actor
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import Inventory, PolicyKey
 from tests.support.cluster_fleet import LABELS, Json
 from tests.support.cluster_fleet import policy as policy_body
 

@@ -84,7 +84,7 @@ class Scene:
 
     def status(self, name: str = "fleet") -> Json:
         """The policy's status."""
-        found = self.kubectl("get", "pp", name, "-n", self.namespace, "-o", "json", check=False)
+        found = self.kubectl("get", "ppol", name, "-n", self.namespace, "-o", "json", check=False)
         status: Json = json.loads(found.stdout).get("status", {}) if found.returncode == 0 else {}
         return status
 

@@ -12,6 +12,18 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
+from precision_operator.controller.act import Actor
+from precision_operator.controller.echo import Echoes
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.gather import Gatherer
+from precision_operator.controller.installed import InstalledPolicies
+from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.controller.nodes import Nodes
+from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.reconcile import Pass, Reconciler
+from precision_operator.controller.restarts import Restarts
 from precision_operator.core.model import PodView
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
@@ -20,18 +32,6 @@ from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.settings import LeaseSettings, Settings
-from precision_operator.shell.act import Actor
-from precision_operator.shell.echo import Echoes
-from precision_operator.shell.enforcement import Enforcement
-from precision_operator.shell.expectations import Expectations
-from precision_operator.shell.fence import Fence
-from precision_operator.shell.gather import Gatherer
-from precision_operator.shell.installed import InstalledPolicies
-from precision_operator.shell.inventory import WATCHED, Inventory, PolicyKey
-from precision_operator.shell.nodes import Nodes
-from precision_operator.shell.preflight import WayBack
-from precision_operator.shell.reconcile import Pass, Reconciler
-from precision_operator.shell.restarts import Restarts
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import BUILT_IN

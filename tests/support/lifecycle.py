@@ -53,7 +53,7 @@ def delete_assignment(scene: Scene, kubectl: Kubectl | None = None) -> str:
 
 def delete_policy(scene: Scene) -> None:
     """And wait until it is gone."""
-    scene.kubectl("delete", "pp", "fleet", "-n", scene.namespace, "--timeout=30s")
+    scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=30s")
 
 
 @contextmanager

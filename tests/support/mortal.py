@@ -131,7 +131,7 @@ async def operating(client: KubeClient, settings: Settings, access: Access) -> A
 
 def find(kubectl: Kubectl, namespace: str) -> Json:
     """The policy's status."""
-    found = kubectl.find("pp", "fleet", "-n", namespace) or {}
+    found = kubectl.find("ppol", "fleet", "-n", namespace) or {}
     status: Json = found.get("status", {})
     return status
 

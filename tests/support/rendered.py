@@ -8,6 +8,8 @@ from typing import Any
 import yaml
 
 Json = dict[str, Any]
+REGISTRY = ("--set", "image.registry=localhost")
+"""The one value that the chart cannot do without."""
 ADMISSION = Path(__file__).parents[2] / "manifests" / "admission"
 
 

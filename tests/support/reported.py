@@ -10,15 +10,15 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.controller.notifier import Notifier
+from precision_operator.controller.reporter import Reporter
 from precision_operator.errors import SourceUnavailable
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
 from precision_operator.report.channels import NotDelivered, Outgoing
 from precision_operator.report.document import from_body
-from precision_operator.report.incident import Pass, Report
+from precision_operator.report.incident import RecordedPass, Report
 from precision_operator.settings import IncidentSettings, NotificationChannel
-from precision_operator.shell.notifier import Notifier
-from precision_operator.shell.reporter import Reporter
 from precision_operator.signals.port import Series
 from tests.support.fake_kube import FakeKube
 
@@ -121,7 +121,7 @@ class Stage:
         for _ in range(count):
             before, observation, now = self.world.state, self.world.observe(), self.world.now
             decision = self.world.step(seconds)
-            self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
+            self.reporter.observe(RecordedPass(self.world.policy, before, observation, decision, now))
             await self.turn()
 
     async def unacted(self, count: int, seconds: float = 15.0) -> None:
@@ -130,7 +130,7 @@ class Stage:
             before, observation, now = self.world.state, self.world.observe(), self.world.now
             decision = self.world.decide()
             self.world.commit(decision)
-            self.reporter.observe(Pass(self.world.policy, before, observation, decision, now))
+            self.reporter.observe(RecordedPass(self.world.policy, before, observation, decision, now))
             self.world.now += seconds
             await self.turn()
 
@@ -165,7 +165,7 @@ async def promoted(settings: IncidentSettings | None = None, **spec: object) -> 
     stage = Stage(world, FakeKube(), Past(), settings or IncidentSettings(), CHANNELS)
     for _ in range(40):
         before, observation, now = world.state, world.observe(), world.now
-        stage.reporter.observe(Pass(world.policy, before, observation, world.step(15.0), now))
+        stage.reporter.observe(RecordedPass(world.policy, before, observation, world.step(15.0), now))
     assert world.state.phase is Phase.HEALTHY
     return stage
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lab.model.world import World
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Prerequisite
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
@@ -39,7 +39,7 @@ def by_canary(canary: dict[str, object] | None = None, *, everywhere: bool = Fal
     return world
 
 
-def verdict_of(world: World) -> Verdict:
+def verdict_of(world: World) -> CanaryVerdict:
     """What the comparison has shown."""
     assert world.state.comparison is not None
     return world.state.comparison.verdict

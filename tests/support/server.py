@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from precision_operator.controller.installed import Shipped
 from precision_operator.errors import Forbidden, KubeError
 from precision_operator.kube.port import (
     ASSIGNMENTS,
@@ -19,7 +20,6 @@ from precision_operator.kube.port import (
     JsonValue,
     Resource,
 )
-from precision_operator.shell.installed import Shipped
 from tests.support.fake_kube import FakeKube
 
 ECHO = "precision.genesis.ai/echo"

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Incident, Scope
-from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Requirement, Selector
 from precision_operator.api.signals import Signal
@@ -58,7 +58,7 @@ comparisons = st.builds(
     squares=st.floats(0, 1e6),
     better=st.floats(-1e3, 1e3),
     worse=st.floats(-1e3, 1e3),
-    verdict=st.sampled_from(Verdict),
+    verdict=st.sampled_from(CanaryVerdict),
     ended_at=st.none() | moments,
 )
 breaches = st.builds(
@@ -83,7 +83,7 @@ windows = st.builds(
     acknowledged_at=st.none() | moments,
     good_since=st.none() | moments,
     found=st.lists(names, max_size=3).map(tuple),
-    result=st.sampled_from(Result),
+    result=st.sampled_from(MitigationResult),
 )
 conditions = st.builds(
     Condition,

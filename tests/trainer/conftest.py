@@ -60,19 +60,19 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def gang() -> Iterator[Gang]:
+def process_group() -> Iterator[ProcessGroup]:
     """Two ranks."""
-    gang = Gang(2)
-    yield gang
-    gang.close()
+    process_group = ProcessGroup(2)
+    yield process_group
+    process_group.close()
 
 
 @pytest.fixture(scope="module")
-def gang_of_four() -> Iterator[Gang]:
+def four_ranks() -> Iterator[ProcessGroup]:
     """Four ranks; killed, not asked, at the end: a test may have killed one already."""
-    gang = Gang(4)
-    yield gang
-    gang.kill()
+    process_group = ProcessGroup(4)
+    yield process_group
+    process_group.kill()
 
 
 @pytest.fixture
@@ -89,5 +89,5 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         process.close()
 
 
-from tests.support.training.gang import Gang  # noqa: E402  (after OMP_NUM_THREADS is set)
 from tests.support.training.process import Process  # noqa: E402
+from tests.support.training.process_group import ProcessGroup  # noqa: E402  (after OMP_NUM_THREADS is set)

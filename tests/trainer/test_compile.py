@@ -14,12 +14,12 @@ import torch
 from torch._dynamo.utils import counters
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job.loop import Loop
 from precision_trainer.precision.modes import HOT
 from precision_trainer.sentinel.machine import SentinelConfig
-from tests.support.training.gang import Gang
+from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -164,8 +164,8 @@ def test_a_job_compiles_every_mode_before_its_first_step_and_none_later(
     assert all(first == second for first, second in itertools.pairwise(counted))
 
 
-def test_two_ranks_switch_without_compiling_and_stay_alike(gang: Gang) -> None:
-    first, second = gang.run("switch_a_compiled_model")
+def test_two_ranks_switch_without_compiling_and_stay_alike(process_group: ProcessGroup) -> None:
+    first, second = process_group.run("switch_a_compiled_model")
     assert first["prints"] == second["prints"]
     assert first["modes"] == ["fp16", "bf16", "fp32"]
     assert (first["warm"], first["after"]) == (second["warm"], second["after"])

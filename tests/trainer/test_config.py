@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_trainer.distributed.request import Inbox, PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.request import Inbox, PrecisionRequest
 from precision_trainer.job.boot import decide
 from precision_trainer.precision.config import ExtendedFP16Config, parse_bool, read_boot
 from precision_trainer.precision.modes import PrecisionMode

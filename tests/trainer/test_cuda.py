@@ -17,7 +17,7 @@ from torch import nn
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.analyzer.comparison import compare
 from precision_trainer.analyzer.hardware import cuda_capability, fp8_missing
-from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.task import Loss
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
@@ -60,7 +60,7 @@ def trainer(mode: PrecisionMode, subject: nn.Module, **settings: Any) -> Extende
 
 
 def train(subject: ExtendedFP16Trainer, text: LibraryText, steps: int, size: int = 16) -> list[float]:
-    """Losses of the steps, as the gang agreed on them."""
+    """Losses of the steps, as the process group agreed on them."""
     records: list[StepRecord] = []
     for _ in range(steps):
         records += subject.begin_step().records

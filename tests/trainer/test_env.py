@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from precision_trainer import cli
-from precision_trainer.gang.batch import advise
+from precision_trainer.distributed.batch import advise
 from precision_trainer.job.boot import Requests
 from precision_trainer.job.environment import SETTINGS, examine
 from precision_trainer.precision.config import read_boot

@@ -12,8 +12,8 @@ from torch import nn
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode, cli
 from precision_trainer.analyzer.fp8 import rounded_to
 from precision_trainer.bench.switching import HostWaits
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
 from precision_trainer.job.tasks import build_task

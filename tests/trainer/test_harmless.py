@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.sentinel.machine import SentinelConfig
-from tests.support.training.gang import Gang
 from tests.support.training.harmless_scenarios import CASES, EAGER, OFF, Case, losses
+from tests.support.training.process_group import ProcessGroup
 
 
 @pytest.fixture(autouse=True)
@@ -131,11 +131,11 @@ def test_drift_leaves_the_mode_only_where_a_replay_shows_that_precision_changes_
 
 
 def test_collectives_in_loss_and_forward_neither_hang_nor_change_the_weights() -> None:
-    gang = Gang(2, timeout_seconds=20)
+    process_group = ProcessGroup(2, timeout_seconds=20)
     try:
-        for result in gang.run("harmless_scenarios.collectives_in_the_loss", timeout=60):
+        for result in process_group.run("harmless_scenarios.collectives_in_the_loss", timeout=60):
             assert result["clip with"] == result["clip without"]
             assert result["norm with"] == result["norm without"]
             assert result["clip replayed"] == result["clip without"]
     finally:
-        gang.kill()
+        process_group.kill()

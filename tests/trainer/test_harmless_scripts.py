@@ -12,7 +12,7 @@ import torch
 from lab.harmless import measure
 from lab.harmless.__main__ import missed
 from lab.harmless.script import CASES, REFUSALS, Case
-from precision_trainer.gang.ddp import _WithTelemetry
+from precision_trainer.distributed.ddp import _WithTelemetry
 from precision_trainer.state.tensors import nonfinite_buffers
 
 measure.load()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.launch import free_port
 from precision_trainer.torchrun import stop_code
 
 KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")

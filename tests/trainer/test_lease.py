@@ -21,7 +21,7 @@ from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, p
 from precision_trainer.state.lease_judge import Judge, Reason, holder_name
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
-from tests.support.training.gang import Gang
+from tests.support.training.process_group import ProcessGroup
 
 SECONDS = 1.0
 UID_A, UID_B = "6f1e7d3c-0000-4000-8000-00000000000a", "6f1e7d3c-0000-4000-8000-00000000000b"
@@ -310,7 +310,7 @@ def test_who_waits_says_for_whom_and_healthz_stays_well(
 
 
 def test_a_rank_that_dies_while_the_others_wait_for_the_lease_is_noticed() -> None:
-    group = Gang(2)
+    group = ProcessGroup(2)
     try:
         (result,) = group.run("state_scenarios.wait_for_a_lease_while_the_other_rank_dies", ranks=[0])
         assert result == {"lost": True, "timed out": False}

@@ -13,34 +13,34 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.launch import free_port
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.launch import free_port
-from tests.support.training.gang import Gang
+from tests.support.training.process_group import ProcessGroup
 
 
-def test_experts_in_turn_train_as_under_plain_ddp(gang: Gang) -> None:
-    for result in gang.run("model_scenarios.experts_that_differ_by_step_and_rank"):
+def test_experts_in_turn_train_as_under_plain_ddp(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.experts_that_differ_by_step_and_rank"):
         assert result["ours"] == result["plain"]
 
 
-def test_a_static_graph_trains_as_under_plain_ddp(gang: Gang) -> None:
-    for result in gang.run("model_scenarios.one_expert_for_all_time"):
+def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.one_expert_for_all_time"):
         assert result["ours"] == result["plain"]
 
 
-def test_unused_parameters_are_answered_with_our_own_settings(gang: Gang) -> None:
-    for result in gang.run("model_scenarios.unused_without_a_word"):
+def test_unused_parameters_are_answered_with_our_own_settings(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.unused_without_a_word"):
         assert "set find_unused_parameters=True" in result["error"]
 
 
-def test_a_request_reaches_all_ranks_although_parameters_are_unused(gang: Gang) -> None:
-    first, second = gang.run("model_scenarios.a_request_among_unused_experts")
+def test_a_request_reaches_all_ranks_although_parameters_are_unused(process_group: ProcessGroup) -> None:
+    first, second = process_group.run("model_scenarios.a_request_among_unused_experts")
     assert first == second
     assert first["mode"] == "bf16"
 
 
-def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(gang: Gang) -> None:
-    for result in gang.run("model_scenarios.refused_at_construction"):
+def test_what_contradicts_the_process_group_is_refused_with_what_to_pass(process_group: ProcessGroup) -> None:
+    for result in process_group.run("model_scenarios.refused_at_construction"):
         errors = result["errors"]
         assert set(errors) == {"wrapped", "wrapped twice", "wrapped inside", "alone in a group", "another rank"}
         assert all("pass model.module" in errors[name] for name in errors if name.startswith("wrapped"))

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.sentinel.levels import Level
-from tests.support.training.gang import Gang
 from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -182,8 +182,8 @@ def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> N
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(gang: Gang, where: str) -> None:
-    results = gang.run(f"preflight_scenarios.one_rank_fails_in_{where}")
+def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(process_group: ProcessGroup, where: str) -> None:
+    results = process_group.run(f"preflight_scenarios.one_rank_fails_in_{where}")
     assert results[0]["weights"] == results[1]["weights"] == results[0]["plain"]
     for result in results:
         assert result["mode"] == "fp32"
@@ -193,7 +193,7 @@ def test_all_ranks_leave_a_mode_that_one_of_them_fails_in(gang: Gang, where: str
     assert results[1]["refused"] == []
 
 
-def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(gang: Gang) -> None:
-    for result in gang.run("preflight_scenarios.a_mode_that_works"):
+def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(process_group: ProcessGroup) -> None:
+    for result in process_group.run("preflight_scenarios.a_mode_that_works"):
         assert result["guarded"] == result["plain"]
         assert result["mode"] == "bf16"

@@ -36,43 +36,43 @@ def test_single_process_stops_with_a_checkpoint_and_resumes_at_the_same_step(sta
 
 
 def test_two_ranks_flip_together_and_stop_with_code_143(start: Start) -> None:
-    gang = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
-    gang.until_training()
-    gang.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
-    gang.request.write_text('{"generation":7,"mode":"bf16"}')
-    gang.until_metric('genesis_precision_info{generation="7",mode="bf16"} 1.0')
-    assert gang.stop() == 143, gang.text
-    changes = gang.events("precision_changed")
+    job = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    job.until_training()
+    job.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
+    job.request.write_text('{"generation":7,"mode":"bf16"}')
+    job.until_metric('genesis_precision_info{generation="7",mode="bf16"} 1.0')
+    assert job.stop() == 143, job.text
+    changes = job.events("precision_changed")
     assert sorted(change["rank"] for change in changes) == [0, 1]
     assert len({(change["step"], change["from"], change["to"], change["generation"]) for change in changes}) == 1
-    assert {line["step"] for line in gang.events("stopping")} == {line["step"] for line in gang.events("checkpoint")}
-    assert len({line["step"] for line in gang.events("stopping")}) == 1
+    assert {line["step"] for line in job.events("stopping")} == {line["step"] for line in job.events("checkpoint")}
+    assert len({line["step"] for line in job.events("stopping")}) == 1
 
 
-def test_a_dead_rank_ends_the_gang_with_an_error_not_a_hang(start: Start) -> None:
-    gang = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
-    gang.until_training()
-    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+def test_a_dead_rank_ends_the_process_group_with_an_error_not_a_hang(start: Start) -> None:
+    job = start(["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0", *TRAIN[2:]])
+    job.until_training()
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
-    assert gang.process.wait(30) == 1
-    assert gang.events("rank_died")[0]["failed"] == 1
-    assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in gang.events("failed")[0]["message"]
+    assert job.process.wait(30) == 1
+    assert job.events("rank_died")[0]["failed"] == 1
+    assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in job.events("failed")[0]["message"]
 
 
-def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_gang_meets_anew(start: Start) -> None:
+def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_process_group_meets_anew(start: Start) -> None:
     command = [*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"]
-    gang = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})
-    gang.until_training()
-    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+    job = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})
+    job.until_training()
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
     # The agent keeps the store over both attempts: what the first one left there is not taken for the second.
-    assert gang.process.wait(180) == 0, gang.text
-    (failed,) = gang.events("failed")
+    assert job.process.wait(180) == 0, job.text
+    (failed,) = job.events("failed")
     assert "rank 1 lost a peer: rank 0 of 2 is gone or silent" in failed["message"]
-    assert sorted(line["rank"] for line in gang.events("complete")) == [0, 1]
+    assert sorted(line["rank"] for line in job.events("complete")) == [0, 1]
 
 
-def test_two_nodes_under_torchrun_train_as_one_gang(start: Start) -> None:
+def test_two_nodes_under_torchrun_train_as_one_process_group(start: Start) -> None:
     (port,) = free_ports(1)
     meeting = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
     nodes = [
@@ -116,12 +116,12 @@ def test_training_does_without_the_library_of_its_bar() -> None:
 def test_under_torchrun_a_signal_has_every_rank_save_and_the_agent_end_with_143(
     start: Start, number: signal.Signals
 ) -> None:
-    gang = start([*TORCHRUN, *TRAIN])
-    gang.until_training()
-    assert gang.stop(number) == 143, gang.text
-    stopping = gang.events("stopping")
+    job = start([*TORCHRUN, *TRAIN])
+    job.until_training()
+    assert job.stop(number) == 143, job.text
+    stopping = job.events("stopping")
     assert sorted(line["rank"] for line in stopping) == [0, 1]
-    saved = gang.events("checkpoint")[-2:]
+    saved = job.events("checkpoint")[-2:]
     assert [line["step"] for line in saved] == [line["step"] for line in stopping]
 
 
@@ -139,12 +139,12 @@ def test_under_torchrun_a_signal_before_any_rank_runs_ends_with_143(start: Start
 
 def test_a_stop_that_reaches_only_a_rank_ends_its_agent_with_143_too(start: Start) -> None:
     # As on the other nodes of a process group of which one node is drained.
-    gang = start([*TORCHRUN, *TRAIN])
-    gang.until_training()
-    children = Path(f"/proc/{gang.process.pid}/task/{gang.process.pid}/children").read_text().split()
+    job = start([*TORCHRUN, *TRAIN])
+    job.until_training()
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGTERM)
-    assert gang.process.wait(60) == 143, gang.text
-    assert sorted(line["rank"] for line in gang.events("stopping")) == [0, 1]
+    assert job.process.wait(60) == 143, job.text
+    assert sorted(line["rank"] for line in job.events("stopping")) == [0, 1]
 
 
 def test_errors_are_one_line_with_the_next_step_and_code_1(

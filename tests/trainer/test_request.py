@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.errors import RankMismatchError
-from precision_trainer.gang.agreement import WIDTH, decode, encode
-from precision_trainer.gang.request import (
+from precision_trainer.distributed.agreement import WIDTH, decode, encode
+from precision_trainer.distributed.request import (
     MAX_BYTES,
     MAX_FACTOR,
     MAX_GENERATION,
@@ -25,6 +24,7 @@ from precision_trainer.gang.request import (
     RequestFile,
     parse_request,
 )
+from precision_trainer.errors import RankMismatchError
 from precision_trainer.precision.modes import PrecisionMode
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16

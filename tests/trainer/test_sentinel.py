@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import DivergedError
-from precision_trainer.gang.request import PrecisionRequest
 from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss

@@ -12,12 +12,12 @@ from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from tests.support.training.gang import Gang
+from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import Session, equal
 
 
-def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(gang: Gang) -> None:
-    first, second = gang.run("state_scenarios.rewind_after_poisoned_weights")
+def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(process_group: ProcessGroup) -> None:
+    first, second = process_group.run("state_scenarios.rewind_after_poisoned_weights")
     for result in (first, second):
         assert result["step"] == 10
         assert result["samples"] == 80
@@ -34,8 +34,8 @@ def test_two_ranks_go_back_together_after_nan_weights_and_replay_bit_for_bit(gan
     assert first["files"][0].startswith("rejected-step-")
 
 
-def test_without_a_healthy_checkpoint_a_rewind_changes_nothing(gang: Gang) -> None:
-    for result in gang.run("state_scenarios.rewind_with_nothing_healthy"):
+def test_without_a_healthy_checkpoint_a_rewind_changes_nothing(process_group: ProcessGroup) -> None:
+    for result in process_group.run("state_scenarios.rewind_with_nothing_healthy"):
         assert result == {"result": None, "unchanged": True, "step": 3}
 
 

@@ -19,9 +19,9 @@ from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
 from precision_trainer.state import files
 from precision_trainer.state.checkpoint import CheckpointStore
+from precision_trainer.state.checkpointer import Checkpointer
 from precision_trainer.state.format import TrainingState
 from precision_trainer.state.health import BURST_STEPS, HealthTracker
-from precision_trainer.state.keeper import Keeper
 from precision_trainer.telemetry.logs import JsonLog
 from tests.support.training.checkpoints import small_model, small_state
 from tests.support.training.scenarios import WIDTH, step
@@ -204,22 +204,22 @@ class Part:
 
 
 def test_what_others_attach_comes_back_at_resume_and_stays_at_a_rewind(tmp_path: Path) -> None:
-    def keeper(part: Part) -> Keeper:
+    def checkpointer(part: Part) -> Checkpointer:
         store = CheckpointStore(str(tmp_path), JsonLog())
-        made = Keeper(_trainer(), store, "data", 8, log=JsonLog(), healthy_after_steps=1)
+        made = Checkpointer(_trainer(), store, "data", 8, log=JsonLog(), healthy_after_steps=1)
         made.attach("sentinel", part)
         made.resume()
         return made
 
     first = Part()
-    kept = keeper(first)
+    kept = checkpointer(first)
     step(kept._trainer)
     first.value = {"level": 2, "layers": ["a"]}
     kept.observe(kept._trainer.begin_step().records)
     kept.finish()
     kept.close()
     second = Part()
-    again = keeper(second)
+    again = checkpointer(second)
     assert second.value == {"level": 2, "layers": ["a"]}
     store = CheckpointStore(str(tmp_path), JsonLog())
     while not store.healthy_steps():

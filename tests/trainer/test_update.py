@@ -145,7 +145,7 @@ def test_the_fused_way_of_a_gpu_never_waits_for_the_host() -> None:
     assert waits.count == 0
 
 
-def test_a_mode_is_still_reported_by_a_gang_of_one_with_nothing_to_say() -> None:
+def test_a_mode_is_still_reported_by_a_process_group_of_one_with_nothing_to_say() -> None:
     model = _model()
     config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_BF16)
     trainer = ExtendedFP16Trainer(model, _grouped(model), config, allow_cpu=True)

@@ -17,7 +17,7 @@ from lab.canary import (
     main,
     regressed_after,
 )
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 
 LOOKS, REPLICATIONS = 200, 60
 
@@ -25,14 +25,14 @@ LOOKS, REPLICATIONS = 200, 60
 @pytest.mark.parametrize("case", NONE[:5], ids=lambda case: case.text)
 def test_what_is_no_difference_is_not_called_one(case: Case) -> None:
     dice = np.random.default_rng(1)
-    called = sum(judged(differences(case, dice, SHORT))[0] is not Verdict.OPEN for _ in range(60))
+    called = sum(judged(differences(case, dice, SHORT))[0] is not CanaryVerdict.OPEN for _ in range(60))
     assert called <= 3
 
 
 @pytest.mark.parametrize("case", SOME[:3], ids=lambda case: case.text)
 def test_what_helps_is_found_within_the_default_window(case: Case) -> None:
     dice = np.random.default_rng(1)
-    assert all(judged(differences(case, dice, SHORT))[0] is Verdict.BETTER for _ in range(20))
+    assert all(judged(differences(case, dice, SHORT))[0] is CanaryVerdict.BETTER for _ in range(20))
 
 
 @pytest.mark.parametrize("case", SAME, ids=lambda case: case.text)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from precision_operator.api.conditions import Condition
-from precision_operator.api.mitigation import Result as Ended
+from precision_operator.api.mitigation import MitigationResult as Ended
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal

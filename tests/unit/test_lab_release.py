@@ -1,6 +1,7 @@
 """Of a release: what pins a base, what two builds must share, what an image's statement says, what checksums refuse."""
 
 import io
+import shlex
 import tarfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,11 +11,13 @@ import pytest
 
 from lab.errors import LabError
 from lab.images import OPERATOR, Image, packages
+from lab.images.builder import plain_http
 from lab.images.catalogue import PYTHON
 from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, pin, pinned, require_pinned
 from lab.release.make import IMAGES, SUMS, require_equal, sha256
 from lab.release.provenance import Source, Subject, statement
+from lab.release.publish import install_commands, require_registry
 from lab.release.verify import require_subject, require_sums
 
 DPKG_STATUS = """\
@@ -161,3 +164,30 @@ def test_a_release_that_is_not_what_its_checksums_list_is_refused(
     change(release(tmp_path))
     with pytest.raises(LabError, match=named):
         require_sums(tmp_path)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_make_install_runs_what_the_readme_shows() -> None:
+    block = (ROOT / "README.md").read_text().split("## On your cluster")[1].split("```sh\n")[1].split("```")[0]
+    shown = [shlex.split(line) for line in block.replace("\\\n", " ").splitlines() if line.startswith("helm ")]
+    assert install_commands(registry="host/path") == shown
+
+
+def test_an_address_of_prometheus_becomes_the_charts_value() -> None:
+    first, _ = install_commands(registry="host/path", prometheus="http://p:9090")
+    assert first[-2:] == ["--set", "config.prometheus.default.url=http://p:9090"]
+
+
+def test_without_a_registry_the_command_is_named() -> None:
+    with pytest.raises(LabError, match="make push REGISTRY=host/path"):
+        require_registry("", "push")
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("localhost:5000/a", True), ("127.0.0.1:1/a", True), ("host/path", False), ("localhost.org/a", False)],
+)
+def test_only_a_registry_on_this_machine_is_asked_without_tls(name: str, plain: bool) -> None:
+    assert plain_http(name) is plain

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,6 @@ from lab.model.events import Event, apply, writes
 from lab.model.explore import Explorer, Finding
 from lab.model.fleet import Fleet, policy_uids
 from lab.model.invariants import Checker
-from lab.model.judges import CORE, Judge
-from lab.model.mutants import places
-from lab.model.mutate import forked, meet
 from lab.model.possible import enabled
 from lab.model.scenarios import scenario
 from lab.model.trace import read_trace, replay, write_trace
@@ -28,12 +24,10 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import DeleteAssignment, DeletePod
-from precision_operator.core.cohorts import cohort_size
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
 
 SIGNALS = scenario("signals")
-COHORTS = CORE / "cohorts.py"
 
 
 def after(*trace: Event, name: str = "signals") -> Fleet:
@@ -192,44 +186,3 @@ def explore_violation() -> Violation:
     checker = Checker()
     checker.report("I1", "planted", State())
     return checker.found[0]
-
-
-def test_mutants_are_wrong_in_one_place_and_spare_texts(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text(
-        '"""A text."""\n\n\ndef late(at: float, limit: float | None) -> bool:\n'
-        '    """Another."""\n    return limit is not None and at > limit\n'
-    )
-    found = [mutant for place in places("module", module) if (mutant := place.mutant()) is not None]
-    assert {mutant.name.partition(" ")[2] for mutant in found} == {
-        "And becomes Or",
-        "condition 1 dropped",
-        "condition 2 dropped",
-        "IsNot becomes Is",
-        "Gt becomes GtE",
-        "Gt becomes Lt",
-    }
-    for mutant in found:
-        compile(mutant.wrong, mutant.name, "exec")
-        assert mutant.diff.count("\n-") + mutant.diff.startswith("-") == 1
-
-
-def spins() -> Iterator[str]:
-    for _ in iter(int, 1):
-        pass
-    yield "never"
-
-
-def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else() -> None:
-    (lost,) = [
-        place for place in places("precision_operator.core.cohorts", COHORTS) if place.what == "max becomes min"
-    ][:1]
-    here = frozenset({(str(COHORTS), "cohort_size")})
-    elsewhere = Judge("elsewhere", lambda: "met for nothing", 0.0, frozenset({(str(COHORTS), "rank")}))
-    own = Judge("own", lambda: "" if cohort_size(1, 3) == 1 else "an empty canary", 0.0, here)
-    endless = Judge("endless", lambda: "" if cohort_size(1, 3) == 1 else next(spins()), -0.49, here)
-    mutant = lost.mutant()
-    assert mutant is not None
-    lives = [(judge.name, partial(meet, mutant, [elsewhere, judge])) for judge in (own, endless)]
-    assert dict(forked(iter(lives), processes=2)) == {"own": "own", "endless": None}
-    assert cohort_size(1, 3) == 1

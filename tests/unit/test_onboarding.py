@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from precision_operator.admission.injection import inject
-from precision_operator.api.injection import REMEDIES
+from precision_operator.api.injection import Refusal
 from precision_operator.contract import INJECT, INJECTED
 from precision_operator.workloads.kinds.deployment import read_deployment
 from precision_operator.workloads.reading import is_hot
@@ -63,8 +63,9 @@ def test_every_pod_that_is_injected_gets_just_this() -> None:
 
 
 def test_the_reference_has_every_reason_with_its_meaning_and_the_next_step() -> None:
-    for reason, remedy in REMEDIES.items():
-        assert f"| `{reason}` | {remedy.meaning} | {remedy.step} |" in REFERENCE
+    for reason in (refusal.reason for refusal in Refusal):
+        (step,) = reason.steps
+        assert f"| `{reason}` | {reason.meaning} | {step} |" in REFERENCE
 
 
 def test_the_reference_has_every_part_byte_for_byte() -> None:

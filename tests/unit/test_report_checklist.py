@@ -8,17 +8,17 @@ import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
+from precision_operator.controller.inventory import PolicyKey
 from precision_operator.core.model import PodSignals, PodView
 from precision_operator.report.checklist import blank, counted, verify
-from precision_operator.report.incident import Check, Pass, Result, Windows
-from precision_operator.shell.inventory import PolicyKey
+from precision_operator.report.incident import Check, CheckResult, RecordedPass, Windows
 from tests.support.reported import promoted, rolled_back
 
 KEY = PolicyKey("ns", "fleet")
 
 
 def test_lines_are_counted_by_their_result() -> None:
-    results = (Result.PASSED, Result.PASSED, Result.FAILED, Result.UNKNOWN, Result.PENDING)
+    results = (CheckResult.PASSED, CheckResult.PASSED, CheckResult.FAILED, CheckResult.UNKNOWN, CheckResult.PENDING)
     found = counted(tuple(Check(f"line {index}", "Short", result) for index, result in enumerate(results)))
     assert (found.passed, found.failed, found.unknown, found.pending) == (2, 1, 1, 1)
 
@@ -71,7 +71,7 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-async def judged(damage: Damage | None = None, *, silent: bool = False) -> dict[str, Result]:
+async def judged(damage: Damage | None = None, *, silent: bool = False) -> dict[str, CheckResult]:
     """Every line, looked at once after a rollback of everything; the damage is one pod's."""
     stage = await rolled_back()
     seen, report = stage.world.observe(), replace(stage.report, checklist=blank())
@@ -85,28 +85,28 @@ async def judged(damage: Damage | None = None, *, silent: bool = False) -> dict[
         ready[0] = replace(ready[0], pods=(pod,))
     evaluation = replace(seen.evaluation, at=late, pods={} if silent else pods)
     observation = replace(seen, workloads=tuple(ready), evaluation=evaluation)
-    given = Pass(stage.world.policy, stage.world.state, observation, stage.world.decide(), late)
+    given = RecordedPass(stage.world.policy, stage.world.state, observation, stage.world.decide(), late)
     found = verify(report, given, Windows(300.0, 1800.0, 7200.0), now=late)
     return {check.name: check.result for check in found}
 
 
 async def test_every_line_can_pass() -> None:
-    assert set((await judged()).values()) == {Result.PASSED}
+    assert set((await judged()).values()) == {CheckResult.PASSED}
 
 
 @pytest.mark.parametrize("line", [check.name for check in blank()])
 async def test_every_line_can_fail(line: str) -> None:
-    assert (await judged(DAMAGES[line]))[line] is Result.FAILED
+    assert (await judged(DAMAGES[line]))[line] is CheckResult.FAILED
 
 
 async def test_no_line_that_asks_metrics_passes_without_them() -> None:
     found = await judged(silent=True)
-    assert {name for name, result in found.items() if result is Result.PASSED} == {
+    assert {name for name, result in found.items() if result is CheckResult.PASSED} == {
         "Services restarted",
         "System stability",
     }
-    assert set(found.values()) == {Result.PASSED, Result.UNKNOWN}
+    assert set(found.values()) == {CheckResult.PASSED, CheckResult.UNKNOWN}
 
 
 async def test_runs_of_which_none_has_ended_have_not_ended_well() -> None:
-    assert (await judged(values(failures=math.nan)))["Training completion rate above 95 %"] is Result.UNKNOWN
+    assert (await judged(values(failures=math.nan)))["Training completion rate above 95 %"] is CheckResult.UNKNOWN

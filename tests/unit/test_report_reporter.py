@@ -13,19 +13,19 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
+from precision_operator.controller.inventory import PolicyKey
+from precision_operator.controller.notifier import TRIES
+from precision_operator.controller.reporter import GONE_FAILURES
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, INCIDENTS, POLICIES
 from precision_operator.report.document import from_body, name_of, to_body
 from precision_operator.report.incident import (
+    CheckResult,
     IncidentPhase,
-    Result,
 )
 from precision_operator.report.recording import unpack
 from precision_operator.report.replay import first_difference
 from precision_operator.settings import IncidentSettings
-from precision_operator.shell.inventory import PolicyKey
-from precision_operator.shell.notifier import TRIES
-from precision_operator.shell.reporter import GONE_FAILURES
 from tests.support.fake_kube import Key
 from tests.support.reported import promoted, rolled_back
 from tests.support.rollbacks import QUICK
@@ -100,21 +100,21 @@ async def test_whatever_trainers_report_of_themselves_is_seen_to_have_changed(la
 async def test_the_checklist_fills_in_its_windows_and_the_all_clear_follows() -> None:
     stage = await rolled_back()
     now = {(c.window, c.name): c.result for c in stage.report.checklist}
-    assert now["Immediate", "Fallback confirmed by the processes"] is Result.PASSED
-    assert now["Short", "No overflow"] is Result.PENDING
+    assert now["Immediate", "Fallback confirmed by the processes"] is CheckResult.PASSED
+    assert now["Short", "No overflow"] is CheckResult.PENDING
     assert [m.kind for m in stage.report.messages] == ["Notice"]
     await stage.passes(35, 60.0)
     later = {(c.window, c.name): c.result for c in stage.report.checklist}
-    assert later["Short", "Training completion rate above 95 %"] is Result.PASSED
-    assert later["Short", "Loss matches the FP32 baseline"] is Result.PASSED
-    assert later["Long", "System stability"] is Result.PASSED
+    assert later["Short", "Training completion rate above 95 %"] is CheckResult.PASSED
+    assert later["Short", "Loss matches the FP32 baseline"] is CheckResult.PASSED
+    assert later["Long", "System stability"] is CheckResult.PASSED
     assert [m.kind for m in stage.report.messages] == ["Notice", "AllClear"]
     assert "throughput: 0.80x of before" in stage.report.messages[1].body
     await stage.passes(95, 60.0)
     final = stage.report
     assert final.phase is IncidentPhase.CLOSED
     assert final.timeline[-1].what == "Verified"
-    assert {c.result for c in final.checklist} == {Result.PASSED}
+    assert {c.result for c in final.checklist} == {CheckResult.PASSED}
 
 
 async def test_a_check_that_fails_is_said_and_no_all_clear_is_given() -> None:
@@ -123,7 +123,7 @@ async def test_a_check_that_fails_is_said_and_no_all_clear_is_given() -> None:
     await stage.passes(130, 60.0)
     assert "AllClear" not in {m.kind for m in stage.report.messages}
     assert stage.report.timeline[-1].what == "VerificationFailed"
-    failed = [c for c in stage.report.checklist if c.result is Result.FAILED]
+    failed = [c for c in stage.report.checklist if c.result is CheckResult.FAILED]
     assert [c.name for c in failed] == ["Training completion rate above 95 %"]
 
 
@@ -132,7 +132,7 @@ async def test_metrics_that_are_away_leave_checks_unknown() -> None:
     stage.world.metrics_away = True
     await stage.passes(130, 60.0)
     short = {c.name: c.result for c in stage.report.checklist if c.window == "Short"}
-    assert set(short.values()) == {Result.UNKNOWN}
+    assert set(short.values()) == {CheckResult.UNKNOWN}
 
 
 async def test_a_closed_incident_costs_nothing() -> None:
@@ -272,7 +272,7 @@ async def test_a_retry_ends_the_verification() -> None:
     stage.world.policy = replace(stage.world.policy, annotations=answered)
     await stage.passes(2)
     assert stage.report.phase is IncidentPhase.CLOSED
-    assert {c.result for c in stage.report.checklist if c.window == "Long"} == {Result.UNKNOWN}
+    assert {c.result for c in stage.report.checklist if c.window == "Long"} == {CheckResult.UNKNOWN}
 
 
 async def test_who_acknowledged_what_and_why_stays_in_the_timeline_once() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .analyzer import PrecisionAnalyzer
-    from .gang.ddp import cleanup_distributed, init_distributed
+    from .distributed.ddp import cleanup_distributed, init_distributed
     from .models.world_model import WorldModel
     from .precision.basic import FP16Trainer
     from .precision.config import ExtendedFP16Config
@@ -38,8 +38,8 @@ _HOME = {
     "PrecisionAnalyzer": ".analyzer",
     "PrecisionMode": ".precision.modes",
     "WorldModel": ".models.world_model",
-    "cleanup_distributed": ".gang.ddp",
-    "init_distributed": ".gang.ddp",
+    "cleanup_distributed": ".distributed.ddp",
+    "init_distributed": ".distributed.ddp",
 }
 
 

@@ -30,12 +30,12 @@ class CheckpointError(TrainerError):
 
 
 class RankMismatchError(TrainerError):
-    """The ranks of one gang were started differently."""
+    """The ranks of one process group were started differently."""
 
 
 class DivergedError(TrainerError):
     """The loss stayed non-finite in FP32; ends the process with exit code 17."""
 
 
-class GangError(TrainerError):
+class ProcessGroupError(TrainerError):
     """A peer is gone or silent; this rank cannot go on alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DEFAULT_PORT = "29500"
-"""Where the ranks of a gang meet, unless MASTER_PORT says otherwise."""
+"""Where the ranks of a process group meet, unless MASTER_PORT says otherwise."""
 REQUEST_FILE_ENV = "PRECISION_REQUEST_FILE"
 DEFAULT_REQUEST_FILE = "/etc/precision/request"
 POD_UID_ENV = "PRECISION_POD_UID"

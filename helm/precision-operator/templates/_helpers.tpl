@@ -23,6 +23,9 @@ app.kubernetes.io/part-of: genesis-precision
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "precision-operator.serviceAccountName" -}}
@@ -34,10 +37,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "precision-operator.image" -}}
+{{- $missing := "image.registry is empty, and these images are published nowhere: push them by `make push REGISTRY=host/path`, then add `--set image.registry=host/path`" }}
+{{- $name := printf "%s/%s" (required $missing .Values.image.registry) .Values.image.repository }}
 {{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{ $name }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/* Refuse a value that asks for a `kind` of the Prometheus operator which is not served. */}}
+{{- define "precision-operator.requireMonitoring" -}}
+{{- $api := printf "monitoring.coreos.com/v1/%s" .kind }}
+{{- $value := printf "%s.enabled" (untitle .kind) }}
+{{- if not (.root.Capabilities.APIVersions.Has $api) }}
+{{- fail (printf "%s is true, and %s is not served: install the Prometheus operator, or add `--set %s=false`; without a cluster (`helm template`), add `--api-versions %s`" $value $api $value $api) }}
 {{- end }}
 {{- end }}
 

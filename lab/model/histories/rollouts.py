@@ -7,6 +7,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.contract import PROMOTE
+from precision_operator.reasons import Cause, Reason
 
 _APPROVAL = approval_after(60)
 
@@ -57,7 +58,7 @@ def cannot_begin() -> Line:
     world.seen_too = {"contested": (("hot-8", "elder"), ("hot-9", "elder"))}
     line.passes(2)
     line.happens("a query is refused")
-    world.seen_too = {"problem": ("UnknownQuery", "no query is named 'x'")}
+    world.seen_too = {"problem": Cause(Reason.UNKNOWN_QUERY, "no query is named 'x'")}
     line.passes(2)
     line.happens("mended; Prometheus is away")
     world.seen_too, world.metrics_away = {}, True
@@ -67,7 +68,7 @@ def cannot_begin() -> Line:
     world.unobservable.clear()
     line.passes(3)
     line.happens("the query is refused again")
-    world.seen_too = {"problem": ("UnknownQuery", "no query is named 'x'")}
+    world.seen_too = {"problem": Cause(Reason.UNKNOWN_QUERY, "no query is named 'x'")}
     line.passes(3)
     return line
 

@@ -33,11 +33,7 @@ class OnRegression(StrEnum):
     """Nothing is compared."""
 
 
-REGRESSED = "CanaryRegressed"
-"""The reason where it is so."""
-
-
-class Verdict(StrEnum):
+class CanaryVerdict(StrEnum):
     """What the comparison of a canary with the rest has shown."""
 
     OPEN = "Open"
@@ -194,7 +190,7 @@ class Comparison:
     better: Annotated[float, Field()] = 0.0
     """Logarithm of what a bet on the canary being better has grown to."""
     worse: Annotated[float, Field()] = 0.0
-    verdict: Annotated[Verdict, Field()] = Verdict.OPEN
+    verdict: Annotated[CanaryVerdict, Field()] = CanaryVerdict.OPEN
     ended_at: Annotated[float | None, Time()] = None
 
     @property

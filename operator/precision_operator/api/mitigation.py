@@ -10,6 +10,7 @@ from precision_operator.api.codec import encode
 from precision_operator.api.fields import Duration, Field, Time
 from precision_operator.api.signals import Signal
 from precision_operator.api.workload import name_of
+from precision_operator.reasons import Reason
 
 
 class Rung(StrEnum):
@@ -23,7 +24,7 @@ class Rung(StrEnum):
     """The range of FP32 without a loss scale, where the trainer's hardware has it."""
 
 
-class Result(StrEnum):
+class MitigationResult(StrEnum):
     """How a window stands."""
 
     OPEN = "Open"
@@ -121,7 +122,7 @@ class Mitigation:
     """Since when every reading of the signal has been good, without a gap."""
     found: Annotated[tuple[str, ...], Field()] = ()
     """What came of the rungs before, one each: ``HalveScale: 0.24``."""
-    result: Annotated[Result, Field()] = Result.OPEN
+    result: Annotated[MitigationResult, Field()] = MitigationResult.OPEN
 
     @property
     def name(self) -> str:
@@ -131,7 +132,7 @@ class Mitigation:
     @property
     def open(self) -> bool:
         """Something may still come of it."""
-        return self.result is Result.OPEN
+        return self.result is MitigationResult.OPEN
 
 
 def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
@@ -139,16 +140,17 @@ def in_bf16(mitigations: Iterable[Mitigation]) -> frozenset[str]:
     return frozenset(m.key for m in mitigations if m.rung is Rung.BF16)
 
 
-def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, str]]:
+def news(before: Iterable[Mitigation], after: Iterable[Mitigation]) -> list[tuple[Mitigation, Reason]]:
     """The windows in which something new began, or which ended; each with the reason that is said of it."""
     known = {(m.key, m.signal): m for m in before}
-    found: list[tuple[Mitigation, str]] = []
+    found: list[tuple[Mitigation, Reason]] = []
     for window in after:
         old = known.get((window.key, window.signal))
         if window.open and (old is None or not old.open or old.rung is not window.rung):
-            found.append((window, "Mitigating" if window.rung else "Investigating"))
+            found.append((window, Reason.MITIGATING if window.rung else Reason.INVESTIGATING))
         elif old is not None and old.open and not window.open:
-            found.append((window, window.result))
+            helped = window.result is MitigationResult.MITIGATED
+            found.append((window, Reason.MITIGATED if helped else Reason.MITIGATION_FAILED))
     return found
 
 

@@ -62,13 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
 
     target = await session.policy(arguments.policy)
     if not arguments.items:
         return _show(target, arguments)
     if target.policy.deleted or not waits_for_retry(target):
-        raise Refused(f"{target.where} is {target.status.phase}: only what was rolled back waits for acknowledgements")
+        raise CommandRefused(
+            f"{target.where} is {target.status.phase}: only what was rolled back waits for acknowledgements"
+        )
     write = Write({item.annotation: answering(target, arguments) for item in arguments.items})
     done = f"acknowledged {', '.join(arguments.items)}"
     return await carry_out(session, target, write, arguments=arguments, done=done)

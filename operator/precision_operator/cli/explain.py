@@ -12,10 +12,11 @@ from rich.text import Text
 from precision_operator.api.commands import answers
 from precision_operator.api.state import Phase
 from precision_operator.cli.attention import bad_news, predicted_late_seconds
-from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES, guidance
+from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting
 from precision_operator.contract import SUSPEND_BY
+from precision_operator.reasons import Reason
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -85,7 +86,7 @@ def explain(session: "Session", target: "Target") -> Explanation:
     reasons = tuple(dict(_reasons(target)).items())
     steps: dict[str, None] = {}
     for reason, _ in reasons:
-        known = guidance(reason)
+        known = Reason.known(reason)
         for step in known.steps if known else ():
             steps[_filled(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
@@ -113,12 +114,12 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
     """(reason, words), the strongest first; the same reason said twice stays where it was first."""
     status = target.status
     if target.policy.spec.suspend:
-        yield "Suspended", _words("Suspended", "")
-    if target.policy.deleted and status.reason != "PolicyDeleted":
-        yield "PolicyDeleted", _words("PolicyDeleted", "")
+        yield Reason.SUSPENDED, _words(Reason.SUSPENDED, "")
+    if target.policy.deleted and status.reason != Reason.POLICY_DELETED:
+        yield Reason.POLICY_DELETED, _words(Reason.POLICY_DELETED, "")
     if status.observed_generation != target.policy.generation:
         yield (
-            "NotObserved",
+            Reason.NOT_OBSERVED,
             "the operator has not looked at the newest spec yet: is it running, and does it watch this namespace?",
         )
     if status.reason:
@@ -130,16 +131,16 @@ def _reasons(target: "Target") -> Iterable[tuple[str, str]]:
         yield str(found["reason"]), _words(str(found["reason"]), message)
     late = predicted_late_seconds(status.incident) if status.incident is not None else 0.0
     if late:
-        yield "DeadlineUnreachable", _words("DeadlineUnreachable", f"by {late:.0f} s, when it was decided")
+        yield Reason.DEADLINE_UNREACHABLE, _words(Reason.DEADLINE_UNREACHABLE, f"by {late:.0f} s, when it was decided")
     for condition in status.conditions:
-        odd = condition.type == "Accepted" and condition.reason != "Accepted"
+        odd = condition.type == "Accepted" and condition.reason != Reason.ACCEPTED
         unsure = condition.type == "AdmissionEnforced" and condition.status != "True" and target.state.enforce
         if odd or unsure or bad_news(condition):
             yield condition.reason, _words(condition.reason, condition.message)
 
 
 def _words(reason: str, message: str) -> str:
-    known = guidance(reason)
+    known = Reason.known(reason)
     meaning = known.meaning if known else ""
     return f"{meaning} ({message})" if meaning and message else meaning or message or "no more is known"
 
@@ -147,7 +148,7 @@ def _words(reason: str, message: str) -> str:
 def _soaking(target: "Target", reason: str) -> str:
     """How much longer the evidence must stay good, where that is what is waited for."""
     status, state, spec = target.status, target.state, target.policy.spec
-    if reason != "Soaking" or state.evidence_since is None or status.step_index >= len(spec.stages):
+    if reason != Reason.SOAKING or state.evidence_since is None or status.step_index >= len(spec.stages):
         return ""
     soak = max(
         spec.stages[status.step_index].soak_seconds,

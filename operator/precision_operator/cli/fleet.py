@@ -3,26 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_operator.api.injection import REMEDIES
 from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
-from precision_operator.cli.live import Report, report_of
+from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
+from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
 from precision_operator.kube.port import POLICIES
-from precision_operator.shell.inventory import Inventory, PolicyKey
 from precision_operator.workloads.kinds.table import KINDS
 
 _ROLLED = (Phase.ROLLING_BACK, Phase.HELD)
 
 
 @dataclass(frozen=True, slots=True)
-class Breach:
+class BreachLine:
     """A breach that stands."""
 
     signal: str
@@ -44,7 +43,7 @@ class PodLine:
     generation: int | None
     """The newest that it carries; None where it carries none."""
     problems: tuple[str, ...]
-    report: Report | None = None
+    report: LiveReport | None = None
     """What its process reports; None where Prometheus was not asked."""
 
 
@@ -65,7 +64,7 @@ class WorkloadLine:
     acknowledged: bool | None
     """Whether its own processes report what is wanted, by the operator's last pass; None: not known."""
     problems: tuple[str, ...]
-    breaches: tuple[Breach, ...]
+    breaches: tuple[BreachLine, ...]
     pods: tuple[PodLine, ...]
 
     @property
@@ -75,7 +74,7 @@ class WorkloadLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Cohort:
+class CohortLine:
     """Workloads that stand at the same place of the rollout."""
 
     name: str
@@ -87,7 +86,7 @@ class Fleet:
     """A policy with all that it selects."""
 
     target: Target
-    cohorts: tuple[Cohort, ...]
+    cohorts: tuple[CohortLine, ...]
 
 
 async def read_fleets(
@@ -117,7 +116,7 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
         name = f"left to the policy {rival}" if rival is not None else _cohort(target, view.key)
         assigned = state.assigned(view.key) if state.enforce and rival is None else None
         cohorts.setdefault(name, []).append(_workload(target, view, assigned, evaluation))
-    return Fleet(target, tuple(Cohort(name, tuple(lines)) for name, lines in cohorts.items()))
+    return Fleet(target, tuple(CohortLine(name, tuple(lines)) for name, lines in cohorts.items()))
 
 
 def _cohort(target: Target, key: str) -> str:
@@ -173,7 +172,7 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
         generation=state.changed.get(view.key),
         acknowledged=_acknowledged(target, view, assigned),
         problems=tuple(_workload_problems(target, view, delivery)),
-        breaches=tuple(Breach(str(f.signal), str(f.severity), f.since, f.measured) for f in failing),
+        breaches=tuple(BreachLine(str(f.signal), str(f.severity), f.since, f.measured) for f in failing),
         pods=tuple(_pod(pod, view, assigned, accepted, report_of(evaluation, pod.name)) for pod in view.pods),
     )
 
@@ -201,7 +200,7 @@ def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | 
 
 
 def _pod(
-    pod: PodView, view: WorkloadView, assigned: Mode | None, accepted: frozenset[Mode], report: Report | None
+    pod: PodView, view: WorkloadView, assigned: Mode | None, accepted: frozenset[Mode], report: LiveReport | None
 ) -> PodLine:
     return PodLine(
         name=pod.name,
@@ -229,6 +228,6 @@ def _pod_problems(pod: PodView, view: WorkloadView, assigned: Mode | None, accep
     if view.hot and not pod.hot:
         yield "started before its template had the contract: moves only by a restart"
     if pod.refusal is not None:
-        yield f"nothing was injected ({pod.refusal}): {REMEDIES[pod.refusal].meaning}"
+        yield f"nothing was injected ({pod.refusal}): {pod.refusal.reason.meaning}"
     if pod.request_raw and pod.request is None:
         yield "its request annotation is malformed"

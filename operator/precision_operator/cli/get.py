@@ -15,7 +15,7 @@ from precision_operator.cli.summary import summary
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.fleet import Fleet, PodLine, WorkloadLine
-    from precision_operator.cli.live import Report
+    from precision_operator.cli.live import LiveReport
     from precision_operator.cli.session import Session
 
 
@@ -141,7 +141,7 @@ def _workload_text(line: "WorkloadLine") -> Text:
     return text
 
 
-def _report_text(report: "Report") -> Text:
+def _report_text(report: "LiveReport") -> Text:
     if report.age_seconds is None:
         return Text("; reports nothing", style="yellow")
     generation = "" if report.generation is None else f" generation {report.generation}"

@@ -27,7 +27,7 @@ _STAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HistoryEntry:
     """One thing that happened."""
 
     at: float | None
@@ -78,7 +78,7 @@ async def _history(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fields(entry: Entry) -> dict[str, object]:
+def _fields(entry: HistoryEntry) -> dict[str, object]:
     return {
         "source": entry.source,
         "reason": entry.reason,
@@ -88,16 +88,16 @@ def _fields(entry: Entry) -> dict[str, object]:
     }
 
 
-def timeline(target: "Target", events: Iterable[Mapping[str, object]]) -> tuple[Entry, ...]:
+def timeline(target: "Target", events: Iterable[Mapping[str, object]]) -> tuple[HistoryEntry, ...]:
     """Everything that is known, oldest first; what has no time comes last."""
     found = [*_events(target, events), *_incident(target), *_commands(target)]
     return tuple(sorted(found, key=lambda entry: (entry.at is None, entry.at or 0.0)))
 
 
-def _events(target: "Target", events: Iterable[Mapping[str, object]]) -> Iterable[Entry]:
+def _events(target: "Target", events: Iterable[Mapping[str, object]]) -> Iterable[HistoryEntry]:
     for event in events:
         if mapping(event.get("involvedObject")).get("uid") == target.policy.uid:
-            yield Entry(
+            yield HistoryEntry(
                 at=parse_time(event.get("lastTimestamp")) or parse_time(event.get("eventTime")),
                 source="Event",
                 reason=text(event.get("reason")),
@@ -106,25 +106,25 @@ def _events(target: "Target", events: Iterable[Mapping[str, object]]) -> Iterabl
             )
 
 
-def _incident(target: "Target") -> Iterable[Entry]:
+def _incident(target: "Target") -> Iterable[HistoryEntry]:
     incident = target.status.incident
     if incident is None:
         return
     for name, at in stages(incident):
         if at is not None:
             what = f"{_STAGES[name]}, {at - incident.detected_at:.1f} s after the breach"
-            yield Entry(at, "Incident", incident.id, _STAGES[name] if name == "detectedAt" else what)
+            yield HistoryEntry(at, "Incident", incident.id, _STAGES[name] if name == "detectedAt" else what)
 
 
-def _commands(target: "Target") -> Iterable[Entry]:
+def _commands(target: "Target") -> Iterable[HistoryEntry]:
     annotations = target.policy.annotations
     for given in answers(annotations):
         at = _written_at(target, given.annotation)
         what = f"answered transition {given.transition_id}" + (f": {given.message}" if given.message else "")
-        yield Entry(at, "Person", given.name, what, given.by or UNKNOWN_PERSON)
+        yield HistoryEntry(at, "Person", given.name, what, given.by or UNKNOWN_PERSON)
     if SUSPEND_BY in annotations:
         what = "paused" if target.policy.spec.suspend else "resumed"
-        yield Entry(_written_at(target, SUSPEND_BY), "Person", what, "", annotations[SUSPEND_BY])
+        yield HistoryEntry(_written_at(target, SUSPEND_BY), "Person", what, "", annotations[SUSPEND_BY])
 
 
 def _written_at(target: "Target", annotation: str) -> float | None:

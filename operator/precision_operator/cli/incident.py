@@ -60,9 +60,9 @@ async def find(session: "Session", name: str) -> "JsonObject":
     """The incident of this name or id.
 
     Raises:
-        Refused: there is none; the message names those that are there.
+        CommandRefused: there is none; the message names those that are there.
     """
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
     from precision_operator.errors import NotFound
     from precision_operator.kube.port import INCIDENTS
 
@@ -74,7 +74,7 @@ async def find(session: "Session", name: str) -> "JsonObject":
         if named:
             return max(named, key=_decided_at)
         names = ", ".join(_name(body) for body in sorted(found, key=_decided_at, reverse=True)[:5]) or "none"
-        raise Refused(
+        raise CommandRefused(
             f"no PrecisionIncident {name} in namespace {session.namespace}; there are: {names}; choose with -n or a name"
         ) from None
 

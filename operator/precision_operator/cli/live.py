@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LiveReport:
     """What one pod's process reports."""
 
     mode: Mode | None
@@ -72,8 +72,8 @@ async def readings(arguments: argparse.Namespace, targets: "Sequence[Target]") -
     """
     if not arguments.prometheus:
         return {}
+    from precision_operator.controller.gather import plan_of
     from precision_operator.settings import PrometheusEndpoint
-    from precision_operator.shell.gather import plan_of
     from precision_operator.signals.evaluator import Evaluator
     from precision_operator.signals.prometheus import PrometheusSource
 
@@ -92,12 +92,12 @@ async def readings(arguments: argparse.Namespace, targets: "Sequence[Target]") -
     return found
 
 
-def report_of(evaluation: "Evaluation | None", pod: str) -> Report | None:
+def report_of(evaluation: "Evaluation | None", pod: str) -> LiveReport | None:
     """What a pod's process says; None where nobody was asked."""
     if evaluation is None:
         return None
     said = evaluation.pods.get(pod)
     if said is None:
-        return Report(None, None, None, {})
+        return LiveReport(None, None, None, {})
     age = None if said.sampled_at is None else max(0.0, evaluation.at - said.sampled_at)
-    return Report(said.mode, said.generation, age, {str(signal): value for signal, value in said.values.items()})
+    return LiveReport(said.mode, said.generation, age, {str(signal): value for signal, value in said.values.items()})

@@ -156,17 +156,17 @@ def _json(session: "Session", target: "Target") -> Mapping[str, object]:
 
 
 async def _release(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
 
     target = await session.policy(arguments.policy)
     name = target.policy.name
     if not target.policy.deleted:
         retry = session.plugin("retry", name)
-        raise Refused(
+        raise CommandRefused(
             f"{target.where} has its policy, and `{retry}` starts its fleet again; what a deleted policy left is released"
         )
     if not target.state.deletable:
-        raise Refused(f"{target.where}: its rollback is being finished; see `{session.plugin('explain', name)}`")
+        raise CommandRefused(f"{target.where}: its rollback is being finished; see `{session.plugin('explain', name)}`")
     line = session.kubectl("delete", "precisionassignment", name)
     released = [held.key for held in target.state.held]
     if not arguments.dry_run:
@@ -187,7 +187,7 @@ async def _release(session: "Session", arguments: argparse.Namespace) -> int:
 
 
 async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
 
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
@@ -197,7 +197,7 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     running = await session.api.list(DEPLOYMENTS, "", label_selector=_PART_OF) if confirmed else ()
     if running:
         name, namespace = (text(mapping(running[0].get("metadata")).get(field)) for field in ("name", "namespace"))
-        raise Refused(
+        raise CommandRefused(
             f"the operator is still installed, as Deployment {namespace}/{name}; `helm uninstall` its release first"
         )
     if arguments.output == "json":

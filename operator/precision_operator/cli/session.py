@@ -17,6 +17,7 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
 
@@ -24,10 +25,10 @@ _DEFAULT_KUBECONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-class Refused(OperatorError):
+class CommandRefused(OperatorError):
     """What was asked for cannot be done now; the message says why, and what to do instead."""
 
-    reason = "Refused"
+    reason = Reason.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,19 @@ class Session:
         """The policy of this name, or what it has left behind; without a name, the only one of the namespace.
 
         Raises:
-            Refused: there is none, or there are several to choose from.
+            CommandRefused: there is none, or there are several to choose from.
         """
         if name is not None:
             body, record = await self._read(POLICIES, name), await self._read(ASSIGNMENTS, name)
             if body is None and record is None:
                 found = await self.policies()
-                raise Refused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}")
+                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}")
             return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
-            raise Refused(f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}")
+            raise CommandRefused(
+                f"name the PrecisionPolicy that is meant: in namespace {self.namespace}, {_choice(found)}"
+            )
         return found[0]
 
     async def _listed(self, resource: Resource, where: str, *, installed: bool) -> Sequence[JsonObject]:
@@ -136,7 +139,7 @@ async def _readable(call: Awaitable[Answered]) -> Answered:
     try:
         return await call
     except Forbidden as error:
-        raise Refused(
+        raise CommandRefused(
             f"{error}; ask for `get` and `list` on precisionpolicies and precisionassignments there"
         ) from error
 

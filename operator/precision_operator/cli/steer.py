@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from precision_operator.api.canary import REGRESSED
 from precision_operator.api.commands import Command, acknowledged
 from precision_operator.api.state import Phase
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
-from precision_operator.core.commands import takes
+from precision_operator.core.commands import Refused, allowed
+from precision_operator.reasons import Reason
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -56,43 +56,53 @@ def _runner(act: Act) -> Callable[[argparse.Namespace], int]:
 
 
 def _refused(target: "Target", why: str) -> Exception:
-    from precision_operator.cli.session import Refused
+    from precision_operator.cli.session import CommandRefused
 
-    return Refused(f"{target.where} {why}")
+    return CommandRefused(f"{target.where} {why}")
 
 
-def _needs_running(session: "Session", target: "Target") -> None:
-    _needs_a_policy(session, target)
-    if target.policy.spec.suspend:
-        line = session.plugin("resume", target.policy.name)
-        raise _refused(target, f"is paused (spec.suspend), so the operator would not act: first `{line}`")
+def _only_if_allowed(session: "Session", target: "Target", command: Command) -> None:
+    found = allowed(command, target.policy, target.state)
+    if isinstance(found, Refused):
+        raise _refused(target, f"{found.message}{_instead(session, target, found.reason)}")
+
+
+def _instead(session: "Session", target: "Target", reason: Reason) -> str:
+    """What to do where a command is refused for this reason."""
+    name, status = target.policy.name, target.status
+    match reason:
+        case Reason.POLICY_DELETED if target.state.deletable:
+            return f"; to end what it left behind: `{session.plugin('release', name)}`"
+        case Reason.POLICY_DELETED:
+            return "; its rollback is being finished"
+        case Reason.SUSPENDED:
+            return f": first `{session.plugin('resume', name)}`"
+        case Reason.COMPARING_CANARY:
+            return "; what ends that is a verdict, `promote` or `rollback`"
+        case Reason.NOT_AWAITING_APPROVAL:
+            waits = f"{status.phase}, {status.reason}: {status.message}"
+            return f" ({waits}); see `{session.plugin('explain', name)}`"
+        case _:
+            return ""
 
 
 def _needs_a_policy(session: "Session", target: "Target") -> None:
     if target.policy.deleted:
-        line = session.plugin("release", target.policy.name)
-        left = f"to end what it left behind: `{line}`" if target.state.deletable else "its rollback is being finished"
-        raise _refused(target, f"was deleted, so nobody reads its commands; {left}")
+        found = Reason.POLICY_DELETED
+        raise _refused(target, f"was deleted, so nobody reads its commands{_instead(session, target, found)}")
 
 
 async def _promote(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
-    _needs_running(session, target)
-    status = target.status
+    _only_if_allowed(session, target, Command.PROMOTE)
+    step = target.status.step
     if target.state.by_canary:
-        write = Write({Command.PROMOTE: answering(target, arguments)})
-        return await carry_out(session, target, write, arguments=arguments, done="the rest follows the canary")
-    if status.reason == REGRESSED:
-        write = Write({Command.PROMOTE: answering(target, arguments)})
-        return await carry_out(
-            session, target, write, arguments=arguments, done=f"step {status.step} promoted all the same"
-        )
-    if status.phase is not Phase.PAUSED:
-        waits = f"{status.phase}, {status.reason}: {status.message}"
-        raise _refused(
-            target, f"waits for no approval ({waits}); see `{session.plugin('explain', target.policy.name)}`"
-        )
+        done = "the rest follows the canary"
+    elif target.status.phase is Phase.PAUSED:
+        done = f"step {step} approved"
+    else:
+        done = f"step {step} promoted all the same"
     write = Write({Command.PROMOTE: answering(target, arguments)})
-    return await carry_out(session, target, write, arguments=arguments, done=f"step {status.step} approved")
+    return await carry_out(session, target, write, arguments=arguments, done=done)
 
 
 async def _pause(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
@@ -123,7 +133,7 @@ async def _rollback(session: "Session", target: "Target", arguments: argparse.Na
     _needs_a_policy(session, target)
     status, emergency = target.status, bool(arguments.emergency)
     command = Command.ABORT if emergency else Command.ROLLBACK
-    if not takes(command, target.state):
+    if not allowed(command, target.policy, target.state):
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
     # A pause must not stand in the way of safety: both in one write, so that nothing is promoted in between.
     resumed = False if target.policy.spec.suspend else None
@@ -140,12 +150,8 @@ def waits_for_retry(target: "Target") -> bool:
 
 
 async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
-    _needs_running(session, target)
-    status, state = target.status, target.state
-    if state.by_canary and not takes(Command.RETRY, state):
-        raise _refused(target, "still compares its canary; what ends that is a verdict, `promote` or `rollback`")
-    if not takes(Command.RETRY, state):
-        raise _refused(target, f"is {status.phase}: nothing was rolled back that could be tried again")
+    _only_if_allowed(session, target, Command.RETRY)
+    status = target.status
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
     missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
     if missing and waits_for_retry(target):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from precision_operator.api.commands import VERBS
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.output import write_json
-from precision_operator.cli.session import Refused, Session, Target
+from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.contract import STAMP, SUSPEND_BY
 from precision_operator.errors import Forbidden, KubeError
 from precision_operator.kube.port import POLICIES, SELF_SUBJECT_REVIEWS, JsonObject
@@ -90,12 +90,12 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     return 0
 
 
-def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> Refused:
+def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> CommandRefused:
     """What a person reads whom the API server refuses: what the admission policy says, and what shows his rights."""
     answer = str(error)
     _, _, said = answer.rpartition("denied request: ")
     asked = (session.kubectl("auth", "can-i", verb, f"precisionpolicies/{target.policy.name}") for verb in verbs)
-    return Refused(
+    return CommandRefused(
         f"{target.where}: {said or answer}; to see what you may do: {', '.join(f'`{line}`' for line in asked)}"
     )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from precision_operator.api.modes import Mode
 from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,13 @@ class DeleteAssignment:
 class Notify:
     """One Event on the policy."""
 
-    reason: str
+    reason: Reason
     message: str
-    warning: bool = False
+
+    @property
+    def warning(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.reason.warns
 
 
 Action = RequestPod | DeletePod | EvictPod | SuspendJob | ResumeJob | DeleteAssignment | Notify

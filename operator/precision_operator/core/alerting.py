@@ -7,22 +7,23 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Verdict
+from precision_operator.core.assess import Assessment
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import REASONS
+from precision_operator.reasons import Reason
 
 ALERTING = "Alerting"
 """Type of the condition."""
 
-SPEEDUP_LOW = "SpeedupLow"
+SPEEDUP_LOW = Reason.SPEEDUP_LOW
 """Type of the condition, and its reason."""
 
 _LEAVE_SHARE = 1.1
 """Of what is expected: so much it must be before the condition ends (hysteresis)."""
 
-MILD = {Signal.DIVERGENCE: "LossDiverging"}
+MILD = {Signal.DIVERGENCE: Reason.LOSS_DIVERGING}
 """Reasons of P3 breaches, where they differ from those of a rollback."""
 
 
@@ -41,7 +42,7 @@ def alerting(facts: Facts) -> Condition:
     """The condition; its text names no value, so that a steady alert costs no write."""
     found = alerts(facts)
     if not found:
-        return Condition(ALERTING, "False", "NothingToTell", "")
+        return Condition(ALERTING, "False", Reason.NOTHING_TO_TELL, "")
     texts = []
     for signal in dict.fromkeys(f.signal for f in found):
         level, seconds = _level(facts.spec, signal), facts.spec.criterion(signal).alert_after_seconds
@@ -60,7 +61,7 @@ def speedup(facts: Facts, state: State) -> Condition:
     moved = state.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
     slow = [v.workload.name for v in facts.verdicts if moved and _gains_little(facts, v, least)]
     if not slow:
-        return Condition(SPEEDUP_LOW, "False", "NothingToTell", "")
+        return Condition(SPEEDUP_LOW, "False", Reason.NOTHING_TO_TELL, "")
     text = (
         f"less than {criterion.expected:g} times FP32's speed on CUDA in {names(slow)}: see whether tensor cores are used; "
         "sizes and batches are best multiples of 8"
@@ -68,7 +69,7 @@ def speedup(facts: Facts, state: State) -> Condition:
     return Condition(SPEEDUP_LOW, "True", SPEEDUP_LOW, text)
 
 
-def _gains_little(facts: Facts, verdict: Verdict, least: float) -> bool:
+def _gains_little(facts: Facts, verdict: Assessment, least: float) -> bool:
     reading = verdict.readings.get(Signal.SPEED)
     if facts.evaluation is None or not isinstance(reading, Ok | Breach) or not reading.value < least:
         return False
@@ -86,7 +87,7 @@ def told(before: State, found: Iterable[Condition]) -> tuple[Notify, ...]:
     was = _found(before, SPEEDUP_LOW)
     if now is None or (was is not None and was.status == "True"):
         return ()
-    return (Notify(now.reason, now.message, warning=True),)
+    return (Notify(Reason.SPEEDUP_LOW, now.message),)
 
 
 def alert_events(before: State, after: State) -> tuple[Notify, ...]:
@@ -95,10 +96,11 @@ def alert_events(before: State, after: State) -> tuple[Notify, ...]:
     if now is None or now.status != "True":
         return ()
     known = was is not None and (was.status, was.reason, was.message) == (now.status, now.reason, now.message)
-    return () if known else (Notify(now.reason, now.message, warning=True),)
+    reason = Reason.known(now.reason)
+    return () if known or reason is None else (Notify(reason, now.message),)
 
 
-def _reason(signal: Signal) -> str:
+def _reason(signal: Signal) -> Reason:
     return MILD.get(signal, REASONS[signal])
 
 

@@ -12,6 +12,7 @@ from precision_operator.api.state import Failing
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES, Breach, Reading, Unknown, judge
+from precision_operator.reasons import Reason
 
 ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
 """Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
@@ -32,7 +33,7 @@ REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED, Sign
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Assessment:
     """All readings of one workload."""
 
     workload: WorkloadView
@@ -44,7 +45,7 @@ class Verdict:
         return tuple(s for s, r in self.readings.items() if isinstance(r, Breach))
 
     @property
-    def unknown(self) -> tuple[tuple[Signal, str], ...]:
+    def unknown(self) -> tuple[tuple[Signal, Reason], ...]:
         """Signals without a believable value, and why."""
         return tuple((s, r.reason) for s, r in self.readings.items() if isinstance(r, Unknown))
 
@@ -59,22 +60,22 @@ def _pod_reading(
     if evaluation.errors:
         for query in ("ack", "steps", signal.value):
             if query in evaluation.errors:
-                return Unknown(evaluation.errors[query].partition(":")[0])
+                return Unknown(evaluation.errors[query].reason)
     signals = evaluation.pods.get(pod.name)
     if signals is None or signals.sampled_at is None:
-        return Unknown("NoSamples")
+        return Unknown(Reason.NO_SAMPLES)
     age_seconds = evaluation.at - signals.sampled_at
     if age_seconds > spec.evaluation.max_sample_age_seconds:
-        return Unknown("SamplesTooOld")
+        return Unknown(Reason.SAMPLES_TOO_OLD)
     value = signals.values.get(signal)
     enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
     if value is None:
-        return Unknown("NoSamples" if enough else "TooFewSteps")
+        return Unknown(Reason.NO_SAMPLES if enough else Reason.TOO_FEW_STEPS)
     if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
-        return Unknown("SamplesTooOld")
+        return Unknown(Reason.SAMPLES_TOO_OLD)
     reading = judge(criterion, value, failing=failing)
     if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
-        return Unknown("TooFewSteps")
+        return Unknown(Reason.TOO_FEW_STEPS)
     return reading
 
 
@@ -92,7 +93,7 @@ def _worst(criterion: Criterion, readings: Sequence[Reading]) -> Reading:
             math.inf if math.isnan(reading.value) else sign * reading.value,
         )
 
-    return max(readings, key=key, default=Unknown("NoPods"))
+    return max(readings, key=key, default=Unknown(Reason.NO_PODS))
 
 
 def assess(
@@ -103,7 +104,7 @@ def assess(
     mode: Mode,
     failing: frozenset[Signal],
     confirmed: frozenset[Signal] = frozenset(),
-) -> Verdict:
+) -> Assessment:
     """Judge every enabled signal of one workload that trains in ``mode``.
 
     Args:
@@ -129,7 +130,7 @@ def assess(
         readings[signal] = _worst(
             criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=signal in confirmed) for pod in judged]
         )
-    return Verdict(workload, readings)
+    return Assessment(workload, readings)
 
 
 def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bool:
@@ -140,7 +141,7 @@ def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bo
 
 
 def update_failing(
-    old: tuple[Failing, ...], verdicts: Iterable[Verdict], spec: PolicySpec, *, at: float
+    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float
 ) -> tuple[Failing, ...]:
     """The breaches that stand after this evaluation.
 

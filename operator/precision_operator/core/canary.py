@@ -15,12 +15,13 @@ from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.cohorts import canary_order
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import not_in_fallback
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Breach, Reading, Unknown
 from precision_operator.core.shares import at_most
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Cause, Reason
 
 KNOWN_SHARE = 0.5
 """Of the rest that must be known in a look; of the canary, all."""
@@ -49,20 +50,22 @@ def _labelled(facts: Facts, pool: list[WorkloadView]) -> list[WorkloadView]:
     return [w for w in pool if all(pod.node in nodes for pod in live_pods(w))]
 
 
-def difference(facts: Facts) -> float | Closed:
+def difference(facts: Facts) -> float | Cause:
     """How much more trouble the rest is in than the canary, -1 to 1; or why that is not known."""
     inside = frozenset(facts.state.canary)
     fleet = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if live_pods(w)]
     canary = [(w, d) for w, d in fleet if w.key in inside]
     if not canary:
-        return Closed("CanaryGone", "no workload of the canary has a pod: there is nothing to compare")
+        return Cause(Reason.CANARY_GONE, "no workload of the canary has a pod: there is nothing to compare")
     late = [w.name for w, _ in not_in_fallback(facts, canary) if not any(pod.crashing for pod in live_pods(w))]
     if late:
-        return Closed("AwaitingAcknowledgement", f"waiting for {names(late)} to report {facts.spec.fallback} again")
+        return Cause(
+            Reason.AWAITING_ACKNOWLEDGEMENT, f"waiting for {names(late)} to report {facts.spec.fallback} again"
+        )
     known = frozenset(facts.state.breached)
     rest = [w for w, _ in fleet if w.key in known and w.key not in inside and facts.reduced(w)]
     if not rest:
-        return Closed("NothingToCompare", "none of the breached workloads is left in reduced precision")
+        return Cause(Reason.NOTHING_TO_COMPARE, "none of the breached workloads is left in reduced precision")
     first = [(w.name, trouble(facts, w)) for w, _ in canary]
     others = [(w.name, trouble(facts, w)) for w in rest]
     unknown = [name for name, found in first if found is None]
@@ -70,7 +73,7 @@ def difference(facts: Facts) -> float | Closed:
     if len(known_rest) < KNOWN_SHARE * len(others):
         unknown += [name for name, found in others if found is None]
     if unknown:
-        return Closed("CanaryUnknown", f"no believable data for {names(unknown)}: this look is not counted")
+        return Cause(Reason.CANARY_UNKNOWN, f"no believable data for {names(unknown)}: this look is not counted")
     return fmean(known_rest) - fmean(found for _, found in first if found is not None)
 
 

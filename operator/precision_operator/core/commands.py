@@ -1,29 +1,75 @@
 """Which commands of people are carried out where a fleet stands: one rule for the operator and for the CLI."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from precision_operator.api.canary import Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Command
+from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
+from precision_operator.reasons import Reason
 
 
-def takes(command: Command, state: State) -> bool:
-    """Whether a command has something to do: what is refused here changes nothing, now or later."""
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The command is carried out."""
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It would change nothing, now or later."""
+
+    reason: Reason
+    message: str
+    """What the policy is or does instead, for a person: ``is paused``."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused:
+    """Whether a person's command has something to do.
+
+    A rollback ends a pause, every other command waits for its end.
+    """
+    if policy.deleted:
+        return Refused(Reason.POLICY_DELETED, "was deleted, so nobody reads its commands")
+    if policy.spec.suspend and command in (Command.PROMOTE, Command.RETRY):
+        return Refused(Reason.SUSPENDED, "is paused (spec.suspend), so the operator would not act")
     match command:
-        case Command.ABORT:
-            return state.phase is not Phase.HELD and not _is_emergency(state)
-        case Command.ROLLBACK:
-            # Also in Pending: after an edit of the target, or by their templates, workloads may train in less there.
-            return state.by_canary or state.phase not in (Phase.ROLLING_BACK, Phase.HELD)
-        case Command.RETRY:
-            if state.phase is Phase.ROLLING_BACK:
-                shown = state.comparison is not None and state.comparison.verdict is not Verdict.OPEN
-                return state.by_canary and shown
-            guarded = state.phase in (Phase.HEALTHY, Phase.DEGRADED)
-            return state.phase is Phase.HELD or bool(state.held) or (guarded and bool(state.mitigations))
-        case Command.PROMOTE:
-            return state.by_canary or state.phase in (Phase.PROGRESSING, Phase.PAUSED)
+        case Command.ABORT if state.phase is Phase.HELD or _is_emergency(state):
+            return Refused(Reason.ROLLED_BACK, f"is {state.phase} already")
+        case Command.ROLLBACK if not state.by_canary and state.phase in (Phase.ROLLING_BACK, Phase.HELD):
+            # Not in Pending: after an edit of the target, or by their templates, workloads may train in less there.
+            return Refused(Reason.ROLLED_BACK, f"is {state.phase} already")
+        case Command.RETRY if state.by_canary and not _shown(state):
+            return Refused(Reason.COMPARING_CANARY, "still compares its canary")
+        case Command.RETRY if not state.by_canary and not _rolled_back(state):
+            return Refused(
+                Reason.NOTHING_TO_RETRY, f"is {state.phase}: nothing was rolled back that could be tried again"
+            )
+        case Command.PROMOTE if not state.by_canary and not _waits_for_a_person(state):
+            return Refused(Reason.NOT_AWAITING_APPROVAL, "waits for no approval")
+    return Allowed()
+
+
+def _shown(state: State) -> bool:
+    """The comparison of a canary has a verdict."""
+    return state.comparison is not None and state.comparison.verdict is not CanaryVerdict.OPEN
+
+
+def _rolled_back(state: State) -> bool:
+    guarded = state.phase in (Phase.HEALTHY, Phase.DEGRADED)
+    return state.phase is Phase.HELD or bool(state.held) or (guarded and bool(state.mitigations))
+
+
+def _waits_for_a_person(state: State) -> bool:
+    worse = state.comparison is not None and state.comparison.verdict is CanaryVerdict.WORSE
+    return state.phase is Phase.PAUSED or (state.phase is Phase.PROGRESSING and worse)
 
 
 def _is_emergency(state: State) -> bool:

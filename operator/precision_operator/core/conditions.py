@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from precision_operator.api.canary import REGRESSED, Verdict
 from precision_operator.api.conditions import Condition, merge_conditions
 from precision_operator.api.injection import Refusal
 from precision_operator.api.modes import Mode
@@ -12,20 +11,15 @@ from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting, speedup
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.gates.preflight import checked
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
-from precision_operator.core.ungoverned import UNSUPPORTED, hot_only, undeliverable, undivided, unsupported
-
-_STUCK = frozenset(
-    {"ProgressDeadlineExceeded", "DeadlineExceeded", REGRESSED}
-    | {f"Canary{v}" for v in (Verdict.NO_DIFFERENCE, Verdict.WORSE, Verdict.INCONCLUSIVE)}
-)
-"""What is waited for without getting nearer by itself."""
+from precision_operator.core.ungoverned import hot_only, undeliverable, undivided, unsupported
+from precision_operator.reasons import Cause, Reason
 
 
-def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan) -> tuple[Condition, ...]:
+def conditions(facts: Facts, state: State, waiting: Cause | None, planned: Plan) -> tuple[Condition, ...]:
     """All conditions, in a fixed order, with the transition times of those that did not change kept."""
     found = [
         _accepted(facts),
@@ -53,7 +47,7 @@ def conditions(facts: Facts, state: State, waiting: Closed | None, planned: Plan
 
 
 def _is(kind: str, true: bool, reason: str, message: str) -> Condition:
-    return Condition(kind, "True" if true else "False", reason or "Pending", message)
+    return Condition(kind, "True" if true else "False", reason or Reason.PENDING, message)
 
 
 def without_messages(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
@@ -64,7 +58,7 @@ def without_messages(found: tuple[Condition, ...]) -> tuple[Condition, ...]:
 def _admission(facts: Facts, state: State) -> Condition:
     found = facts.observation.admission
     if not state.enforce:
-        return Condition("AdmissionEnforced", "False", "NotEnforcing", "no workload has been assigned a mode yet")
+        return Condition("AdmissionEnforced", "False", Reason.NOT_ENFORCING, "no workload has been assigned a mode yet")
     status = "Unknown" if found.enforced is None else str(found.enforced)
     return Condition("AdmissionEnforced", status, found.reason, found.message)
 
@@ -77,21 +71,21 @@ def _fail_safe(facts: Facts) -> Condition:
             f"without admission, new pods of {len(mixed)} workloads would start in a mixed mode: {names(mixed)}; their "
             "templates set ENABLE_FP16_TRAINING, or the annotation that it reads"
         )
-        return _is("FailSafe", False, "TemplateStartsMixed", text)
+        return _is("FailSafe", False, Reason.TEMPLATE_STARTS_MIXED, text)
     unknown = [w.name for w in facts.workloads if w.template_mode is None]
     if unknown:
         text = (
             f"what new pods of {len(unknown)} workloads would start in without admission is decided outside their "
             f"templates, by a ConfigMap or a Secret: {names(unknown)}"
         )
-        return Condition("FailSafe", "Unknown", "TemplateReadsReference", text)
-    return _is("FailSafe", True, "TemplatesStartInFP32", "")
+        return Condition("FailSafe", "Unknown", Reason.TEMPLATE_READS_REFERENCE, text)
+    return _is("FailSafe", True, Reason.TEMPLATES_START_IN_FP32, "")
 
 
 def _writes(facts: Facts) -> Condition:
     refused = facts.observation.refused
     if not refused:
-        return _is("WritesAccepted", True, "WritesAccepted", "")
+        return _is("WritesAccepted", True, Reason.WRITES_ACCEPTED, "")
     text = f"not written: {', '.join(f'{write.what} ({write.reason})' for write in refused[:3])}"
     if len(refused) > 3:
         text += f", and {len(refused) - 3} more"
@@ -100,50 +94,53 @@ def _writes(facts: Facts) -> Condition:
 
 def _stuck(stuck: tuple[str, ...]) -> Condition:
     if not stuck:
-        return _is("Stuck", False, "NothingStuck", "")
+        return _is("Stuck", False, Reason.NOTHING_STUCK, "")
     text = f"pods of {names(list(stuck))} came back in another mode than the assigned one, twice: see AdmissionEnforced"
-    return _is("Stuck", True, "PodsInWrongMode", text)
+    return _is("Stuck", True, Reason.PODS_IN_WRONG_MODE, text)
 
 
 def _restartable(facts: Facts) -> Condition:
     """What a rollback could not restart: where it does not answer, only a person ends its pods."""
     text = hot_only(facts)
     if not text:
-        return _is("Restartable", True, "AllCanBeRestarted", "")
+        return _is("Restartable", True, Reason.ALL_CAN_BE_RESTARTED, "")
     return _is(
-        "Restartable", False, "HotOnly", f"these change precision while they answer, and are never restarted: {text}"
+        "Restartable",
+        False,
+        Reason.HOT_ONLY,
+        f"these change precision while they answer, and are never restarted: {text}",
     )
 
 
 def _pending(planned: Plan) -> Condition:
     if not planned.pending:
-        return _is("PendingRevision", False, "NothingPending", "")
+        return _is("PendingRevision", False, Reason.NOTHING_PENDING, "")
     text = (
         f"{names(list(planned.pending))} not restarted: a change of the template has not reached the pods, and a restart "
         "would bring it in; roll it out, take it back, or set rollback.onPendingRevision: Restart"
     )
-    return _is("PendingRevision", True, "TemplateChanged", text)
+    return _is("PendingRevision", True, Reason.TEMPLATE_CHANGED, text)
 
 
 def _capacity(planned: Plan) -> Condition:
     if not planned.lost:
-        return _is("CapacityLost", False, "NothingLost", "")
+        return _is("CapacityLost", False, Reason.NOTHING_LOST, "")
     text = (
         f"new pods of {names(list(planned.lost))} find no place: nothing more is restarted until they do, but for what "
         "cannot wait; look at their scheduling events"
     )
-    return _is("CapacityLost", True, "ReplacementPending", text)
+    return _is("CapacityLost", True, Reason.REPLACEMENT_PENDING, text)
 
 
 def _blocked(planned: Plan) -> Condition:
     if not planned.blocked:
-        return _is("Blocked", False, "NothingBlocked", "")
-    shown = "; ".join(f"{bounded(name, 63)}: {bounded(why, 120)}" for name, why in planned.blocked[:3])
-    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
-    reason = planned.blocked[0][1].partition(" ")[0]
-    return _is(
-        "Blocked", True, reason, f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+        return _is("Blocked", False, Reason.NOTHING_BLOCKED, "")
+    shown = "; ".join(
+        f"{bounded(name, 63)}: {why.reason} {bounded(why.message, 100)}" for name, why in planned.blocked[:3]
     )
+    rest = f", and {len(planned.blocked) - 3} more" if len(planned.blocked) > 3 else ""
+    text = f"terminating pods do not go, and what runs in them is not known: {shown}{rest}"
+    return _is("Blocked", True, planned.blocked[0][1].reason, text)
 
 
 def _weights(facts: Facts, state: State) -> Condition:
@@ -155,12 +152,12 @@ def _weights(facts: Facts, state: State) -> Condition:
         and (not workload.hot or delivery is Delivery.NEW_ONLY or _should_have_rewound(facts, state))
     ]
     if not suspect:
-        return _is("WeightsSuspect", False, "NothingSuspect", "")
+        return _is("WeightsSuspect", False, Reason.NOTHING_SUSPECT, "")
     text = (
         f"{names(suspect)}: a loss was not finite or diverged, and no rewind was acknowledged, so what they resume from may "
         "be poisoned; start them from an older checkpoint"
     )
-    return _is("WeightsSuspect", True, "NotRewound", text)
+    return _is("WeightsSuspect", True, Reason.NOT_REWOUND, text)
 
 
 def _should_have_rewound(facts: Facts, state: State) -> bool:
@@ -177,7 +174,7 @@ def _injection(facts: Facts) -> Condition:
             if pod.refusal is not None:
                 found.setdefault(pod.refusal, set()).add(workload.name)
     if not found:
-        return _is("InjectionRefused", False, "NothingRefused", "")
+        return _is("InjectionRefused", False, Reason.NOTHING_REFUSED, "")
     refused = [(refusal, names(list(found[refusal]))) for refusal in Refusal if refusal in found]
     text = f"their label did not bring these the contract: {'; '.join(f'{why}: {who}' for why, who in refused)}"
     return _is("InjectionRefused", True, refused[0][0], text)
@@ -185,22 +182,24 @@ def _injection(facts: Facts) -> Condition:
 
 def _kinds(facts: Facts) -> Condition:
     if not facts.observation.unsupported:
-        return _is("KindsSupported", True, "KindsSupported", "")
-    return _is("KindsSupported", False, UNSUPPORTED, unsupported(facts))
+        return _is("KindsSupported", True, Reason.KINDS_SUPPORTED, "")
+    return _is("KindsSupported", False, Reason.UNSUPPORTED_KIND, unsupported(facts))
 
 
 def _accepted(facts: Facts) -> Condition:
     if facts.observation.problem is not None:
-        return _is("Accepted", False, *facts.observation.problem)
+        return _is("Accepted", False, facts.observation.problem.reason, facts.observation.problem.message)
     contested = facts.observation.contested
     if contested:
         found = names([f"{name_of(key)} ({owner})" for key, owner in contested])
         text = f"they belong to another policy, which is older or holds them: {found}; make the selectors disjoint"
-        return _is("Accepted", bool(facts.movable), "PolicyConflict", text)
+        return _is("Accepted", bool(facts.movable), Reason.POLICY_CONFLICT, text)
     if not facts.workloads and facts.observation.unsupported:
-        return _is("Accepted", False, UNSUPPORTED, unsupported(facts))
+        return _is("Accepted", False, Reason.UNSUPPORTED_KIND, unsupported(facts))
     if not facts.workloads:
-        return _is("Accepted", False, "NoWorkloads", "no workload's pod template carries the labels of spec.selector")
+        return _is(
+            "Accepted", False, Reason.NO_WORKLOADS, "no workload's pod template carries the labels of spec.selector"
+        )
     if facts.too_large is not None:
         return _is("Accepted", False, facts.too_large.reason, facts.too_large.message)
     if facts.selector != facts.spec.selector:
@@ -208,42 +207,39 @@ def _accepted(facts: Facts) -> Condition:
             "spec.selector was edited; the one before stays in force while a rollback holds workloads under it, and until "
             "admission is enforced and it is known what the newly selected workloads train in"
         )
-        return _is("Accepted", True, "SelectorPending", text)
+        return _is("Accepted", True, Reason.SELECTOR_PENDING, text)
     if facts.stuck:
         text = f"cannot be moved by delivery {facts.spec.delivery}: {undeliverable(facts)}"
-        return _is("Accepted", bool(facts.movable), "Undeliverable", text)
+        return _is("Accepted", bool(facts.movable), Reason.UNDELIVERABLE, text)
     whole = undivided(facts)
     if whole is not None:
         return _is("Accepted", bool(facts.joinable), whole.reason, whole.message)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"
-        return _is("Accepted", True, "LabelsDisagree", text)
-    return _is("Accepted", True, "Accepted", "")
+        return _is("Accepted", True, Reason.LABELS_DISAGREE, text)
+    return _is("Accepted", True, Reason.ACCEPTED, "")
 
 
 def _metrics(facts: Facts) -> Condition:
     evaluation = facts.evaluation
     if evaluation is None:
-        return Condition("MetricsAvailable", "Unknown", "AwaitingEvaluation", "")
+        return Condition("MetricsAvailable", "Unknown", Reason.AWAITING_EVALUATION, "")
     if evaluation.errors:
         name = min(evaluation.errors)
-        reason, _, rest = evaluation.errors[name].partition(":")
-        return Condition("MetricsAvailable", "False", reason, f"{name}: {rest.strip()}")
+        why = evaluation.errors[name]
+        return Condition("MetricsAvailable", "False", why.reason, f"{name}: {why.message}")
     if facts.unknown:
-        workload, why = facts.unknown[0]
-        count = len(facts.unknown)
-        return Condition(
-            "MetricsAvailable", "False", why.split(": ")[1], f"{count} workloads without data, e.g. {workload}"
-        )
-    return Condition("MetricsAvailable", "True", "MetricsAvailable", "")
+        workload, _, reason = facts.unknown[0]
+        text = f"{len(facts.unknown)} workloads without data, e.g. {workload}"
+        return Condition("MetricsAvailable", "False", reason, text)
+    return Condition("MetricsAvailable", "True", Reason.METRICS_AVAILABLE, "")
 
 
-def _progressing(facts: Facts, state: State, waiting: Closed | None) -> Condition:
+def _progressing(facts: Facts, state: State, waiting: Cause | None) -> Condition:
     if facts.spec.suspend:
-        return _is("Progressing", False, "Suspended", "spec.suspend is true: nothing is decided or written")
+        return _is("Progressing", False, Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written")
     moving = state.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
     if waiting is not None:
-        stuck = waiting.reason in _STUCK
-        return _is("Progressing", moving and not stuck, waiting.reason, waiting.message)
+        return _is("Progressing", moving and not waiting.reason.stuck, waiting.reason, waiting.message)
     return _is("Progressing", moving, state.reason, state.message)

@@ -37,6 +37,7 @@ from precision_operator.core.progress import complete, rewound
 from precision_operator.core.recovery import looked_after
 from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
 from precision_operator.core.summary import summarize
+from precision_operator.reasons import Reason
 
 IDLE_SECONDS = 60.0
 """How often a policy is looked at that waits for a person or an event, not for a metric."""
@@ -174,7 +175,7 @@ def _predicted(facts: Facts, outcome: Outcome, planned: Plan) -> Outcome:
         f"the restarts of this rollback are predicted to take {seconds:.0f} s, {late_seconds:.0f} s longer than its "
         "deadline leaves: raise rollback.emergency.maxConcurrentPods, or carry the contract to change without a restart"
     )
-    return replace(outcome, notices=(*outcome.notices, Notify("DeadlineUnreachable", text, warning=True)))
+    return replace(outcome, notices=(*outcome.notices, Notify(Reason.DEADLINE_UNREACHABLE, text)))
 
 
 def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:

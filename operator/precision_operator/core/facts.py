@@ -17,9 +17,9 @@ from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpe
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.assess import Verdict, lost
+from precision_operator.core.assess import Assessment, lost
 from precision_operator.core.cohorts import cohort_size, extend_cohort
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.leaving import blocked
 from precision_operator.core.memory import lacks_memory
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
@@ -40,6 +40,7 @@ from precision_operator.core.units import (
     one_group,
     trains_alone,
 )
+from precision_operator.reasons import Cause, Reason
 
 REDUCED = (Mode.FP16, Mode.BF16)
 
@@ -65,7 +66,7 @@ class Facts:
     """Selected workloads with the way in which each can be moved, by name."""
     stuck: tuple[str, ...]
     """Keys of selected workloads that no delivery can move."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Assessment, ...]
     """Members that train in the target precision (or crash in it), judged."""
     failing: tuple[Failing, ...]
     """The breaches that stand after this evaluation."""
@@ -266,13 +267,13 @@ class Facts:
         return self.state.by_canary and workload.key in self.state.canary
 
     @property
-    def admission_waits(self) -> Closed | None:
+    def admission_waits(self) -> Cause | None:
         """Why nothing is promoted: it is not certain that new pods get the mode that is assigned to them."""
         found = self.observation.admission
-        return None if found.enforced else Closed(found.reason, found.message)
+        return None if found.enforced else Cause(found.reason, found.message)
 
     @cached_property
-    def too_large(self) -> Closed | None:
+    def too_large(self) -> Cause | None:
         """Why the fleet cannot be governed: its assignment would not fit into one object."""
         limit = OBJECT_LIMIT_BYTES - RESERVE_BYTES
         contested = (key for key, _ in self.observation.contested)
@@ -283,7 +284,7 @@ class Facts:
             f"{len(self.workloads)} workloads need {needed} bytes of a PrecisionAssignment, and {limit} is the limit: "
             "divide them among several policies"
         )
-        return Closed("FleetTooLarge", text)
+        return Cause(Reason.FLEET_TOO_LARGE, text)
 
     @property
     def target(self) -> Mode:
@@ -319,7 +320,7 @@ class Facts:
         return {(m.key, m.signal): m for m in self.state.mitigations}
 
     @cached_property
-    def verdict_of(self) -> Mapping[str, Verdict]:
+    def verdict_of(self) -> Mapping[str, Assessment]:
         """The verdicts, by the workload's key."""
         return {verdict.workload.key: verdict for verdict in self.verdicts}
 
@@ -381,14 +382,14 @@ class Facts:
         return fresh and (signals.sampled_at >= pod.created_at or pod.created_at > evaluation.at)
 
     @property
-    def unwatched(self) -> Closed | None:
+    def unwatched(self) -> Cause | None:
         """Which workloads run, and could not join a cohort for want of samples."""
         known = self.watched | self.state.held_keys | {*self.state.members}.difference(self.state.shares)
         late = [w.name for w, _ in self.joinable if w.key not in known and not all(p.pending for p in live_pods(w))]
         if not late:
             return None
         text = f"Prometheus has no samples of {names(late)}: nothing is moved that could not be watched"
-        return Closed("NoSamples", text)
+        return Cause(Reason.NO_SAMPLES, text)
 
     def in_cohort(self, step_index: int, members: Sequence[str]) -> Cohort:
         """The cohort of a step: who is in it stays, gone workloads leave, the next in order join up to the weight.
@@ -502,11 +503,11 @@ class Facts:
         return self.evaluation is not None and self.evaluation.at - over >= self.spec.evaluation.window_seconds
 
     @cached_property
-    def unknown(self) -> tuple[tuple[str, str], ...]:
+    def unknown(self) -> tuple[tuple[str, Signal, Reason], ...]:
         """(workload, why) for each judged member without believable data. In mid-rollback none is missed."""
         if self.state.phase is Phase.ROLLING_BACK and not self.state.by_canary:
             return ()
-        return tuple((v.workload.name, f"{signal}: {why}") for v in self.verdicts for signal, why in v.unknown[:1])
+        return tuple((v.workload.name, signal, why) for v in self.verdicts for signal, why in v.unknown[:1])
 
 
 def highest_generation(workloads: Iterable[WorkloadView]) -> int:

@@ -8,10 +8,11 @@ from precision_operator.api.spec import Delivery, Strategy
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.leaving import blocked
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.core.progress import Progress, accepted_modes, live_pods, pod_acknowledged
+from precision_operator.reasons import Cause, Reason
 
 Movable = Iterable[tuple[WorkloadView, Delivery]]
 
@@ -25,7 +26,7 @@ class Followed:
     """Those who have not acknowledged are restarted."""
     force: bool
     """Where restarted, also the unobservable ones."""
-    waiting: Closed | None
+    waiting: Cause | None
     """Whose acknowledgement is missing; None: all are in the fallback."""
     notices: tuple[Notify, ...] = ()
 
@@ -56,15 +57,15 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
         rest = [w.name for w, _ in waiting if w.restart_by is not RestartBy.NEVER]
         said = [f"restarting {names(rest)}"] if rest else []
         said += [f"{names(fixed)} cannot be restarted: end their pods by hand"] if fixed else []
-        notices = (Notify("RollbackEscalated", f"no acknowledgement from {text}: {'; '.join(said)}", warning=True),)
-    reason = "DeadlineExceeded" if exceeded else "AwaitingAcknowledgement"
+        notices = (Notify(Reason.ROLLBACK_ESCALATED, f"no acknowledgement from {text}: {'; '.join(said)}"),)
+    reason = Reason.DEADLINE_EXCEEDED if exceeded else Reason.AWAITING_ACKNOWLEDGEMENT
     if unreadable(facts):
         message = f"Prometheus gives no answer: whether {text} train in {facts.spec.fallback} is not known"
     else:
         message = f"waiting for the trainers of {text} to report {facts.spec.fallback}"
     if exceeded and not any(c.reason == reason for c in facts.state.conditions if c.type == "Progressing"):
-        notices += (Notify(reason, message, warning=True),)
-    return Followed(incident, late, exceeded, Closed(reason, message), notices)
+        notices += (Notify(reason, message),)
+    return Followed(incident, late, exceeded, Cause(reason, message), notices)
 
 
 def _asked_since(facts: Facts, incident: Incident) -> float:
@@ -94,18 +95,18 @@ def _begun(incident: Incident) -> float:
     return max(incident.decided_at, incident.expedited_at or incident.decided_at)
 
 
-def _blocked(facts: Facts, workloads: Movable) -> Closed | None:
+def _blocked(facts: Facts, workloads: Movable) -> Cause | None:
     """Nobody is waited for but pods that nothing here can end: no deadline is about them, and no restart would help."""
     away = facts.observation.nodes_away
-    found: dict[str, str] = {}
+    found: dict[str, Cause] = {}
     for workload, delivery in workloads:
         why = {pod.name: blocked(pod, facts.now, away) for pod in workload.pods if pod.terminating}
         if any(why.values()) and not_in_fallback(facts, [(workload, delivery)]):
             found[workload.key] = next(filter(None, why.values()))
     if not found or not all(_only_blocked(facts, w, d) for w, d in workloads):
         return None
-    text = "; ".join(f"{name_of(key)}: {why}" for key, why in sorted(found.items())[:3])
-    return Closed("Blocked", f"terminating pods do not go, and what runs in them is not known: {text}")
+    text = "; ".join(f"{name_of(key)}: {why.reason} {why.message}" for key, why in sorted(found.items())[:3])
+    return Cause(Reason.BLOCKED, f"terminating pods do not go, and what runs in them is not known: {text}")
 
 
 def _only_blocked(facts: Facts, workload: WorkloadView, delivery: Delivery) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Container
 
 from precision_operator.api.state import Restart
 from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.reasons import Cause, Reason
 
 MARGIN_SECONDS = 5.0
 """After its grace a pod's object may take this long to go."""
@@ -28,14 +29,14 @@ def late(pod: PodView, now: float, *, leaving_seconds: float | None = None) -> b
     return impatient or now - pod.gone_by > MARGIN_SECONDS
 
 
-def blocked(pod: PodView, now: float, nodes_away: Container[str]) -> str:
-    """Why a terminating pod does not go whatever is asked of the API server; empty: it may still go."""
+def blocked(pod: PodView, now: float, nodes_away: Container[str]) -> Cause | None:
+    """Why a terminating pod does not go whatever is asked of the API server; None: it may still go."""
     if not late(pod, now):
-        return ""
+        return None
     if pod.finalizer:
-        return f"ForeignFinalizer {pod.finalizer}"
+        return Cause(Reason.FOREIGN_FINALIZER, pod.finalizer)
     if pod.node in nodes_away:
-        return f"NodeUnreachable {pod.node}"
+        return Cause(Reason.NODE_UNREACHABLE, pod.node)
     if pod.grace_seconds <= 1 and now - pod.gone_by > FORCED_SECONDS:
-        return f"NotTerminated on {pod.node}"
-    return ""
+        return Cause(Reason.NOT_TERMINATED, f"on {pod.node}")
+    return None

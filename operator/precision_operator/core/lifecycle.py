@@ -10,6 +10,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import held_alone, in_our_hands, rolling_back
+from precision_operator.reasons import Reason
 
 
 def continued(policy: Policy, state: State) -> State:
@@ -24,7 +25,7 @@ def continued(policy: Policy, state: State) -> State:
     return replace(
         state,
         phase=Phase.PENDING,
-        reason="PolicyRecreated",
+        reason=Reason.POLICY_RECREATED,
         message="a new policy of this name: its rollout begins at the first step",
         members=(),
         step_index=0,
@@ -38,7 +39,7 @@ def lost(policy: Policy, *, transition_id: int) -> State:
     """What replaces an assignment that vanished under its policy: everything in the fallback, until a retry."""
     return State(
         phase=Phase.HELD,
-        reason="StateLost",
+        reason=Reason.STATE_LOST,
         message="the PrecisionAssignment was deleted: every workload goes to the fallback, until a person retries",
         transition_id=transition_id + 1,
         policy_uid=policy.uid,
@@ -68,7 +69,7 @@ def without_policy(facts: Facts) -> Outcome | None:
     reduced = replace(
         state,
         phase=Phase.HELD,
-        reason="PolicyDeleted",
+        reason=Reason.POLICY_DELETED,
         message=text,
         fallback=None,
         modes={h.key: Mode.BF16 if h.key in facts.bf16_keys else facts.spec.fallback for h in held},
@@ -83,7 +84,7 @@ def without_policy(facts: Facts) -> Outcome | None:
         deletable=not state.suspensions,
     )
     outcome = _keep(facts, reduced)
-    return replace(outcome, notices=(Notify("PolicyDeleted", text), *outcome.notices))
+    return replace(outcome, notices=(Notify(Reason.POLICY_DELETED, text), *outcome.notices))
 
 
 def _held(facts: Facts) -> tuple[HeldWorkload, ...]:

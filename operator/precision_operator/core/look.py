@@ -9,7 +9,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.assess import Verdict, assess, trains_in, update_failing
+from precision_operator.core.assess import Assessment, assess, trains_in, update_failing
 from precision_operator.core.facts import Facts
 from precision_operator.core.memory import fallback_in_bf16
 from precision_operator.core.model import Observation, PodView, WorkloadView
@@ -87,7 +87,7 @@ def _resolved(observation: Observation, generation: int) -> Observation:
     return replace(observation, workloads=workloads)
 
 
-def _judge(facts: Facts) -> tuple[Verdict, ...]:
+def _judge(facts: Facts) -> tuple[Assessment, ...]:
     evaluation = facts.evaluation
     if evaluation is None:
         return ()
@@ -100,7 +100,7 @@ def _judge(facts: Facts) -> tuple[Verdict, ...]:
             if entry.count > facts.failure_limit:
                 confirmed.setdefault(entry.key, set()).add(entry.signal)
 
-    def judged(workload: WorkloadView, mode: Mode) -> Verdict:
+    def judged(workload: WorkloadView, mode: Mode) -> Assessment:
         stands = frozenset(failing.get(workload.key, ()))
         acted_on = frozenset(confirmed.get(workload.key, ()))
         return assess(workload, facts.spec, evaluation, mode=mode, failing=stands, confirmed=acted_on)

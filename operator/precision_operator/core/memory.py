@@ -6,6 +6,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation, RestartBy, WorkloadView
+from precision_operator.reasons import Reason
 
 BF16_BYTES = 16 * 1024
 """What the modes of the workloads that a rollback holds in BF16 may take in the assignment."""
@@ -72,7 +73,7 @@ def shortage_events(
         ),
     )
     return tuple(
-        Notify("MemoryTooSmall", f"FP32 needs more device memory than {names(who)} have left: {what}", warning=True)
+        Notify(Reason.MEMORY_TOO_SMALL, f"FP32 needs more device memory than {names(who)} have left: {what}")
         for who, what in said
         if who
     )

@@ -13,6 +13,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.api.workload import kind_of, name_of
+from precision_operator.reasons import Cause, Reason
 
 UNSUPPORTED_LIMIT = 20
 """How many workloads of kinds that are not known are named."""
@@ -189,7 +190,7 @@ class Evaluation:
     """Since when this process has evaluated without a gap: evidence older than this was not watched by us."""
     pods: Mapping[str, PodSignals] = field(default_factory=dict)
     """By pod name, within the policy's namespace."""
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, Cause] = field(default_factory=dict)
     """Query name → why it gave no answer. ``ack`` and ``steps`` are queries too."""
     clock_since: float = 0.0
     """When the wall clock was last seen to be set, forward or back: what lies before was measured by another; 0: never."""
@@ -201,7 +202,7 @@ class Admission:
 
     enforced: bool | None = None
     """None: not known."""
-    reason: str = "NotChecked"
+    reason: Reason = Reason.NOT_CHECKED
     message: str = "no API server was asked yet"
 
 
@@ -211,8 +212,8 @@ class RefusedWrite:
 
     what: str
     """For a person: ``RequestPod pod-a``."""
-    reason: str
-    """As in ``errors``: ``Forbidden``."""
+    reason: Reason
+    """Of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +227,8 @@ class Observation:
     evaluation: Evaluation | None = None
     restart_slots: int = 0
     """How many workloads may be restarting at once in the whole cluster, less those of other policies that are."""
-    problem: tuple[str, str] | None = None
-    """(reason, message) of why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
+    problem: Cause | None = None
+    """Why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
     admission: Admission = Admission()
     refused: tuple[RefusedWrite, ...] = ()
     """Writes of the last pass that did not go through, and will not by themselves."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from precision_operator.api.state import State
 from precision_operator.core.actions import Notify
 from precision_operator.core.desired import Desired
-from precision_operator.core.gates import Closed
+from precision_operator.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Outcome:
 
     state: State
     desired: tuple[Desired, ...] = ()
-    waiting: Closed | None = None
+    waiting: Cause | None = None
     """What the next edge waits for."""
     notices: tuple[Notify, ...] = field(default=())
     """Events of this pass."""

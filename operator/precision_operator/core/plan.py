@@ -12,6 +12,7 @@ from precision_operator.core.model import PodSignals, PodView, WorkloadView
 from precision_operator.core.pace import Pace
 from precision_operator.core.progress import live_pods, outran, right
 from precision_operator.core.restarting import Restarting, Sight
+from precision_operator.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Plan:
     """Names of those that are not restarted, because a change of their template has not reached their pods."""
     lost: tuple[str, ...] = ()
     """Names of those whose replacements find no place."""
-    blocked: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[tuple[str, Cause], ...] = ()
     """(name, why) of those with a pod that does not go."""
     predicted_seconds: float | None = None
     """Until all that is rolled back by restarts is back; None: nothing is, or it is not urgent."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity
+from precision_operator.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Breach:
 class Unknown:
     """Not measured, or not in a way that can be believed."""
 
-    reason: str
+    reason: Reason
 
 
 Reading = Ok | Breach | Unknown
@@ -55,7 +56,7 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     if beyond:
         return Breach(value, criterion.severity)
     if not math.isfinite(value):
-        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown("NotANumber")
+        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown(Reason.NOT_A_NUMBER)
     if criterion.warn is not None and value > criterion.warn:
         return Breach(value, criterion.warn_severity)
     return Ok(value)

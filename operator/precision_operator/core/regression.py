@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from precision_operator.api.canary import REGRESSED, Comparison, OnRegression, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison, OnRegression
 from precision_operator.api.commands import answered
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
@@ -20,16 +20,17 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity, Strategy
 from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Verdict as Assessed
+from precision_operator.core.assess import Assessment
 from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.canary import KNOWN_SHARE
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import Unknown
 from precision_operator.core.sequential import look, verdict
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Cause, Reason
 
 COMPARED = (Signal.DIVERGENCE, Signal.FAILURES, Signal.SPEED)
 """Signals that mean the same in both precisions."""
@@ -41,7 +42,7 @@ def compared(facts: Facts) -> Comparison | None:
     if rules.on_regression is OnRegression.IGNORE:
         return None
     before = known or Comparison()
-    if evaluation is None or before.verdict is not Verdict.OPEN:
+    if evaluation is None or before.verdict is not CanaryVerdict.OPEN:
         return known
     watched_since = max(before.looked_at or 0.0, facts.state.step_since or 0.0, evaluation.continuous_since)
     if evaluation.at - watched_since < facts.spec.evaluation.window_seconds:
@@ -51,24 +52,24 @@ def compared(facts: Facts) -> Comparison | None:
         return known
     seen = replace(look(before, found, margin=rules.margin), looked_at=round(evaluation.at, 3))
     # One side alone is asked for, and gets all of the rate.
-    worse = verdict(seen, alpha=2.0 * rules.false_alarm_rate) is Verdict.WORSE
-    return replace(seen, verdict=Verdict.WORSE, ended_at=facts.now) if worse else seen
+    worse = verdict(seen, alpha=2.0 * rules.false_alarm_rate) is CanaryVerdict.WORSE
+    return replace(seen, verdict=CanaryVerdict.WORSE, ended_at=facts.now) if worse else seen
 
 
-def regressed(facts: Facts) -> Closed | None:
+def regressed(facts: Facts) -> Cause | None:
     """Closed once the canary was shown to do worse, until a person promotes all the same."""
     number = facts.state.transition_id
     if not _shown(facts) or answered(facts.policy.annotations, PROMOTE, number) is not None:
         return None
     how = f"promote={number} goes on all the same, rollback={number} takes the moved ones back"
-    return Closed(REGRESSED, f"{_found(facts)}; a person decides: {how}")
+    return Cause(Reason.CANARY_REGRESSED, f"{_found(facts)}; a person decides: {how}")
 
 
 def newly_shown(before: Facts, after: Facts) -> tuple[Notify, ...]:
     """The Event of a regression, once."""
     if _shown(before) or not _shown(after):
         return ()
-    return (Notify(REGRESSED, _found(after), warning=True),)
+    return (Notify(Reason.CANARY_REGRESSED, _found(after)),)
 
 
 def regression(facts: Facts) -> Trigger | None:
@@ -80,7 +81,7 @@ def regression(facts: Facts) -> Trigger | None:
     return Trigger(
         severity=Severity.P2,
         scope=Scope.COHORT,
-        reason=REGRESSED,
+        reason=Reason.CANARY_REGRESSED,
         message=_found(facts),
         workloads=facts.state.members,
         detected_at=facts.now,
@@ -91,7 +92,7 @@ def regression(facts: Facts) -> Trigger | None:
 
 def goes_on(comparison: Comparison | None) -> Comparison | None:
     """What the next step begins with: the same test, but anew after a person has overruled it."""
-    return comparison if comparison is not None and comparison.verdict is Verdict.OPEN else None
+    return comparison if comparison is not None and comparison.verdict is CanaryVerdict.OPEN else None
 
 
 def difference(facts: Facts, evaluation: Evaluation) -> float | None:
@@ -115,13 +116,13 @@ def difference(facts: Facts, evaluation: Evaluation) -> float | None:
     return fmean(_worst(v, criteria) for v in known) - fmean(_worst(v, criteria) for v in canary)
 
 
-def _known(side: Sequence[Assessed], signal: Signal) -> float:
+def _known(side: Sequence[Assessment], signal: Signal) -> float:
     """The share of workloads of which the signal is known; 0 of none, and where it is switched off."""
-    found = [not isinstance(v.readings.get(signal, Unknown("Off")), Unknown) for v in side]
+    found = [not isinstance(v.readings.get(signal, Unknown(Reason.NOT_JUDGED)), Unknown) for v in side]
     return sum(found) / len(found) if found else 0.0
 
 
-def _worst(assessed: Assessed, criteria: Mapping[Signal, Criterion]) -> float:
+def _worst(assessed: Assessment, criteria: Mapping[Signal, Criterion]) -> float:
     readings = ((criterion, assessed.readings[signal]) for signal, criterion in criteria.items())
     return max(shortfall(c, reading.value) for c, reading in readings if not isinstance(reading, Unknown))
 
@@ -138,7 +139,7 @@ def shortfall(criterion: Criterion, value: float) -> float:
 
 
 def _shown(facts: Facts) -> bool:
-    return facts.state.comparison is not None and facts.state.comparison.verdict is Verdict.WORSE
+    return facts.state.comparison is not None and facts.state.comparison.verdict is CanaryVerdict.WORSE
 
 
 def _found(facts: Facts) -> str:

@@ -15,6 +15,7 @@ from precision_operator.core.leaving import begun, blocked, late
 from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
 from precision_operator.core.pace import SLOTS_LIMIT, Pace
 from precision_operator.core.progress import live_pods, pod_acknowledged
+from precision_operator.reasons import Cause
 
 CHECKPOINT_SECONDS = 30.0
 """How long a pod that is to be taken away is waited for to save a checkpoint, where nothing says otherwise."""
@@ -70,7 +71,7 @@ class Restarting:
     stuck: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
-    blocked: set[tuple[str, str]] = field(default_factory=set)
+    blocked: set[tuple[str, Cause]] = field(default_factory=set)
     predicted_seconds: float | None = None
     _waiting: list[tuple[Desired, list[PodView]]] = field(default_factory=list)
     """Whose restart has not begun, and which of its pods have to go."""
@@ -249,7 +250,7 @@ class Restarting:
             if not pod.terminating or pod.effective_mode in unless:
                 continue
             why = blocked(pod, self.sight.now, self.sight.nodes_away)
-            if why:
+            if why is not None:
                 self.blocked.add((workload.name, why))
             elif pod.grace_seconds > 1 and late(pod, self.sight.now, leaving_seconds=self.pace.leaving_seconds):
                 self.removals.append(DeletePod(workload, pod, self.sight.generation, grace_seconds=1))

@@ -16,7 +16,7 @@ half-way towards what is bet on: without it the first looks would stake nothing.
 import math
 from dataclasses import replace
 
-from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 
 STAKE = 0.75
 """Share of the fortune that one observation may cost: they recommend 1/2 or 3/4."""
@@ -49,18 +49,18 @@ def look(comparison: Comparison, difference: float, *, margin: float) -> Compari
     )
 
 
-def verdict(comparison: Comparison, *, alpha: float) -> Verdict:
+def verdict(comparison: Comparison, *, alpha: float) -> CanaryVerdict:
     """What has been shown by now, with probability ``alpha`` at most of ever showing a difference that is not there."""
     enough = math.log(2.0 / alpha)
     if comparison.better >= enough:
-        return Verdict.BETTER
-    return Verdict.WORSE if comparison.worse >= enough else Verdict.OPEN
+        return CanaryVerdict.BETTER
+    return CanaryVerdict.WORSE if comparison.worse >= enough else CanaryVerdict.OPEN
 
 
 def fewest_looks(*, margin: float, alpha: float) -> int:
     """How many looks at the greatest difference it takes to show it: a window of fewer cannot tell anything."""
     state = Comparison()
-    while verdict(state, alpha=alpha) is Verdict.OPEN:
+    while verdict(state, alpha=alpha) is CanaryVerdict.OPEN:
         state = look(state, 1.0, margin=margin)
     return state.looks
 

@@ -9,6 +9,7 @@ from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import accepted_modes
+from precision_operator.reasons import Reason
 
 _WAITING_IS_SHOWN = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
 _ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
@@ -49,7 +50,7 @@ def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> S
     moving = state.phase is not Phase.PENDING and not rolled
     reason, message = state.reason, state.message
     if facts.spec.suspend:
-        reason, message = "Suspended", "spec.suspend is true: nothing is decided or written"
+        reason, message = Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written"
     elif waiting is not None and state.phase in _WAITING_IS_SHOWN:
         reason, message = waiting.reason, waiting.message
     moved, unacknowledged = _moved(facts, outcome)

@@ -12,21 +12,22 @@ from precision_operator.api.text import bounded
 from precision_operator.api.workload import name_of
 from precision_operator.core.assess import ALWAYS, cohort_breached, confirmed, trains_in
 from precision_operator.core.attribution import only_place
-from precision_operator.core.commands import takes
+from precision_operator.core.commands import allowed
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names
 from precision_operator.core.progress import live_pods
 from precision_operator.core.readings import LOSSES
 from precision_operator.core.shares import at_least
 from precision_operator.core.windows import spared
+from precision_operator.reasons import Reason
 
 REASONS = {
-    Signal.OVERFLOW: "OverflowRateHigh",
-    Signal.DIVERGENCE: "LossDiverged",
-    Signal.FAILURES: "TrainingFailing",
-    Signal.NON_FINITE: "LossNotFinite",
-    Signal.SPEED: "TrainingSlow",
-    Signal.MEMORY: "MemoryRatioHigh",
+    Signal.OVERFLOW: Reason.OVERFLOW_RATE_HIGH,
+    Signal.DIVERGENCE: Reason.LOSS_DIVERGED,
+    Signal.FAILURES: Reason.TRAINING_FAILING,
+    Signal.NON_FINITE: Reason.LOSS_NOT_FINITE,
+    Signal.SPEED: Reason.TRAINING_SLOW,
+    Signal.MEMORY: Reason.MEMORY_RATIO_HIGH,
 }
 
 
@@ -36,7 +37,7 @@ class Trigger:
 
     severity: Severity
     scope: Scope
-    reason: str
+    reason: Reason
     message: str
     workloads: tuple[str, ...]
     """Keys of the breached ones."""
@@ -51,9 +52,9 @@ class Trigger:
 def find_trigger(facts: Facts) -> Trigger | None:
     """The rollback that this pass must start, or None. The highest severity wins."""
     gradual = None
-    if takes(Command.ABORT, facts.state) and (abort := facts.asked(Command.ABORT)):
+    if allowed(Command.ABORT, facts.policy, facts.state) and (abort := facts.asked(Command.ABORT)):
         return _whole_fleet(facts, abort, Command.ABORT)
-    if takes(Command.ROLLBACK, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
+    if allowed(Command.ROLLBACK, facts.policy, facts.state) and (asked := facts.asked(Command.ROLLBACK)):
         gradual = _whole_fleet(facts, asked, Command.ROLLBACK)
     if facts.evaluation is None:
         return gradual
@@ -89,7 +90,7 @@ def _whole_fleet(facts: Facts, asked: Answer, command: Command) -> Trigger:
     return Trigger(
         Severity.P0 if emergency else Severity.P2,
         Scope.FLEET,
-        "Aborted" if emergency else "RollbackRequested",
+        Reason.ABORTED if emergency else Reason.ROLLBACK_REQUESTED,
         bounded(f"{message}: {asked.message}" if asked.message else message),
         everyone,
         facts.now,
@@ -106,7 +107,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     """
     if signal not in ALWAYS or facts.evaluation is None:
         return None
-    # What was moved by us and is back in FP32 is no witness: its metrics still show what the precision did to it.
+    # What was moved by us and is back in FP32 proves nothing: its metrics still show what the precision did to it.
     others = [w for w in facts.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
     rollback = facts.spec.rollback
@@ -178,4 +179,4 @@ def _no_data(facts: Facts) -> Trigger | None:
     who = f" of {names([name_of(key) for key in keys])}" if rest else ""
     message = bounded(f"no believable metrics{who} for {limit_seconds:g} s, and onNoData is Rollback")
     scope = Scope.WORKLOAD if rest else Scope.FLEET
-    return Trigger(Severity.P1, scope, "NoData", message, keys, min(since.values()), Strategy.EMERGENCY)
+    return Trigger(Severity.P1, scope, Reason.NO_DATA, message, keys, min(since.values()), Strategy.EMERGENCY)

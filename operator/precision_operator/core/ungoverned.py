@@ -1,11 +1,9 @@
 """What the selector matches and is not moved, in words."""
 
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
-
-UNSUPPORTED = "UnsupportedKind"
-"""Reason where pods match whose workload is of no kind that is known here."""
+from precision_operator.reasons import Cause, Reason
 
 _REASONS_LIMIT = 3
 
@@ -30,7 +28,7 @@ def hot_only(facts: Facts) -> str:
     return "; ".join(shown)
 
 
-def undivided(facts: Facts) -> Closed | None:
+def undivided(facts: Facts) -> Cause | None:
     """Which workloads ``unit: Pod`` cannot divide, and what to do; None: there are none."""
     if facts.indivisible:
         who = names([w.name for w in facts.indivisible])
@@ -38,14 +36,14 @@ def undivided(facts: Facts) -> Closed | None:
             f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart, which moves all of them: "
             "declare the contract in their templates (docs/contract.md), or select them by a policy with unit: Workload"
         )
-        return Closed("PodsIndivisible", text)
+        return Cause(Reason.PODS_INDIVISIBLE, text)
     if facts.unknown_groups:
         who = names([w.name for w in facts.unknown_groups])
         text = (
             f"whether the pods of {who} are one process group is not known, so they move as a whole and at 100 % only: "
             "export world_size in genesis_run_info (docs/contract.md), or set spec.unit: Workload"
         )
-        return Closed("ProcessGroupUnknown", text)
+        return Cause(Reason.PROCESS_GROUP_UNKNOWN, text)
     return None
 
 

@@ -8,9 +8,10 @@ from precision_operator.api.state import Failing, Phase
 from precision_operator.api.wire import format_time
 from precision_operator.core.actions import Tuning
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.readings import Breach, Reading, Unknown
+from precision_operator.reasons import Cause, Reason
 
 TUNINGS = {Rung.HALVE_SCALE: Tuning(loss_scale_factor=0.5), Rung.GROWTH_INTERVAL: Tuning(growth_interval=4000)}
 """What the rungs ask of the loss scaler; a growth interval of 2000 is PyTorch's default."""
@@ -22,7 +23,9 @@ _PATIENT = (Strategy.GRADUAL, Strategy.CANARY)
 def reading_of(facts: Facts, key: str, signal: Signal) -> Reading:
     """What the signal reads now; Unknown where the workload is not judged."""
     verdict = facts.verdict_of.get(key)
-    return verdict.readings.get(signal, Unknown("NotJudged")) if verdict is not None else Unknown("NotJudged")
+    return (
+        verdict.readings.get(signal, Unknown(Reason.NOT_JUDGED)) if verdict is not None else Unknown(Reason.NOT_JUDGED)
+    )
 
 
 def spared(facts: Facts, failing: Failing) -> bool:
@@ -79,7 +82,7 @@ def tuning_of(facts: Facts, workload: WorkloadView) -> tuple[Tuning | None, int]
     return None, 0
 
 
-def promotion_waits(facts: Facts) -> Closed | None:
+def promotion_waits(facts: Facts) -> Cause | None:
     """Nothing is promoted while a window is open; the message has times that stand still."""
     windows = [m for m in facts.state.mitigations if m.open]
     if not windows:
@@ -89,13 +92,12 @@ def promotion_waits(facts: Facts) -> Closed | None:
     until = format_time(first.until)
     if over:
         text = f"the window of {first.name} is over; a breach of {first.signal} that is rolled back was not seen since"
-        return Closed("MitigationExhausted", f"{text}: it waits for good data, or for a person (rollback)")
+        return Cause(Reason.MITIGATION_EXHAUSTED, f"{text}: it waits for good data, or for a person (rollback)")
     same = names([m.name for m in windows])
     if first.rung is None:
-        return Closed(
-            "Investigating", f"{same}: slow training may be investigated until {until}, then it is rolled back"
-        )
+        text = f"{same}: slow training may be investigated until {until}, then it is rolled back"
+        return Cause(Reason.INVESTIGATING, text)
     rung = f"{first.rung} in {first.name} since {format_time(first.rung_since)}"
     dwell = facts.spec.rollback.mitigation.dwell_seconds
     text = f"{rung}: {first.signal} must be good for {dwell:g} s by {until}, else it is rolled back"
-    return Closed("Mitigating", text if len(windows) == 1 else f"{text} ({same})")
+    return Cause(Reason.MITIGATING, text if len(windows) == 1 else f"{text} ({same})")

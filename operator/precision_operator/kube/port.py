@@ -95,7 +95,7 @@ class Discovery(Protocol):
 
 
 class KubeApi(Protocol):
-    """What the shell, the adapters, the elector and the event recorder need of Kubernetes."""
+    """What the controller, the adapters, the elector and the event recorder need of Kubernetes."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
         """One object, read from quorum (no ``resourceVersion`` parameter)."""

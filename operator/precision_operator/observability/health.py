@@ -12,7 +12,7 @@ from precision_operator.runtime.watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """Whether it is well, and a line for who reads the probe."""
 
     ok: bool
@@ -34,15 +34,17 @@ class Health:
         self._ready = ready
         self._serving = serving
 
-    def live(self) -> Verdict:
+    def live(self) -> HealthVerdict:
         """Not alive names each silent loop and for how long."""
         stale = self._watchdog.stale()
         if not stale:
-            return Verdict(True, "ok")
-        return Verdict(False, "no sign of life: " + ", ".join(f"{name} for {age:.1f} s" for name, age in stale))
+            return HealthVerdict(True, "ok")
+        return HealthVerdict(False, "no sign of life: " + ", ".join(f"{name} for {age:.1f} s" for name, age in stale))
 
-    def ready(self) -> Verdict:
+    def ready(self) -> HealthVerdict:
         """Ready once the caches have been filled, and new pods can be admitted."""
         if not self._ready():
-            return Verdict(False, "caches are not filled yet")
-        return Verdict(True, "ok") if self._serving() else Verdict(False, "the webhook has no certificate yet")
+            return HealthVerdict(False, "caches are not filled yet")
+        return (
+            HealthVerdict(True, "ok") if self._serving() else HealthVerdict(False, "the webhook has no certificate yet")
+        )

@@ -3,7 +3,7 @@
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from precision_operator.observability.health import Health, Verdict
+from precision_operator.observability.health import Health, HealthVerdict
 from precision_operator.observability.metrics import Metrics
 
 
@@ -53,5 +53,5 @@ class HttpServer:
         return _answer(self._health.ready())
 
 
-def _answer(verdict: Verdict) -> web.Response:
+def _answer(verdict: HealthVerdict) -> web.Response:
     return web.Response(status=200 if verdict.ok else 503, text=verdict.message + "\n")

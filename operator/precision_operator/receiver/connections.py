@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from precision_operator.reasons import Reason
+
 _LOG = logging.getLogger(__name__)
 
 AFTER_FAILURE_SECONDS = 1.0
@@ -60,7 +62,7 @@ class Connections:
                 try:
                     connection, address = await loop.sock_accept(listening)
                 except OSError as error:
-                    _LOG.warning("connections cannot be accepted: %s", error, extra={"reason": "AcceptFailed"})
+                    _LOG.warning("connections cannot be accepted: %s", error, extra={"reason": Reason.ACCEPT_FAILED})
                     await asyncio.sleep(AFTER_FAILURE_SECONDS)
                     continue
                 peer = str(address[0])

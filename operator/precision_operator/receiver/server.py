@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from precision_operator.api.text import bounded
+from precision_operator.reasons import Reason
 from precision_operator.receiver.connections import Bounds, Connections
 from precision_operator.runtime.listening import listening_socket
 
@@ -38,7 +39,7 @@ _SILENT.disabled = True
 RETRY_AFTER = {"Retry-After": "1"}
 
 
-class Result(StrEnum):
+class AlertResult(StrEnum):
     """What became of a request, or of a connection."""
 
     ACCEPTED = "Accepted"
@@ -69,7 +70,7 @@ class AlertServer:
         count: Callable[[str], None],
         bounds: Bounds | None = None,
     ) -> None:
-        """``allows``: whether these ``Authorization`` headers hold a valid token. ``count``: takes each Result."""
+        """``allows``: whether these ``Authorization`` headers hold a valid token. ``count``: takes each AlertResult."""
         self._allows = allows
         self._leading = leading
         self._receive = receive
@@ -98,7 +99,7 @@ class AlertServer:
             lingering_time=LINGER_SECONDS,
         )
         self._connections = Connections(
-            server, self._bounds, refused=lambda: self._count(Result.CONNECTION_REFUSED.value)
+            server, self._bounds, refused=lambda: self._count(AlertResult.CONNECTION_REFUSED.value)
         )
         accepting = self._connections.accept(self._listening, context)
         self._task = asyncio.get_running_loop().create_task(accepting, name="alert receiver")
@@ -121,36 +122,39 @@ class AlertServer:
             result, answer = await self._result(request)
         except (web.RequestPayloadError, aiohttp.ClientPayloadError, ConnectionError):
             result, answer = (
-                Result.MALFORMED,
+                AlertResult.MALFORMED,
                 _said(HTTPStatus.BAD_REQUEST, "the body ended early, or is badly encoded"),
             )
         except Exception:  # noqa: BLE001 - the sender is told, and the log says it
-            _LOG.exception("an alert could not be taken", extra={"reason": "AlertFailed"})
-            result, answer = Result.FAILED, _said(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the operator's log")
+            _LOG.exception("an alert could not be taken", extra={"reason": Reason.ALERT_FAILED})
+            result, answer = (
+                AlertResult.FAILED,
+                _said(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; see the operator's log"),
+            )
         self._count(result.value)
         answer.force_close()  # the next request counts anew, and may reach another replica
         return answer
 
-    async def _result(self, request: web.BaseRequest) -> tuple[Result, web.Response]:
+    async def _result(self, request: web.BaseRequest) -> tuple[AlertResult, web.Response]:
         if not self._allows(request.headers.getall("Authorization", [])):
             said = _said(HTTPStatus.UNAUTHORIZED, "expected a valid bearer token", {"WWW-Authenticate": "Bearer"})
-            return Result.UNAUTHORIZED, said
+            return AlertResult.UNAUTHORIZED, said
         if (request.method, request.path) != ("POST", PATH):
-            return Result.UNKNOWN_PATH, _said(HTTPStatus.NOT_FOUND, f"expected POST {PATH}")
+            return AlertResult.UNKNOWN_PATH, _said(HTTPStatus.NOT_FOUND, f"expected POST {PATH}")
         if not self._leading():
             # Alertmanager tries again, and the Service leads it to the leader at some time.
             unavailable = _said(HTTPStatus.SERVICE_UNAVAILABLE, "another replica leads", RETRY_AFTER)
-            return Result.NOT_LEADING, unavailable
+            return AlertResult.NOT_LEADING, unavailable
         async with self._reading:
             body = await _read(request)
             if body is None:
                 large = _said(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"expected at most {MAX_BODY_BYTES} bytes")
-                return Result.TOO_LARGE, large
+                return AlertResult.TOO_LARGE, large
             try:
                 woken = await self._receive(_parsed(body))
             except ValueError as error:
-                return Result.MALFORMED, _said(HTTPStatus.BAD_REQUEST, bounded(str(error)))
-        return Result.ACCEPTED, web.json_response({"woken": woken})
+                return AlertResult.MALFORMED, _said(HTTPStatus.BAD_REQUEST, bounded(str(error)))
+        return AlertResult.ACCEPTED, web.json_response({"woken": woken})
 
 
 async def _read(request: web.BaseRequest) -> bytearray | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from precision_operator.errors import ConfigurationError
+from precision_operator.reasons import Reason
 from precision_operator.receiver.certificate import CertificateFiles
 from precision_operator.receiver.server import AlertServer, Receive
 from precision_operator.receiver.tokens import TokenFile
@@ -46,7 +47,7 @@ class Receiver:
             OSError: the port is taken.
         """
         if not self._settings.token_file:
-            _LOG.info("no alerts are received: receiver.tokenFile is not set", extra={"reason": "ReceiverOff"})
+            _LOG.info("no alerts are received: receiver.tokenFile is not set", extra={"reason": Reason.RECEIVER_OFF})
             return
         while True:
             if self.look() and self.port is None:
@@ -65,7 +66,7 @@ class Receiver:
             except ConfigurationError as error:
                 problem = f"{problem}; {error}" if problem else str(error)
         if problem and problem != self._said:
-            _LOG.warning("alerts may be refused: %s", problem, extra={"reason": "ReceiverMisconfigured"})
+            _LOG.warning("alerts may be refused: %s", problem, extra={"reason": Reason.RECEIVER_MISCONFIGURED})
         self._said = problem
         return not problem
 

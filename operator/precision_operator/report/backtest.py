@@ -22,6 +22,7 @@ from precision_operator.core.cohorts import extend_cohort
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
 from precision_operator.core.readings import Breach, judge
+from precision_operator.reasons import Reason
 
 _POD = re.compile(r"(-[a-z0-9]{5,10}-[a-z0-9]{5}|-[0-9]+)$")
 _GONE_SECONDS = 86400.0
@@ -30,7 +31,7 @@ _GENERATED = 1
 """Generation that the simulated requests begin above."""
 _KIND = "apps/Deployment"
 """Of all simulated workloads: a pod's name does not say which kind owns it."""
-_ENFORCED = Admission(enforced=True, reason="Simulated", message="")
+_ENFORCED = Admission(enforced=True, reason=Reason.ENFORCING, message="")
 
 
 @dataclass(frozen=True, slots=True)

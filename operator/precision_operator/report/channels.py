@@ -14,7 +14,8 @@ from urllib.parse import unquote
 from precision_operator.addresses import refusal_of
 from precision_operator.api.text import bounded
 from precision_operator.errors import OperatorError
-from precision_operator.report.delivery import Note, Order, Result
+from precision_operator.reasons import Reason
+from precision_operator.report.delivery import DeliveryResult, Note, Order
 from precision_operator.report.incident import Message
 from precision_operator.settings import NotificationChannel
 
@@ -32,7 +33,7 @@ _INHERITED = (
 class NotDelivered(OperatorError):
     """A channel did not take a message."""
 
-    reason = "NotDelivered"
+    reason = Reason.NOT_DELIVERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def _address(channel: NotificationChannel) -> str:
     return url
 
 
-async def _carried_out(order: Order, channel: NotificationChannel, *, seconds: float) -> Result:
+async def _carried_out(order: Order, channel: NotificationChannel, *, seconds: float) -> DeliveryResult:
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     if channel.ca_file:
         environment |= {"SSL_CERT_FILE": channel.ca_file, "REQUESTS_CA_BUNDLE": channel.ca_file}
@@ -94,7 +95,7 @@ async def _carried_out(order: Order, channel: NotificationChannel, *, seconds: f
     try:
         async with asyncio.timeout(seconds):
             out, _ = await process.communicate(json.dumps(order).encode())
-        return cast(Result, json.loads(out))
+        return cast(DeliveryResult, json.loads(out))
     except TimeoutError:
         raise NotDelivered(f"no answer within {seconds:g} s; see whether its address is right") from None
     except ValueError:

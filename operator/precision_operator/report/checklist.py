@@ -14,7 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, pod_acknowledged
-from precision_operator.report.incident import Check, Pass, Report, Result, Windows, stamp
+from precision_operator.report.incident import Check, CheckResult, RecordedPass, Report, Windows, stamp
 
 NEAR_BASELINE = 0.05
 """How far the loss may lie above its FP32 baseline; also the share of failed runs that a recovery allows."""
@@ -25,7 +25,7 @@ NEAR_MEMORY = 1.1
 ACCURATE = 0.02
 """How much worse a model may be that counts as accurate: trainers export no validation metric, the loss stands for it."""
 
-Outcome = tuple[Result, str]
+Outcome = tuple[CheckResult, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _in_fallback(view: View) -> Outcome:
 def _no_reduced_steps(view: View) -> Outcome:
     """The built-in ratio exists only while low-precision steps are made."""
     if not view.window_clear:
-        return Result.PENDING, ""
+        return CheckResult.PENDING, ""
     return _judged(view, "overflow", lambda _, s: not s.values.get(Signal.OVERFLOW), "no low-precision step overflows")
 
 
@@ -82,7 +82,7 @@ def _value(signal: Signal, good: Callable[[float], bool], said: str) -> Callable
 
     def line(view: View) -> Outcome:
         if signal is not Signal.DIVERGENCE and not view.window_clear:
-            return Result.PENDING, ""
+            return CheckResult.PENDING, ""
         return _judged(view, signal.value, probe, said)
 
     return line
@@ -130,16 +130,18 @@ def blank() -> tuple[Check, ...]:
 def counted(checklist: tuple[Check, ...]) -> Checks:
     """How many lines have which result."""
     counts = Counter(check.result for check in checklist)
-    return Checks(counts[Result.PASSED], counts[Result.FAILED], counts[Result.UNKNOWN], counts[Result.PENDING])
+    return Checks(
+        counts[CheckResult.PASSED], counts[CheckResult.FAILED], counts[CheckResult.UNKNOWN], counts[CheckResult.PENDING]
+    )
 
 
-def concerned(report: Report, seen: Pass) -> tuple[WorkloadView, ...]:
+def concerned(report: Report, seen: RecordedPass) -> tuple[WorkloadView, ...]:
     """The workloads that the rollback was about: of a single workload's only itself, else the whole fleet."""
     everything = seen.observation.workloads
     return tuple(w for w in everything if report.scope is not Scope.WORKLOAD or w.name in report.workloads)
 
 
-def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple[Check, ...]:
+def verify(report: Report, seen: RecordedPass, windows: Windows, *, now: float) -> tuple[Check, ...]:
     """The checklist after a look at ``now``; the clock starts when all trainers were in the fallback.
 
     Until then a trainer that restarts, or has not acknowledged yet, is no failure of the rollback. One that takes longer
@@ -161,7 +163,7 @@ def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple
     for check in report.checklist or blank():
         begin, end = spans[check.window]
         # Past its end a line is looked at once more only where nobody had looked before.
-        if begin <= elapsed and (elapsed < end or check.result is Result.PENDING):
+        if begin <= elapsed and (elapsed < end or check.result is CheckResult.PENDING):
             result, observed = _LINES[check.window][check.name](view)
             if result is not check.result:
                 check = replace(check, result=result, observed=observed, at=stamp(now))
@@ -172,10 +174,10 @@ def verify(report: Report, seen: Pass, windows: Windows, *, now: float) -> tuple
 def _judged(view: View, query: str, probe: Callable[[PodView, PodSignals], bool | None], said: str) -> Outcome:
     evaluation = view.evaluation
     if evaluation is None:
-        return Result.UNKNOWN, "no metrics were read"
+        return CheckResult.UNKNOWN, "no metrics were read"
     error = evaluation.errors.get(query) or evaluation.errors.get("ack")
-    if error:
-        return Result.UNKNOWN, error.partition(":")[0]
+    if error is not None:
+        return CheckResult.UNKNOWN, error.reason
     bad: list[str] = []
     missing: list[str] = []
     for pod in view.pods:
@@ -186,16 +188,16 @@ def _judged(view: View, query: str, probe: Callable[[PodView, PodSignals], bool 
         elif not verdict:
             bad.append(pod.name)
     if not view.pods:
-        return Result.UNKNOWN, "no pods run"
+        return CheckResult.UNKNOWN, "no pods run"
     return _outcome(bad, missing, said)
 
 
 def _outcome(bad: list[str], missing: list[str], said: str) -> Outcome:
     if bad:
-        return Result.FAILED, f"not so in {_few(bad)}"
+        return CheckResult.FAILED, f"not so in {_few(bad)}"
     if missing:
-        return Result.UNKNOWN, f"no data from {_few(missing)}"
-    return Result.PASSED, said
+        return CheckResult.UNKNOWN, f"no data from {_few(missing)}"
+    return CheckResult.PASSED, said
 
 
 def _few(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 from precision_operator.api.wire import camel
 from precision_operator.errors import OperatorError
+from precision_operator.reasons import Reason
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
@@ -26,7 +27,7 @@ _ABSENT = object()
 class RecordingError(OperatorError):
     """A recording cannot be read, or a type cannot be recorded."""
 
-    reason = "RecordingInvalid"
+    reason = Reason.RECORDING_INVALID
 
 
 @dataclass(frozen=True, slots=True)

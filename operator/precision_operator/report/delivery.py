@@ -45,7 +45,7 @@ class Order(TypedDict):
     notes: list[Note]
 
 
-class Result(TypedDict):
+class DeliveryResult(TypedDict):
     """What became of it: the first ``delivered`` notes were taken; ``said`` is why the next was not."""
 
     delivered: int
@@ -66,7 +66,7 @@ class _Said(logging.Handler):
             self.lines.append(line[:400])
 
 
-def deliver(order: Order) -> Result:
+def deliver(order: Order) -> DeliveryResult:
     """Send until one is not taken."""
     said = _Said()
     logger = logging.getLogger("apprise")
@@ -78,16 +78,16 @@ def deliver(order: Order) -> Result:
         why = refusal_of(order["url"])
         service = None if why else _service(order["url"], note, order["timeout_seconds"])
         if service is None:
-            return Result(
+            return DeliveryResult(
                 delivered=delivered, said=why or "; ".join(["no service of Apprise has it", *said.lines[-2:]])
             )
         # Certificates are verified and nobody is redirected, whatever the address says of it in a way not known here.
         service.verify_certificate, service.redirects = True, False
         chat = order["url"].partition("://")[0].lower() not in _NOT_A_CHAT
         if not _sent(service, note, inert if chat else str):
-            return Result(delivered=delivered, said="; ".join(said.lines[-4:]) or "not taken")
+            return DeliveryResult(delivered=delivered, said="; ".join(said.lines[-4:]) or "not taken")
         delivered += 1
-    return Result(delivered=delivered, said="")
+    return DeliveryResult(delivered=delivered, said="")
 
 
 def _service(url: str, note: Note, timeout_seconds: float) -> "NotifyBase | None":

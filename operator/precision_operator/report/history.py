@@ -8,6 +8,7 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import SignalError, SourceUnavailable
+from precision_operator.reasons import Cause
 from precision_operator.signals.grouping import group
 from precision_operator.signals.port import MetricHistory, Sample
 from precision_operator.signals.promql import written
@@ -85,15 +86,15 @@ async def readings(source: MetricHistory, queries: Mapping[str, str], span: Span
 
 async def _chunk(
     source: MetricHistory, queries: Mapping[str, str], span: Span
-) -> tuple[dict[str, dict[int, Sequence[Sample]]], dict[str, str]]:
+) -> tuple[dict[str, dict[int, Sequence[Sample]]], dict[str, Cause]]:
     """Samples by query name and time, and the queries that gave none."""
     answers: dict[str, dict[int, Sequence[Sample]]] = {}
-    errors: dict[str, str] = {}
+    errors: dict[str, Cause] = {}
     for name, query in queries.items():
         try:
             found = await source.history(query, span.start, span.end, span.step_seconds)
         except SignalError as error:
-            errors[name] = f"{error.reason}: {error}"
+            errors[name] = Cause(error.reason, str(error))
             continue
         by_time: dict[int, list[Sample]] = {}
         for series in found:

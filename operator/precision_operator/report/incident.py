@@ -21,6 +21,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
+from precision_operator.reasons import Reason
 
 TIMELINE_LIMIT = 100
 """Entries of a timeline; the ones in the middle go first."""
@@ -40,7 +41,7 @@ class IncidentPhase(StrEnum):
     """Nothing more will be written."""
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     """Of one check. Absent data is Unknown, never Passed."""
 
     PENDING = "Pending"
@@ -59,7 +60,7 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class RecordedPass:
     """One decision with everything that went into it, after the deletion of its policy too."""
 
     policy: Policy
@@ -90,13 +91,13 @@ class Check:
 
     name: Annotated[str, Field("What is checked.", longest=256)]
     window: Annotated[str, Field("When it is looked at.", only=("Immediate", "Short", "Long"))]
-    result: Annotated[Result, Field("Absent while pending. Absent data is Unknown.")] = Result.PENDING
+    result: Annotated[CheckResult, Field("Absent while pending. Absent data is Unknown.")] = CheckResult.PENDING
     observed: Annotated[str, Field("What was seen.", longest=4096)] = ""
     at: Annotated[str, Field("When the result last changed.", format="date-time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReviewAnswer:
     """One question of the root-cause analysis; ``unknown`` where no data answers it."""
 
     question: Annotated[str, Field("The question.", longest=256)]
@@ -193,7 +194,7 @@ class Report:
         tuple[Check, ...], Field("The verification, in three windows after all were in the fallback.", longest=32)
     ] = ()
     questions: Annotated[
-        tuple[Answer, ...],
+        tuple[ReviewAnswer, ...],
         Field("The questions of the root-cause analysis; `unknown` where no data answers.", longest=16),
     ] = ()
     messages: Annotated[
@@ -230,7 +231,7 @@ def stamp(seconds: float) -> str:
     return format_time(seconds) or ""
 
 
-def open_report(seen: Pass, incident: Incident) -> Report:
+def open_report(seen: RecordedPass, incident: Incident) -> Report:
     """The report of an incident that this pass knows of."""
     spec, before = seen.policy.spec, seen.before
     breached = tuple(dict.fromkeys(map(name_of, seen.decision.state.breached)))
@@ -256,7 +257,7 @@ def open_report(seen: Pass, incident: Incident) -> Report:
     return replace(report, timeline=first)
 
 
-def carry_on(report: Report, seen: Pass) -> Report:
+def carry_on(report: Report, seen: RecordedPass) -> Report:
     """What a pass adds: stages reached, its notices and edges, the end of the incident."""
     state = seen.decision.state
     incident = state.incident
@@ -281,20 +282,20 @@ def carry_on(report: Report, seen: Pass) -> Report:
     if report.phase is IncidentPhase.ACTIVE and report.in_fallback_at is not None:
         report = replace(report, phase=IncidentPhase.VERIFYING)
     if _released(seen):
-        return close(report, "PolicyDeleted", "its policy was deleted: the rest is not verified", now=seen.now)
+        return close(report, Reason.POLICY_DELETED, "its policy was deleted: the rest is not verified", now=seen.now)
     left = state.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
     if left and seen.before.phase is not state.phase:
         return close(report, state.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
     return report
 
 
-def _released(seen: Pass) -> bool:
+def _released(seen: RecordedPass) -> bool:
     """The policy is gone, and nothing of the rollback is under way any more: what is held stays held, and is not watched."""
     ended = any(isinstance(action, DeleteAssignment) for action in seen.decision.actions)
     return seen.policy.deleted and (ended or seen.decision.state.fallback is None)
 
 
-def _acknowledged(report: Report, seen: Pass) -> list[Moment]:
+def _acknowledged(report: Report, seen: RecordedPass) -> list[Moment]:
     """Prerequisites of a retry, with who acknowledged each and why: those of the next rollback overwrite the annotations."""
     known = {moment.message for moment in report.timeline if moment.what == "Acknowledged"}
     found: list[Moment] = []
@@ -309,8 +310,8 @@ def _acknowledged(report: Report, seen: Pass) -> list[Moment]:
 def close(report: Report, what: str, message: str, *, now: float) -> Report:
     """No more is written; checks that have no result yet are Unknown."""
     checks = tuple(
-        replace(check, result=Result.UNKNOWN, observed=f"not looked at: {what}", at=stamp(now))
-        if check.result is Result.PENDING
+        replace(check, result=CheckResult.UNKNOWN, observed=f"not looked at: {what}", at=stamp(now))
+        if check.result is CheckResult.PENDING
         else check
         for check in report.checklist
     )

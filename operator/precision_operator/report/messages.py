@@ -9,7 +9,7 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.model import Evaluation
-from precision_operator.report.incident import Check, Message, Report, Result, stamp
+from precision_operator.report.incident import Check, CheckResult, Message, Report, stamp
 
 SUBJECT_CHARACTERS, BODY_CHARACTERS = 512, 16384
 """What the schema takes."""
@@ -71,7 +71,12 @@ def all_clear(
     report: Report, wording: Wording, *, namespace: str, now: float, before: Evaluation | None, after: Evaluation | None
 ) -> Message:
     """The last message: all are in the fallback, and nothing that was checked has failed."""
-    marks = {Result.PASSED: "ok", Result.UNKNOWN: "unknown", Result.FAILED: "FAILED", Result.PENDING: "pending"}
+    marks = {
+        CheckResult.PASSED: "ok",
+        CheckResult.UNKNOWN: "unknown",
+        CheckResult.FAILED: "FAILED",
+        CheckResult.PENDING: "pending",
+    }
     checks = [f"- {marks[c.result]}: {c.name}{f' ({c.observed})' if c.observed else ''}" for c in report.checklist]
     verdict = "met" if report.met_deadline else "missed"
     body = [
@@ -104,7 +109,7 @@ def unresolved(checks: tuple[Check, ...], window: str) -> bool:
     """Whether a line of the window, or of one before it, is failed or not looked at."""
     order = ("Immediate", "Short", "Long")
     looked = [c for c in checks if order.index(c.window) <= order.index(window)]
-    return any(c.result in (Result.FAILED, Result.PENDING) for c in looked)
+    return any(c.result in (CheckResult.FAILED, CheckResult.PENDING) for c in looked)
 
 
 def _speed(evaluation: Evaluation | None) -> float | None:

@@ -4,13 +4,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from precision_operator.api.incident import Scope
-from precision_operator.api.mitigation import Mitigation, Result
+from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import State
 from precision_operator.core.gates import names
 from precision_operator.core.triggers import REASONS
-from precision_operator.report.incident import WORKLOADS_LIMIT, IncidentPhase, Moment, Pass, Report, Stages, stamp
+from precision_operator.reasons import Reason
+from precision_operator.report.incident import (
+    WORKLOADS_LIMIT,
+    IncidentPhase,
+    Moment,
+    RecordedPass,
+    Report,
+    Stages,
+    stamp,
+)
 
 Group = tuple[Signal, float]
 """The windows of one signal that opened in one pass, by that signal and time: one incident."""
@@ -25,18 +34,18 @@ def ended_well(state: State) -> dict[Group, list[Mitigation]]:
     for window in state.mitigations:
         groups.setdefault((window.signal, window.since), []).append(window)
     over = {group: windows for group, windows in groups.items() if not any(w.open for w in windows)}
-    good = {group: [w for w in windows if w.result is Result.MITIGATED] for group, windows in over.items()}
+    good = {group: [w for w in windows if w.result is MitigationResult.MITIGATED] for group, windows in over.items()}
     return {group: windows for group, windows in good.items() if windows}
 
 
-def closed_report(seen: Pass, windows: Sequence[Mitigation]) -> Report:
+def closed_report(seen: RecordedPass, windows: Sequence[Mitigation]) -> Report:
     """The report of a group that ended well, in this pass or before."""
     spec, first = seen.policy.spec, windows[0]
     tried = sorted({str(w.rung) for w in windows if w.rung})
     what = f"{' or '.join(tried)} helped" if tried else "it passed while it was investigated"
     last = max((w.good_since or w.since for w in windows), default=first.since)
     moments = [*moments_of(windows), Moment(stamp(last), "Good", f"{first.signal} is good from here on")]
-    moments.append(Moment(stamp(seen.now), Result.MITIGATED, what))
+    moments.append(Moment(stamp(seen.now), MitigationResult.MITIGATED, what))
     return Report(
         id=f"{seen.policy.name}-{first.signal.lower()}-{first.since:.0f}",
         policy=seen.policy.name,
@@ -58,7 +67,7 @@ def closed_report(seen: Pass, windows: Sequence[Mitigation]) -> Report:
 
 def with_windows(report: Report, state: State) -> Report:
     """The report of a rollback, with what was tried before it on the workloads that it is about."""
-    failed = [w for w in state.mitigations if w.result is Result.FAILED and w.name in report.workloads]
+    failed = [w for w in state.mitigations if w.result is MitigationResult.FAILED and w.name in report.workloads]
     moments = sorted((*moments_of(failed), *report.timeline), key=lambda moment: moment.at)
     return replace(report, timeline=tuple(moments))
 
@@ -68,8 +77,8 @@ def moments_of(windows: Iterable[Mitigation]) -> list[Moment]:
     moments = []
     for window in list(windows)[:MOMENTS]:
         text = f"{window.name}: window of {window.signal} until {stamp(window.until)}"
-        moments.append(Moment(stamp(window.since), "Mitigating" if window.rung else "Investigating", text))
+        moments.append(Moment(stamp(window.since), Reason.MITIGATING if window.rung else Reason.INVESTIGATING, text))
         if window.rung is not None and window.rung_since is not None and window.found:
             tried = f"{window.name}: {window.rung}; before it {', '.join(window.found)}"
-            moments.append(Moment(stamp(window.rung_since), "Mitigating", tried))
+            moments.append(Moment(stamp(window.rung_since), Reason.MITIGATING, tried))
     return sorted(moments, key=lambda moment: moment.at)

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from precision_operator.errors import OperatorError
+from precision_operator.reasons import Reason
 from precision_operator.signals.port import Series
 
 
 class FiguresMissing(OperatorError):
     """matplotlib is not installed."""
 
-    reason = "FiguresMissing"
+    reason = Reason.FIGURES_MISSING
 
 
 @dataclass(frozen=True, slots=True)

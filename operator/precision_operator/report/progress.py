@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 from precision_operator.core.model import Evaluation
 from precision_operator.report.checklist import verify
-from precision_operator.report.incident import IncidentPhase, Message, Pass, Report, Windows, close
+from precision_operator.report.incident import IncidentPhase, Message, RecordedPass, Report, Windows, close
 from precision_operator.report.messages import Wording, all_clear, escalation, notice, unresolved
 from precision_operator.report.recording import Recording
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TrainingPace:
     """When what is done, and how it is worded."""
 
     windows: Windows
     wording: Wording
 
 
-def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluation | None) -> Report:
+def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float, first: Evaluation | None) -> Report:
     """The report at ``now``, by the newest pass; ``first`` is the reading that the rollback was decided on."""
     if report.phase is IncidentPhase.CLOSED:
         return report
@@ -46,7 +46,7 @@ def ripen(report: Report, seen: Pass, pace: Pace, *, now: float, first: Evaluati
     return report
 
 
-def _asked_at(report: Report, seen: Pass) -> float:
+def _asked_at(report: Report, seen: RecordedPass) -> float:
     """From when on all must reach the fallback: not while a canary is compared, but from when the rest follows it."""
     state = seen.decision.state
     if state.by_canary:
@@ -55,7 +55,7 @@ def _asked_at(report: Report, seen: Pass) -> float:
     return report.decided_at if expedited is None else expedited
 
 
-def next_due(report: Report, pace: Pace, *, now: float) -> float | None:
+def next_due(report: Report, pace: TrainingPace, *, now: float) -> float | None:
     """When time alone changes the report; None: never."""
     if report.phase is IncidentPhase.CLOSED:
         return None
@@ -66,7 +66,7 @@ def next_due(report: Report, pace: Pace, *, now: float) -> float | None:
     return min((moment for moment in moments if moment > now), default=None)
 
 
-def worth_keeping(report: Report, seen: Pass) -> bool:
+def worth_keeping(report: Report, seen: RecordedPass) -> bool:
     """Whether a pass belongs on the tape: all while the rollback runs, later those that changed anything."""
     return report.phase is IncidentPhase.ACTIVE or seen.before != seen.decision.state or bool(seen.decision.actions)
 

@@ -9,8 +9,9 @@ from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.triggers import REASONS
+from precision_operator.reasons import Reason
 from precision_operator.report.evidence import RUN_INFO, RUN_LABELS, series_of
-from precision_operator.report.incident import Answer, Evidence, Report
+from precision_operator.report.incident import Evidence, Report, ReviewAnswer
 from precision_operator.signals.port import Series
 
 TRIGGERED = "What triggered the rollback?"
@@ -19,24 +20,24 @@ CHANGED = "What changed recently?"
 WARNINGS = "Were there warning signs?"
 AGAIN = "Can it be re-enabled safely?"
 
-_CLASSES = {
-    "TrainingFailing": "Training failures",
-    "LossNotFinite": "Training failures (non-finite losses)",
-    "OverflowRateHigh": "High overflow rate",
-    "LossDiverged": "Loss divergence",
-    "TrainingSlow": "Performance regression",
-    "Aborted": "A person asked for it",
-    "NoData": "Monitoring lost",
+_CLASSES: dict[str, str] = {
+    Reason.TRAINING_FAILING: "Training failures",
+    Reason.LOSS_NOT_FINITE: "Training failures (non-finite losses)",
+    Reason.OVERFLOW_RATE_HIGH: "High overflow rate",
+    Reason.LOSS_DIVERGED: "Loss divergence",
+    Reason.TRAINING_SLOW: "Performance regression",
+    Reason.ABORTED: "A person asked for it",
+    Reason.NO_DATA: "Monitoring lost",
 }
 _WARNING_SHARE = 0.5
 """A signal that passes this share of its threshold warns."""
 
 
-def answer(report: Report, spec: PolicySpec) -> tuple[Answer, ...]:
+def answer(report: Report, spec: PolicySpec) -> tuple[ReviewAnswer, ...]:
     """All five."""
     changed = _changed(report)
     return (
-        Answer(TRIGGERED, _CLASSES.get(report.reason, report.reason), report.message),
+        ReviewAnswer(TRIGGERED, _CLASSES.get(report.reason, report.reason), report.message),
         _initially(report),
         changed,
         _warnings(report, spec),
@@ -44,14 +45,16 @@ def answer(report: Report, spec: PolicySpec) -> tuple[Answer, ...]:
     )
 
 
-def _initially(report: Report) -> Answer:
+def _initially(report: Report) -> ReviewAnswer:
     since = f"{report.phase_before} since {report.since_before or 'unknown'}"
     if report.phase_before in (Phase.HEALTHY, Phase.DEGRADED):
-        return Answer(INITIALLY, "Yes: look for a change of model, data or hardware", f"the whole fleet was {since}")
+        return ReviewAnswer(
+            INITIALLY, "Yes: look for a change of model, data or hardware", f"the whole fleet was {since}"
+        )
     if report.phase_before in (Phase.PROGRESSING, Phase.PAUSED):
         text = "No: the rollout was not through; look for configuration or incompatible hardware"
-        return Answer(INITIALLY, text, f"it was {since}")
-    return Answer(INITIALLY, "unknown", f"it was {since}")
+        return ReviewAnswer(INITIALLY, text, f"it was {since}")
+    return ReviewAnswer(INITIALLY, "unknown", f"it was {since}")
 
 
 def _find(report: Report, name: str) -> Evidence | None:
@@ -63,11 +66,11 @@ def _series(report: Report, name: str) -> Sequence[Series]:
     return series_of(found) if found is not None else ()
 
 
-def _changed(report: Report) -> Answer:
+def _changed(report: Report) -> ReviewAnswer:
     evidence = _find(report, RUN_INFO)
     if evidence is None or evidence.error or not evidence.series:
         why = evidence.error if evidence is not None and evidence.error else "no genesis_run_info was found"
-        return Answer(CHANGED, "unknown", why)
+        return ReviewAnswer(CHANGED, "unknown", why)
     began = parse_time(report.stages.detected_at) or 0.0
     before: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
     after: dict[str, set[str]] = {label: set() for label in RUN_LABELS}
@@ -80,21 +83,25 @@ def _changed(report: Report) -> Answer:
             if times[-1] >= began:
                 after[label].add(value)
     if not any(before.values()):
-        return Answer(CHANGED, "unknown", "the trainers are not older than the breach")
+        return ReviewAnswer(CHANGED, "unknown", "the trainers are not older than the breach")
     news = {label: after[label] - before[label] for label in RUN_LABELS if after[label] - before[label]}
     if not news:
-        return Answer(CHANGED, "Nothing that trainers report: " + ", ".join(RUN_LABELS), "genesis_run_info of 24 h")
+        return ReviewAnswer(
+            CHANGED, "Nothing that trainers report: " + ", ".join(RUN_LABELS), "genesis_run_info of 24 h"
+        )
     text = "; ".join(f"{k}: {_words(before[k])} → {_words(v)}" for k, v in news.items())
-    return Answer(CHANGED, bounded(text), "genesis_run_info of 24 h")
+    return ReviewAnswer(CHANGED, bounded(text), "genesis_run_info of 24 h")
 
 
-def _warnings(report: Report, spec: PolicySpec) -> Answer:
+def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
     signal = next((s for s, reason in REASONS.items() if reason == report.reason), None)
     if signal is None:
-        return Answer(WARNINGS, "unknown", "no metric called for this rollback")
+        return ReviewAnswer(WARNINGS, "unknown", "no metric called for this rollback")
     evidence = _find(report, signal.value)
     if evidence is None or evidence.error or not evidence.series:
-        return Answer(WARNINGS, "unknown", evidence.error if evidence and evidence.error else "no samples were found")
+        return ReviewAnswer(
+            WARNINGS, "unknown", evidence.error if evidence and evidence.error else "no samples were found"
+        )
     criterion = spec.criterion(signal)
     level = criterion.enter / _WARNING_SHARE if criterion.lower_is_worse else criterion.enter * _WARNING_SHARE
     level = min(level, (1 + criterion.enter) / 2) if criterion.lower_is_worse else level
@@ -107,28 +114,32 @@ def _warnings(report: Report, spec: PolicySpec) -> Answer:
     ]
     side = "below" if criterion.lower_is_worse else "above"
     if not early:
-        return Answer(WARNINGS, "No: it came at once", f"{signal} was never {side} {level:g} before")
-    return Answer(
+        return ReviewAnswer(WARNINGS, "No: it came at once", f"{signal} was never {side} {level:g} before")
+    return ReviewAnswer(
         WARNINGS, f"Yes: {signal} was {side} {level:g} from {began - min(early):.0f} s before", evidence.query
     )
 
 
-def _again(report: Report, changed: Answer) -> Answer:
+def _again(report: Report, changed: ReviewAnswer) -> ReviewAnswer:
     """A verdict only where the data points to one of the options."""
     devices = {s.labels.get("device", "") for s in _series(report, RUN_INFO)}
     bad = {s.labels.get("device", "") for s in _series(report, RUN_INFO) if _breached(s, report)}
     if len(devices) > 1 and bad and bad < devices and report.scope is not Scope.WORKLOAD:
-        return Answer(AGAIN, "Only on specific hardware", bounded(f"breached on {_words(bad)} of {_words(devices)}"))
+        return ReviewAnswer(
+            AGAIN, "Only on specific hardware", bounded(f"breached on {_words(bad)} of {_words(devices)}")
+        )
     if " → " in changed.answer:
         kind = (
             "architecture modifications"
             if changed.answer.startswith(("model:", "model_hash:"))
             else "configuration changes"
         )
-        return Answer(AGAIN, f"With {kind}", f"the breach began after: {changed.answer}")
+        return ReviewAnswer(AGAIN, f"With {kind}", f"the breach began after: {changed.answer}")
     if report.reason == REASONS[Signal.SPEED]:
-        return Answer(AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained")
-    return Answer(AGAIN, "unknown", "the data points to no single cause; see the signals and the runbook")
+        return ReviewAnswer(
+            AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained"
+        )
+    return ReviewAnswer(AGAIN, "unknown", "the data points to no single cause; see the signals and the runbook")
 
 
 def _breached(series: Series, report: Report) -> bool:

@@ -16,7 +16,7 @@ THROTTLED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SlownessCheck:
     """One question to Prometheus, and how its answer is said."""
 
     name: str
@@ -46,7 +46,7 @@ _TENSOR = "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"
 _CFS = "container_cpu_cfs"
 
 CHECKS = (
-    Check(
+    SlownessCheck(
         "batch",
         "genesis_run_info",
         'max by (pod, batch_size) (genesis_run_info{namespace="$namespace"})',
@@ -54,7 +54,7 @@ CHECKS = (
         lambda size: size % ALIGNMENT != 0,
         lambda size: f"{size:.0f}, {'no' if size % ALIGNMENT else 'a'} multiple of {ALIGNMENT}",
     ),
-    Check(
+    SlownessCheck(
         "tensor cores",
         _TENSOR,
         of_pods(_TENSOR),
@@ -62,7 +62,7 @@ CHECKS = (
         lambda share: share < IDLE_SHARE,
         lambda share: f"busy {share:.0%} of the time",
     ),
-    Check(
+    SlownessCheck(
         "CPU",
         f"{_CFS}_throttled_periods_total",
         f'sum by (pod) (rate({_CFS}_throttled_periods_total{{namespace="$namespace"}}[5m])) / '
@@ -74,7 +74,7 @@ CHECKS = (
 )
 
 
-def say(check: Check, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -> str:
+def say(check: SlownessCheck, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -> str:
     """The check in words, of these pods (name → workload) only.
 
     Args:
@@ -96,7 +96,7 @@ def say(check: Check, answer: Sequence[Sample] | str, pods: Mapping[str, str]) -
     return "; ".join([*said, f"unknown in {missing}"] if missing else said)
 
 
-def _grouped(check: Check, found: Mapping[str, float]) -> list[str]:
+def _grouped(check: SlownessCheck, found: Mapping[str, float]) -> list[str]:
     """What is bad first; workloads with the same answer are named together."""
     alike: dict[str, set[str]] = {}
     for workload, value in sorted(found.items(), key=lambda item: (not check.bad(item[1]), item[0])):

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 
 from precision_operator.errors import Conflict, HistoryRewound, KubeError, NotFound
 from precision_operator.kube.port import LEASES, JsonObject, JsonValue, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, SystemClock, wait_event, within
 from precision_operator.settings import LeaseSettings
 
@@ -148,7 +149,7 @@ class LeaseElector:
             await within(self._clock, limit, self._acquire_or_renew())
         except Conflict:
             self._body = None
-            _LOG.info("the lease was written by somebody else; reading it again", extra={"reason": "Conflict"})
+            _LOG.info("the lease was written by somebody else; reading it again", extra={"reason": Reason.CONFLICT})
         except (KubeError, TimeoutError) as error:
             self._body = None
             _LOG.warning(
@@ -218,7 +219,9 @@ class LeaseElector:
             await within(self._clock, self._settings.renew_seconds / 2, write)
         except (KubeError, TimeoutError) as error:
             _LOG.warning(
-                "could not release the lease: %s; it expires by itself", error, extra={"reason": "LeaseNotReleased"}
+                "could not release the lease: %s; it expires by itself",
+                error,
+                extra={"reason": Reason.LEASE_NOT_RELEASED},
             )
 
     def _see(self, body: JsonObject) -> None:
@@ -252,9 +255,9 @@ class LeaseElector:
         """Call back on a change of leadership, once each."""
         if self.is_leader and not self.leading.is_set():
             self.leading.set()
-            _LOG.info("leading", extra={"reason": "Leading", "identity": self.identity, "epoch": self._epoch})
+            _LOG.info("leading", extra={"reason": Reason.LEADING, "identity": self.identity, "epoch": self._epoch})
             self._on_started(self._epoch)
         elif not self.is_leader and self.leading.is_set():
             self.leading.clear()
-            _LOG.warning("not leading any more", extra={"reason": "NotLeading", "identity": self.identity})
+            _LOG.warning("not leading any more", extra={"reason": Reason.NOT_LEADING, "identity": self.identity})
             self._on_stopped()

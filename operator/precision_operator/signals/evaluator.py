@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import QueryInvalid, SignalError
+from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock, SystemClock, within
 from precision_operator.signals.endpoint import Author, Circuit, Endpoint
 from precision_operator.signals.grouping import Grouped, group
@@ -73,7 +74,7 @@ class _Reading:
     """One answer, or why there is none."""
 
     samples: Sequence[Sample] = ()
-    error: str = ""
+    error: Cause | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -117,43 +118,48 @@ class Evaluator:
             except QueryInvalid as error:
                 self._refused[name] = str(error)
 
-    def problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
-        """Why the plan cannot be carried out as written: (reason, message); None where it can."""
+    def problem(self, plan: EvaluationPlan) -> Cause | None:
+        """Why the plan cannot be carried out as written; None where it can."""
         if plan.endpoint not in self._endpoints:
-            return "UnknownEndpoint", (
+            return Cause(
+                Reason.UNKNOWN_ENDPOINT,
                 f"no Prometheus endpoint is named {plan.endpoint!r}; {_known('endpoints', self._endpoints)}; "
-                "name one of them in prometheusRef, or have the admin add it to the settings under prometheus"
+                "name one of them in prometheusRef, or have the admin add it to the settings under prometheus",
             )
         for signal, name in plan.queries:
             if not name and signal not in BUILT_IN:
-                return "UnknownQuery", (
+                return Cause(
+                    Reason.UNKNOWN_QUERY,
                     f"signal {signal!r} has no built-in query; {_known('built-in queries', BUILT_IN)}; "
-                    "name a query of the operator's catalogue for it"
+                    "name a query of the operator's catalogue for it",
                 )
             if name and name not in self._catalogue and name not in BUILT_IN:
-                return "UnknownQuery", (
+                return Cause(
+                    Reason.UNKNOWN_QUERY,
                     f"criteria {signal!r}: no query is named {name!r}; {_known('queries', self._catalogue)}; "
                     "name one of them, leave the query out to use the built-in one, or have the admin add it to the "
-                    "operator's settings under queries"
+                    "operator's settings under queries",
                 )
             if name in self._refused:
-                return "QueryInvalid", (
+                return Cause(
+                    Reason.QUERY_INVALID,
                     f"query {name!r} of the operator's catalogue: {self._refused[name]}; "
-                    "have the admin correct it in the operator's settings under queries"
+                    "have the admin correct it in the operator's settings under queries",
                 )
         return self._raw_problem(plan)
 
-    def _raw_problem(self, plan: EvaluationPlan) -> tuple[str, str] | None:
+    def _raw_problem(self, plan: EvaluationPlan) -> Cause | None:
         for signal, query in plan.raw:
             if not self._allow_raw:
-                return "RawQueryNotAllowed", (
+                return Cause(
+                    Reason.RAW_QUERY_NOT_ALLOWED,
                     f"criteria {signal!r} brings its own PromQL, and this operator's admin does not allow that; name a "
-                    "query of the catalogue instead, or have the admin set allowRawQueries"
+                    "query of the catalogue instead, or have the admin set allowRawQueries",
                 )
             try:
                 written(query, plan.namespace, plan.window_seconds, plan.min_steps)
             except QueryInvalid as error:
-                return "QueryInvalid", f"criteria {signal!r}, promql: {error}"
+                return Cause(Reason.QUERY_INVALID, f"criteria {signal!r}, promql: {error}")
         return None
 
     def circuits(self) -> Mapping[str, Circuit]:
@@ -178,19 +184,19 @@ class Evaluator:
         wanted = dict.fromkeys((*ALWAYS_ASKED, *(signal for signal, _ in plan.queries)), "")
         wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
-        errors: dict[str, str] = {}
+        errors: dict[str, Cause] = {}
         problem, raw = self.problem(plan), dict(plan.raw)
         for signal, name in wanted.items():
             try:
                 if problem is not None:
-                    raise QueryInvalid(problem[1])
+                    raise QueryInvalid(problem.message)
                 if signal in raw:
                     query = written(raw[signal], plan.namespace, plan.window_seconds, plan.min_steps)
                 else:
                     template = self._catalogue[name] if name in self._catalogue else BUILT_IN[name or signal]
                     query = render(template, plan.namespace, plan.window_seconds, plan.min_steps)
             except QueryInvalid as error:
-                errors[signal] = f"{problem[0] if problem else error.reason}: {error}"
+                errors[signal] = Cause(problem.reason if problem else error.reason, str(error))
             else:
                 requests[signal] = self._request(signal, plan, query, no_older_seconds, urgent=urgent)
         requests, late = await self._answered(requests, deadline_seconds)
@@ -198,7 +204,7 @@ class Evaluator:
         answers: dict[str, Sequence[Sample]] = {}
         for signal, request in requests.items():
             reading = request.task.result()
-            if reading.error:
+            if reading.error is not None:
                 errors[signal] = reading.error
             else:
                 answers[signal] = reading.samples
@@ -218,7 +224,7 @@ class Evaluator:
 
     async def _answered(
         self, requests: dict[str, _Request], deadline_seconds: float
-    ) -> tuple[dict[str, _Request], dict[str, str]]:
+    ) -> tuple[dict[str, _Request], dict[str, Cause]]:
         """Those that are answered in time; and, by signal, what is to be said of the others. These go on."""
         tasks = {request.task for request in requests.values()}
         if math.isinf(deadline_seconds) and tasks:
@@ -226,10 +232,8 @@ class Evaluator:
         elif tasks:
             with suppress(TimeoutError):
                 await within(self._clock, deadline_seconds, asyncio.wait(tasks))
-        why = (
-            f"EvaluationTimeout: no answer within {deadline_seconds:g} s; "
-            "see whether Prometheus is slow, or is asked for too much"
-        )
+        text = f"no answer within {deadline_seconds:g} s; see whether Prometheus is slow, or is asked for too much"
+        why = Cause(Reason.EVALUATION_TIMEOUT, text)
         found = {signal: request for signal, request in requests.items() if request.task.done()}
         return found, dict.fromkeys(requests.keys() - found.keys(), why)
 
@@ -277,11 +281,11 @@ class Evaluator:
             return _Reading(samples=await endpoint.vector(query, plan.namespace, author=author, urgent=urgent))
         except SignalError as error:
             result = error.reason
-            return _Reading(error=f"{error.reason}: {error}")
+            return _Reading(error=Cause(error.reason, str(error)))
         except Exception as error:  # noqa: BLE001  a defect of a source must cost one reading, not the operator
-            result = "InternalError"
+            result = Reason.INTERNAL_ERROR
             _LOG.exception("query %s failed unexpectedly", name, extra={"reason": result})
-            return _Reading(error=f"InternalError: {type(error).__name__}: {error}")
+            return _Reading(error=Cause(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}"))
         finally:
             self._observe(name, result, self._clock.monotonic() - began)
 
@@ -294,7 +298,7 @@ class Evaluator:
                 name,
                 ", ".join(sorted(twice)[:_NAMED]),
                 more,
-                extra={"reason": "DuplicateSeries", "namespace": plan.namespace},
+                extra={"reason": Reason.DUPLICATE_SERIES, "namespace": plan.namespace},
             )
         if twice:
             self._twice[plan, name] = twice

@@ -11,6 +11,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import generation_text
 from precision_operator.core.model import PodSignals, RunsOn
+from precision_operator.reasons import Cause, Reason
 from precision_operator.signals.port import Sample
 from precision_operator.signals.queries import ACK, FP32_MEMORY, RUN, SHORTAGE, STEPS
 
@@ -38,7 +39,7 @@ class Grouped:
     """The answers, split by pod."""
 
     pods: Mapping[str, PodSignals]
-    errors: Mapping[str, str]
+    errors: Mapping[str, Cause]
     """Query name → why nothing of its answer can be used."""
     twice: Mapping[str, frozenset[str]]
     """Query name → pods that have several series in its answer, so no value."""
@@ -53,14 +54,15 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
     it was scraped (negative seconds) by Prometheus' own clock: ours may differ, so only the age is taken, back from ``at``.
     """
     pods: defaultdict[str, _Pod] = defaultdict(_Pod)
-    errors: dict[str, str] = {}
+    errors: dict[str, Cause] = {}
     twice: dict[str, frozenset[str]] = {}
     for name, samples in answers.items():
         if samples and not any(sample.labels.get("pod") for sample in samples):
-            errors[name] = (
-                f"MissingPodLabel: none of {len(samples)} series has a label pod; group the query by (pod), "
+            text = (
+                f"none of {len(samples)} series has a label pod; group the query by (pod), "
                 "and have Prometheus attach pod from its service discovery"
             )
+            errors[name] = Cause(Reason.MISSING_POD_LABEL, text)
         found = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
         if found:
             twice[name] = frozenset(found)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from precision_operator.core.model import Evaluation
+from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.signals.evaluator import STEP_SECONDS, EvaluationPlan, Evaluator
 from precision_operator.signals.queries import ACK
@@ -103,7 +104,8 @@ class EvaluationService(Generic[K]):
         found, now = watch.evaluation, self._clock.monotonic()
         if found is None or now - watch.began <= STALE_INTERVALS * every_seconds + self._deadline_seconds:
             return found
-        return self._unknown("EvaluationLate: the last evaluation is too old; see whether the operator lacks CPU")
+        text = "the last evaluation is too old; see whether the operator lacks CPU"
+        return self._unknown(Cause(Reason.EVALUATION_LATE, text))
 
     def wait_seconds(self, key: K) -> float:
         """In how many seconds the next answer is overdue; 0 where none is awaited."""
@@ -181,8 +183,8 @@ class EvaluationService(Generic[K]):
                 deadline_seconds=self._deadline_seconds,
             )
         except Exception as error:  # noqa: BLE001  a defect must cost one reading, not all that would follow it
-            _LOG.exception("an evaluation failed unexpectedly", extra={"reason": "InternalError"})
-            evaluation = self._unknown(f"InternalError: {type(error).__name__}; see the operator's log")
+            _LOG.exception("an evaluation failed unexpectedly", extra={"reason": Reason.INTERNAL_ERROR})
+            evaluation = self._unknown(Cause(Reason.INTERNAL_ERROR, f"{type(error).__name__}; see the operator's log"))
         age = self._clock.time() - evaluation.at - (self._clock.monotonic() - began)
         watch.evaluation, watch.began = evaluation, began - min(max(age, 0.0), shared)
         watch.ahead_seconds = self._ahead_seconds()
@@ -192,7 +194,7 @@ class EvaluationService(Generic[K]):
     def _ahead_seconds(self) -> float:
         return self._clock.time() - self._clock.monotonic()
 
-    def _unknown(self, why: str) -> Evaluation:
+    def _unknown(self, why: Cause) -> Evaluation:
         now = self._clock.time()
         return Evaluation(at=now, continuous_since=now, errors={ACK: why})
 

@@ -11,6 +11,7 @@ from typing import cast
 from precision_operator.api.wire import mapping, sequence, text
 from precision_operator.errors import KubeError, NotFound
 from precision_operator.kube.port import MUTATING_WEBHOOKS, SECRETS, JsonObject, JsonValue, KubeApi, Operation
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.settings import AdmissionSettings
 from precision_operator.webhook.certificates import belongs, read_certificates
@@ -130,7 +131,7 @@ class CertificateKeeper:
 
     async def _write(self, body: JsonObject | None, content: Content, configuration: JsonObject) -> JsonObject:
         data: dict[str, JsonValue] = {key: base64.b64encode(value).decode() for key, value in content.items()}
-        _LOG.info("writing the webhook's certificates", extra={"reason": "CertificatesRotated"})
+        _LOG.info("writing the webhook's certificates", extra={"reason": Reason.CERTIFICATES_ROTATED})
         owners = _owners(configuration)
         if body is not None:
             metadata = {**mapping(body.get("metadata")), **owners}
@@ -149,7 +150,7 @@ class CertificateKeeper:
             Operation("test", "/metadata/resourceVersion", version),
             *(Operation("add", path, value) for path in paths),
         ]
-        _LOG.info("writing which authorities API servers trust", extra={"reason": "CertificatesRotated"})
+        _LOG.info("writing which authorities API servers trust", extra={"reason": Reason.CERTIFICATES_ROTATED})
         await self._api.json_patch(MUTATING_WEBHOOKS, "", CONFIGURATION, operations)
 
     def _serve(self, content: Content) -> None:
@@ -160,7 +161,9 @@ class CertificateKeeper:
         found = read_certificates(leaf[0])
         if not found or not belongs(leaf[1], found[0]):
             if any(leaf):
-                _LOG.warning("the Secret holds no certificate with its key", extra={"reason": "CertificateInvalid"})
+                _LOG.warning(
+                    "the Secret holds no certificate with its key", extra={"reason": Reason.CERTIFICATE_INVALID}
+                )
             return
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "leaf.pem"
@@ -169,7 +172,9 @@ class CertificateKeeper:
             try:
                 self.context.load_cert_chain(file)
             except ssl.SSLError as error:  # a key that is too short, for one
-                _LOG.warning("the certificate cannot be served: %s", error, extra={"reason": "CertificateInvalid"})
+                _LOG.warning(
+                    "the certificate cannot be served: %s", error, extra={"reason": Reason.CERTIFICATE_INVALID}
+                )
                 return
         self._loaded = leaf
 

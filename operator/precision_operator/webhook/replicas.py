@@ -11,6 +11,7 @@ from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError
 from precision_operator.kube.endpoints import ready_servers
 from precision_operator.kube.port import ENDPOINT_SLICES, KubeApi
+from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock
 
 PATIENCE_SECONDS = 2.0
@@ -81,7 +82,7 @@ class Replicas:
                 text = (
                     f"the webhook at {server} knows generation {known} of the assignment, and {generation} is committed"
                 )
-                return Admission(False, "AdmissionBehind", text)
+                return Admission(False, Reason.ADMISSION_BEHIND, text)
             await self._clock.sleep(PAUSE_SECONDS)
 
     async def _once(self, session: aiohttp.ClientSession, url: str) -> int:
@@ -95,4 +96,4 @@ class Replicas:
     def _unreachable(self, why: str) -> Admission:
         where = f"-n {self._namespace} -l {OF_SERVICE}={self._service}"
         text = f"the webhook's replicas cannot all be asked: {why}; look at kubectl get endpointslices {where}"
-        return Admission(None, "WebhookUnreachable", text)
+        return Admission(None, Reason.WEBHOOK_UNREACHABLE, text)

@@ -45,14 +45,14 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class WriteSecret:
-    """The Secret shall hold this."""
+    """What the Secret must hold."""
 
     content: Content
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBundle:
-    """API servers shall trust this."""
+    """What API servers must trust."""
 
     bundle: bytes
 

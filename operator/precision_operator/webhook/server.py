@@ -12,6 +12,7 @@ from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import Patch, patch_for
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import mapping, text
+from precision_operator.reasons import Reason
 from precision_operator.runtime.listening import listening_socket
 
 _LOG = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class WebhookServer:
         except Exception as error:  # noqa: BLE001 - a pod must start, whatever is wrong here
             result = "Failed"
             said = bounded(f"{type(error).__name__}: {error}")
-            _LOG.warning("a request passes unchanged: %s", said, extra={"reason": "ReviewFailed"})
+            _LOG.warning("a request passes unchanged: %s", said, extra={"reason": Reason.REVIEW_FAILED})
         self._count(result)
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": uid, **answer}}
         return web.json_response(review)

@@ -1,4 +1,4 @@
-"""Models that DDP has to be told about, on every rank: called by name through gang.py, as scenarios.py."""
+"""Models that DDP has to be told about, on every rank: called by name through process_group.py, as scenarios.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.gang.request import PrecisionRequest
 from tests.support.training.scenarios import WIDTH, Result, fingerprint
 
 STEPS = 6

@@ -1,4 +1,4 @@
-"""What the ranks of a gang do in the tests: top-level functions, run on every rank by gang.py, returning plain values."""
+"""What the ranks of a process group do in the tests: functions that process_group.py runs on every rank."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.distributed.agreement import encode
+from precision_trainer.distributed.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
+from precision_trainer.distributed.request import Inbox, PrecisionRequest
 from precision_trainer.errors import RankMismatchError
-from precision_trainer.gang.agreement import encode
-from precision_trainer.gang.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
-from precision_trainer.gang.request import Inbox, PrecisionRequest
 from precision_trainer.precision.modes import HOT
 from precision_trainer.precision.weights import LOOK_AFTER_STEPS
 from precision_trainer.sentinel.machine import SentinelConfig
@@ -310,7 +310,7 @@ def poisoned_without_a_sentinel(rank: int, world: int) -> Result:
 
 
 def die_in_a_switch(rank: int, world: int) -> Result:
-    """The last rank dies in the step that carries a request; see test_gang."""
+    """The last rank dies in the step that carries a request; see test_process_group."""
     trainer = make(rank, world, PrecisionMode.FP32)
     step(trainer)
     if rank == 0:
@@ -394,5 +394,5 @@ def exchange_values(rank: int, world: int) -> Result:
 
 
 def reachable(rank: int, world: int) -> Result:
-    """The gang works."""
+    """The process group works."""
     return {"rank": rank, "header": len(encode(None, stop=False, running=PrecisionMode.FP32))}

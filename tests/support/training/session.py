@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from precision_trainer.gang.request import RequestFile
+from precision_trainer.distributed.request import RequestFile
 from precision_trainer.job import boot
 from precision_trainer.job import train as train_module
 from precision_trainer.job.loop import Loop

@@ -1,4 +1,4 @@
-"""What the ranks of a gang do in the tests of checkpoints; run by gang.py as scenarios.py is."""
+"""What the ranks of a process group do in the tests of checkpoints; run by process_group.py as scenarios.py is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from precision_trainer import PrecisionMode
-from precision_trainer.gang.ddp import exchange, lost_peer
-from precision_trainer.gang.request import PrecisionRequest
+from precision_trainer.distributed.ddp import exchange, lost_peer
+from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.state.agree import take_lease_together
 from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.state.keeper import Keeper
+from precision_trainer.state.checkpointer import Checkpointer
 from precision_trainer.state.lease import Lease
 from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.metrics import Metrics
@@ -23,20 +23,20 @@ from .scenarios import Result, fingerprint, make, step
 SAVED, COMPARED, SAVED_AGAIN = 10, 15, 20
 
 
-def _advance(keeper: Keeper, until: int) -> list[str]:
+def _advance(checkpointer: Checkpointer, until: int) -> list[str]:
     """Steps up to ``until``; the fingerprint before each."""
     prints = []
-    while keeper._trainer.step < until:
-        keeper.observe(keeper._trainer.begin_step().records)
-        prints.append(fingerprint(keeper._trainer))
-        step(keeper._trainer)
+    while checkpointer._trainer.step < until:
+        checkpointer.observe(checkpointer._trainer.begin_step().records)
+        prints.append(fingerprint(checkpointer._trainer))
+        step(checkpointer._trainer)
         torch.rand(1)  # the random state moves, as dropout would move it
     return prints
 
 
-def _until_healthy(keeper: Keeper, store: CheckpointStore, rank: int) -> None:
+def _until_healthy(checkpointer: Checkpointer, store: CheckpointStore, rank: int) -> None:
     while not exchange({"healthy": rank == 0 and bool(store.healthy_steps())})[0]["healthy"]:
-        _advance(keeper, keeper._trainer.step + 1)
+        _advance(checkpointer, checkpointer._trainer.step + 1)
 
 
 def rewind_after_poisoned_weights(rank: int, world: int) -> Result:
@@ -44,17 +44,19 @@ def rewind_after_poisoned_weights(rank: int, world: int) -> Result:
     trainer, metrics = make(rank, world, PrecisionMode.FP32), Metrics()
     directory = str(exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
     store = CheckpointStore(directory, JsonLog(rank, world))
-    keeper = Keeper(trainer, store, "data", 8, log=JsonLog(rank, world), metrics=metrics, healthy_after_steps=3)
-    keeper.resume()
-    _advance(keeper, SAVED)
+    checkpointer = Checkpointer(
+        trainer, store, "data", 8, log=JsonLog(rank, world), metrics=metrics, healthy_after_steps=3
+    )
+    checkpointer.resume()
+    _advance(checkpointer, SAVED)
     trainer.begin_step()
     at_saved, random = fingerprint(trainer), torch.get_rng_state()
-    keeper.save()
-    reference = _advance(keeper, COMPARED + 1)[-1]
-    _until_healthy(keeper, store, rank)
-    _advance(keeper, max(SAVED_AGAIN, trainer.step))
-    keeper.save(patient=True)
-    _advance(keeper, trainer.step + 1)
+    checkpointer.save()
+    reference = _advance(checkpointer, COMPARED + 1)[-1]
+    _until_healthy(checkpointer, store, rank)
+    _advance(checkpointer, max(SAVED_AGAIN, trainer.step))
+    checkpointer.save(patient=True)
+    _advance(checkpointer, trainer.step + 1)
 
     if rank == 1:
         with torch.no_grad():
@@ -64,16 +66,16 @@ def rewind_after_poisoned_weights(rank: int, world: int) -> Result:
             None if applied else PrecisionRequest(1, PrecisionMode.FP32, rewind=True)
         )
     while not (boundary := trainer.begin_step()).rewind:
-        keeper.observe(boundary.records)
+        checkpointer.observe(boundary.records)
         step(trainer)
-    keeper.observe(trainer.drain().records)
-    asked_at, step_now = trainer.step, keeper.rewind("request")
+    checkpointer.observe(trainer.drain().records)
+    asked_at, step_now = trainer.step, checkpointer.rewind("request")
     went_back = fingerprint(trainer) == at_saved and torch.equal(torch.get_rng_state(), random)
-    samples = keeper.samples
-    replayed = _advance(keeper, COMPARED + 1)[-1] == reference
+    samples = checkpointer.samples
+    replayed = _advance(checkpointer, COMPARED + 1)[-1] == reference
     finite = all(bool(p.isfinite().all()) for p in trainer.model.parameters())
     files = sorted(entry.name for entry in Path(directory).iterdir() if entry.is_dir())
-    keeper.close()
+    checkpointer.close()
     exchange({})
     if rank == 0:
         shutil.rmtree(directory)
@@ -81,7 +83,7 @@ def rewind_after_poisoned_weights(rank: int, world: int) -> Result:
     return {
         "asked_at": asked_at, "step": step_now, "went_back": went_back, "samples": samples, "replayed": replayed,
         "finite": finite, "files": files, "generation": trainer.generation, "metrics": gauges, "print": fingerprint(trainer),
-        "sources": [entry["source"] for entry in keeper.history],
+        "sources": [entry["source"] for entry in checkpointer.history],
     }  # fmt: skip
 
 
@@ -89,14 +91,16 @@ def rewind_with_nothing_healthy(rank: int, world: int) -> Result:
     """No checkpoint has proven itself: nothing changes, on any rank."""
     trainer = make(rank, world, PrecisionMode.FP32)
     directory = str(exchange({"path": tempfile.mkdtemp() if rank == 0 else ""})[0]["path"])
-    keeper = Keeper(trainer, CheckpointStore(directory, JsonLog(rank, world)), "data", 8, log=JsonLog(rank, world))
-    keeper.resume()
-    _advance(keeper, 3)
+    checkpointer = Checkpointer(
+        trainer, CheckpointStore(directory, JsonLog(rank, world)), "data", 8, log=JsonLog(rank, world)
+    )
+    checkpointer.resume()
+    _advance(checkpointer, 3)
     trainer.begin_step()
-    keeper.save()
+    checkpointer.save()
     before = fingerprint(trainer)
-    result = keeper.rewind("request")
-    keeper.close()
+    result = checkpointer.rewind("request")
+    checkpointer.close()
     exchange({})
     shutil.rmtree(directory, ignore_errors=True)
     return {"result": result, "unchanged": fingerprint(trainer) == before, "step": trainer.step}

@@ -11,9 +11,17 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.assess import SPEED_AGE_SHARE, Verdict, assess, cohort_breached, trains_in, update_failing
+from precision_operator.core.assess import (
+    SPEED_AGE_SHARE,
+    Assessment,
+    assess,
+    cohort_breached,
+    trains_in,
+    update_failing,
+)
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import held_names, incident_of, promoted
 
 SPEC = policy(evaluation={"failureLimit": 1, "minSteps": 20, "maxSampleAge": "60s"}).spec
@@ -23,13 +31,13 @@ POD = PodView("p", "uid-p")
 VIEW = WorkloadView("ns", "apps/Deployment/w", "uid-w", pods=(POD,))
 
 
-def evaluation(*, errors: dict[str, str] | None = None, at: float = AT, **pods: PodSignals) -> Evaluation:
+def evaluation(*, errors: dict[str, Cause] | None = None, at: float = AT, **pods: PodSignals) -> Evaluation:
     return Evaluation(at, 0.0, pods, errors or {})
 
 
 def readings(
     said: Evaluation, *, view: WorkloadView = VIEW, mode: Mode = Mode.FP16, spec: PolicySpec = SPEC
-) -> Verdict:
+) -> Assessment:
     return assess(view, spec, said, mode=mode, failing=frozenset())
 
 
@@ -44,8 +52,8 @@ def valued(value: float | None, signal: Signal = Signal.OVERFLOW, steps: float |
 
 def test_a_sample_is_believed_up_to_its_age_and_no_longer() -> None:
     assert isinstance(reading(replace(FINE, sampled_at=AT - 60.0)), Ok)
-    assert reading(replace(FINE, sampled_at=AT - 60.5)) == Unknown("SamplesTooOld")
-    assert reading(replace(FINE, sampled_at=None)) == Unknown("NoSamples")
+    assert reading(replace(FINE, sampled_at=AT - 60.5)) == Unknown(Reason.SAMPLES_TOO_OLD)
+    assert reading(replace(FINE, sampled_at=None)) == Unknown(Reason.NO_SAMPLES)
 
 
 def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
@@ -58,7 +66,7 @@ def test_a_speed_over_less_than_half_the_window_is_not_believed() -> None:
     silence = SPEED_AGE_SHARE * 40.0
     assert isinstance(speed(0.5, silence), Breach)
     assert isinstance(speed(1.0, silence), Ok)
-    assert speed(0.5, silence + 0.5) == speed(1.0, silence + 0.5) == Unknown("SamplesTooOld")
+    assert speed(0.5, silence + 0.5) == speed(1.0, silence + 0.5) == Unknown(Reason.SAMPLES_TOO_OLD)
     older = readings(evaluation(p=replace(FINE, sampled_at=AT - silence - 0.5)), spec=spec).readings
     assert {signal for signal, found in older.items() if not isinstance(found, Ok)} == {Signal.SPEED}
 
@@ -71,31 +79,31 @@ def test_a_pod_that_is_not_seen_is_unknown_not_fine() -> None:
 
 @pytest.mark.parametrize("query", ["ack", "steps", "overflow"])
 def test_a_query_that_failed_leaves_its_signals_unknown_with_its_reason(query: str) -> None:
-    verdict = readings(evaluation(p=FINE, errors={query: "MetricsUnavailable: refused"}))
-    assert verdict.readings[Signal.OVERFLOW] == Unknown("MetricsUnavailable")
+    verdict = readings(evaluation(p=FINE, errors={query: Cause(Reason.METRICS_UNAVAILABLE, "refused")}))
+    assert verdict.readings[Signal.OVERFLOW] == Unknown(Reason.METRICS_UNAVAILABLE)
     assert isinstance(verdict.readings[Signal.DIVERGENCE], Ok) is (query == "overflow")
 
 
 def test_few_steps_say_nothing_but_a_nan_or_a_failed_run_says_it_at_once() -> None:
     assert isinstance(reading(valued(0.9, steps=20.0)), Breach)
-    assert reading(valued(0.9, steps=19.9)) == Unknown("TooFewSteps")
-    assert reading(valued(0.9, steps=None)) == Unknown("TooFewSteps")
+    assert reading(valued(0.9, steps=19.9)) == Unknown(Reason.TOO_FEW_STEPS)
+    assert reading(valued(0.9, steps=None)) == Unknown(Reason.TOO_FEW_STEPS)
     assert isinstance(reading(valued(1.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE), Breach)
     assert isinstance(reading(valued(0.9, Signal.FAILURES, steps=0.0), Signal.FAILURES), Breach)
-    assert reading(valued(0.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE) == Unknown("TooFewSteps")
+    assert reading(valued(0.0, Signal.NON_FINITE, steps=0.0), Signal.NON_FINITE) == Unknown(Reason.TOO_FEW_STEPS)
 
 
 def test_an_absent_value_is_unknown_also_of_failures_and_no_run_ended_is_none_failed() -> None:
-    assert reading(valued(None)) == Unknown("NoSamples")
-    assert reading(valued(None, steps=3.0)) == Unknown("TooFewSteps")
-    assert reading(valued(None, Signal.FAILURES), Signal.FAILURES) == Unknown("NoSamples")
+    assert reading(valued(None)) == Unknown(Reason.NO_SAMPLES)
+    assert reading(valued(None, steps=3.0)) == Unknown(Reason.TOO_FEW_STEPS)
+    assert reading(valued(None, Signal.FAILURES), Signal.FAILURES) == Unknown(Reason.NO_SAMPLES)
     assert reading(valued(math.nan, Signal.FAILURES), Signal.FAILURES) == Ok(0.0)
-    assert reading(valued(None, Signal.FAILURES, steps=3.0), Signal.FAILURES) == Unknown("TooFewSteps")
+    assert reading(valued(None, Signal.FAILURES, steps=3.0), Signal.FAILURES) == Unknown(Reason.TOO_FEW_STEPS)
 
 
 def test_metrics_gone_because_the_pod_crashes_are_a_failure() -> None:
     crashing = replace(VIEW, pods=(replace(POD, crashing=True),))
-    verdict = readings(evaluation(errors={"ack": "MetricsUnavailable: refused"}), view=crashing)
+    verdict = readings(evaluation(errors={"ack": Cause(Reason.METRICS_UNAVAILABLE, "refused")}), view=crashing)
     assert verdict.breaches == (Signal.FAILURES,)
 
 
@@ -129,20 +137,22 @@ def test_a_breach_beats_silence_and_silence_beats_what_is_fine() -> None:
 def test_pods_on_their_way_out_are_not_asked_and_without_pods_nothing_is_known() -> None:
     leaving = replace(VIEW, pods=(POD, replace(POD, name="q", terminating=True)))
     assert readings(evaluation(p=FINE), view=leaving).unknown == ()
-    assert readings(evaluation(p=FINE), view=replace(VIEW, pods=())).readings[Signal.OVERFLOW] == Unknown("NoPods")
+    assert readings(evaluation(p=FINE), view=replace(VIEW, pods=())).readings[Signal.OVERFLOW] == Unknown(
+        Reason.NO_PODS
+    )
 
 
 def test_a_pod_that_has_not_started_owes_no_evidence_beside_one_that_runs() -> None:
     waiting = PodView("q", "uid-q", pending=True)
     beside, alone = replace(VIEW, pods=(POD, waiting)), replace(VIEW, pods=(waiting,))
     assert isinstance(readings(evaluation(p=FINE), view=beside).readings[Signal.OVERFLOW], Ok)
-    assert readings(evaluation(), view=alone).readings[Signal.OVERFLOW] == Unknown("NoSamples")
+    assert readings(evaluation(), view=alone).readings[Signal.OVERFLOW] == Unknown(Reason.NO_SAMPLES)
 
 
 def test_a_breach_does_not_end_because_its_pod_is_being_replaced() -> None:
     view = replace(VIEW, pods=(POD, PodView("q", "uid-q", pending=True)))
     said = assess(view, SPEC, evaluation(p=FINE), mode=Mode.FP16, failing=frozenset({Signal.OVERFLOW}))
-    assert said.readings[Signal.OVERFLOW] == Unknown("NoSamples")
+    assert said.readings[Signal.OVERFLOW] == Unknown(Reason.NO_SAMPLES)
 
 
 def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
@@ -150,7 +160,7 @@ def test_series_of_a_pod_that_was_replaced_speak_for_nobody() -> None:
     gone = valued(0.9)
     assert isinstance(readings(evaluation(old=gone, p=FINE)).readings[Signal.OVERFLOW], Ok)
     young = replace(FINE, steps=3.0)
-    assert readings(evaluation(old=gone, p=young)).readings[Signal.OVERFLOW] == Unknown("TooFewSteps")
+    assert readings(evaluation(old=gone, p=young)).readings[Signal.OVERFLOW] == Unknown(Reason.TOO_FEW_STEPS)
 
 
 def test_fp32_is_judged_by_what_it_has_and_a_disabled_criterion_by_nobody() -> None:
@@ -183,8 +193,8 @@ def test_a_breach_that_was_seen_once_is_confirmed_by_a_value_beyond_its_upper_th
     assert (held_names(world), incident_of(world)) == ({"hot-1"}, (Severity.P1, Strategy.EMERGENCY))
 
 
-def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Verdict:
-    return Verdict(VIEW, {signal: value})
+def verdict(value: Reading, signal: Signal = Signal.OVERFLOW) -> Assessment:
+    return Assessment(VIEW, {signal: value})
 
 
 def breach() -> Reading:
@@ -201,9 +211,9 @@ def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_b
     assert (second.since, second.count) == (AT, 2)
     (third,) = update_failing((second,), [verdict(breach())], SPEC, at=AT + 30)
     assert third.count == 2  # no more than confirms it: a breach that goes on costs no writes
-    assert update_failing((second,), [verdict(Unknown("NoSamples"))], SPEC, at=AT + 30) == (second,)
+    assert update_failing((second,), [verdict(Unknown(Reason.NO_SAMPLES))], SPEC, at=AT + 30) == (second,)
     assert update_failing((second,), [verdict(Ok(0.0))], SPEC, at=AT + 30) == ()
-    assert update_failing((), [verdict(Unknown("NoSamples"))], SPEC, at=AT) == ()
+    assert update_failing((), [verdict(Unknown(Reason.NO_SAMPLES))], SPEC, at=AT) == ()
     assert update_failing((second,), [], SPEC, at=AT + 30) == ()
 
 

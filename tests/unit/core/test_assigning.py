@@ -14,6 +14,7 @@ from precision_operator.contract import ABORT
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.model import Admission, Request
+from precision_operator.reasons import Reason
 from tests.support.fleets import (
     NAN,
     answer,
@@ -277,7 +278,9 @@ def test_with_admission_away_a_breach_is_answered_though_something_else_would_be
     else:
         respec(world, fallback=Mode.BF16)
     world.bad = {"hot-1": NAN}
-    seen = replace(world.observe(), admission=Admission(False, "EchoMissing", "an API server does not answer"))
+    seen = replace(
+        world.observe(), admission=Admission(False, Reason.ADMISSION_BEHIND, "an API server does not answer")
+    )
     decision = decide(world.policy, world.state, seen, world.now)
     assert (decision.state.phase, decision.promotes) == (Phase.DEGRADED, False)
     fallback = world.policy.spec.fallback

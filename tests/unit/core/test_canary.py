@@ -14,10 +14,10 @@ from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.canary import choose, depth, difference, trouble
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed
 from precision_operator.core.look import look
 from precision_operator.core.model import Request
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import promoted, until
 from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
 from tests.support.views import keys
@@ -29,13 +29,13 @@ def facts(world: World) -> Facts:
     return look(world.policy, world.state, world.observe(), world.now)
 
 
-def reading(world: World) -> float | Closed:
+def reading(world: World) -> float | Cause:
     return difference(facts(world))
 
 
 def why(world: World) -> str:
     found = reading(world)
-    assert isinstance(found, Closed), found
+    assert isinstance(found, Cause), found
     return found.reason
 
 
@@ -138,7 +138,7 @@ def test_every_canary_and_half_of_the_rest_must_be_known() -> None:
     assert reading(world) == 1.0
     world.unobservable = set(rest[:3])
     found = reading(world)
-    assert isinstance(found, Closed)
+    assert isinstance(found, Cause)
     assert found.reason == "CanaryUnknown"
     assert f"no believable data for {rest[0]}, {rest[1]}, {rest[2]}:" in found.message
     world.unobservable = canary_of(world)
@@ -181,7 +181,9 @@ def test_a_canary_needs_another_breached_workload_that_still_trains_in_reduced_p
 ) -> None:
     world = promoted()
     hot_1_is(world, **fields)
-    trigger = Trigger(Severity.P2, Scope.FLEET, "OverflowRateHigh", "", keys(*breached), world.now, Strategy.CANARY)
+    trigger = Trigger(
+        Severity.P2, Scope.FLEET, Reason.OVERFLOW_RATE_HIGH, "", keys(*breached), world.now, Strategy.CANARY
+    )
     chosen = choose(facts(world), trigger)
     assert bool(chosen) is compared_at_all
     assert set(chosen) <= set(keys(*breached))

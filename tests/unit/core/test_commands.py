@@ -7,12 +7,12 @@ import pytest
 
 from lab.model.world import World
 from precision_operator.api.commands import Command
-from precision_operator.api.mitigation import Result
+from precision_operator.api.mitigation import MitigationResult
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.commands import takes
+from precision_operator.core.commands import Allowed, allowed
 from tests.support.fleets import NAN, answer, fleet, held_names, incident_of, promoted, respec, until
 from tests.support.mitigations import breached
 from tests.support.rollbacks import by_canary, compared
@@ -118,12 +118,12 @@ def test_an_abort_hurries_a_gradual_rollback_once() -> None:
         (Command.ABORT, {Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED}),
         (Command.ROLLBACK, {Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED}),
         (Command.RETRY, {Phase.HELD}),
-        (Command.PROMOTE, {Phase.PROGRESSING, Phase.PAUSED}),
+        (Command.PROMOTE, {Phase.PAUSED}),
     ],
 )
 def test_a_command_is_taken_where_it_changes_something(command: Command, phases: set[Phase]) -> None:
-    state = guarding().state
-    assert {phase for phase in Phase if takes(command, replace(state, phase=phase))} == phases
+    world = guarding()
+    assert {phase for phase in Phase if allowed(command, world.policy, replace(world.state, phase=phase))} == phases
 
 
 def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:
@@ -131,7 +131,7 @@ def test_a_fleet_that_a_new_target_made_pending_can_be_rolled_back() -> None:
     respec(world, target=Mode.BF16)
     world.metrics_away = True
     world.run(2)
-    assert (world.state.phase, takes(Command.ROLLBACK, world.state)) == (Phase.PENDING, True)
+    assert (world.state.phase, allowed(Command.ROLLBACK, world.policy, world.state)) == (Phase.PENDING, Allowed())
     assert world.really_in(Mode.FP16)
     world.metrics_away = False
     answer(world, "rollback")
@@ -143,7 +143,7 @@ def test_a_retry_after_a_rollback_forgets_what_was_tried_before_it() -> None:
     world = breached()
     answer(world, "abort")
     until(world, lambda w: w.state.phase is Phase.HELD)
-    assert [m.result for m in world.state.mitigations] == [Result.FAILED]
+    assert [m.result for m in world.state.mitigations] == [MitigationResult.FAILED]
     world.bad = {}
     answer(world, "retry")
     world.run(1)

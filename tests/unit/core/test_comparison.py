@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lab.model.world import World
-from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
@@ -50,7 +50,7 @@ def test_what_was_shown_counts_in_the_pass_in_which_the_limit_is_over(shown: dic
     world.metrics_away, world.now = True, incident(world).deadline_at - 1.0
     if not shown:
         world.step(1.0)
-        assert verdict_of(world) is Verdict.OPEN
+        assert verdict_of(world) is CanaryVerdict.OPEN
     world.now = incident(world).deadline_at
     assert world.step().state.reason == reason
 
@@ -67,7 +67,7 @@ def test_what_was_shown_counts_in_the_look_that_was_planned_as_the_last(shown: d
 
 def test_a_window_shorter_than_that_of_the_metrics_is_one_look() -> None:
     world = compared(by_canary({"window": "60s"}, everywhere=True))
-    assert (verdict_of(world), comparison(world).looks) == (Verdict.NO_DIFFERENCE, 1)
+    assert (verdict_of(world), comparison(world).looks) == (CanaryVerdict.NO_DIFFERENCE, 1)
 
 
 def test_the_comparison_begins_once_the_canary_has_acknowledged() -> None:
@@ -125,8 +125,8 @@ def test_an_unresponsive_canary_is_restarted_once_and_nobody_else() -> None:
     assert comparison(world).since is not None
 
 
-@pytest.mark.parametrize("verdict", [Verdict.OPEN, Verdict.NO_DIFFERENCE])
-def test_a_new_pod_of_the_canary_starts_in_the_fallback_and_one_of_the_rest_does_not(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [CanaryVerdict.OPEN, CanaryVerdict.NO_DIFFERENCE])
+def test_a_new_pod_of_the_canary_starts_in_the_fallback_and_one_of_the_rest_does_not(verdict: CanaryVerdict) -> None:
     world = compared(by_canary())
     world.state = replace(world.state, comparison=replace(comparison(world), verdict=verdict))
     (name,) = canary_of(world)
@@ -140,7 +140,7 @@ def test_a_new_pod_of_the_canary_starts_in_the_fallback_and_one_of_the_rest_does
 
 def test_a_retry_of_a_held_canary_begins_at_the_first_step_and_brings_nobody_back_before_its_turn() -> None:
     world = compared(by_canary())
-    world.state = replace(world.state, comparison=replace(comparison(world), verdict=Verdict.NO_DIFFERENCE))
+    world.state = replace(world.state, comparison=replace(comparison(world), verdict=CanaryVerdict.NO_DIFFERENCE))
     (name,) = canary_of(world)
     answer(world, "retry")
     world.bad = {}

@@ -16,6 +16,7 @@ from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, RefusedWrite
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, promoted, respec
 from tests.support.views import keys
 
@@ -248,7 +249,7 @@ def test_policies_of_nothing_wait_and_say_what_is_missing() -> None:
 
 def test_writes_that_the_api_server_refuses_are_shown_and_change_no_decision() -> None:
     world = promoted()
-    observe, refused = world.observe, (RefusedWrite("RequestPod hot-1-2", "Forbidden"),)
+    observe, refused = world.observe, (RefusedWrite("RequestPod hot-1-2", Reason.FORBIDDEN),)
     world.observe = lambda: replace(observe(), refused=refused)  # type: ignore[method-assign]
     world.bad = dict.fromkeys(world.workloads, NAN)
     world.step()

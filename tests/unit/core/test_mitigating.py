@@ -9,7 +9,7 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.assignment import assignment_to_wire, parse_assignment
-from precision_operator.api.mitigation import Mitigation, Result, Rung
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
@@ -129,13 +129,13 @@ def test_new_pods_of_a_workload_change_nothing_of_its_window(name: str, signal: 
 
 def test_the_windows_of_workloads_that_are_gone_are_forgotten() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=20)
     world.drop("hot-0")
     world.run(2)
     assert world.state.mitigations == ()
 
 
-def one(name: str, result: Result) -> Mitigation:
+def one(name: str, result: MitigationResult) -> Mitigation:
     return Mitigation(key(name), Signal.OVERFLOW, since=0.0, until=9.0, rung=Rung.BF16, result=result)
 
 
@@ -143,22 +143,28 @@ def one(name: str, result: Result) -> Mitigation:
 def test_a_rollback_fails_what_was_open_of_its_workloads_and_remembers_what_helped(
     names: tuple[str, ...] | None,
 ) -> None:
-    state = State(mitigations=(one("failed", Result.FAILED), one("helped", Result.MITIGATED), one("open", Result.OPEN)))
-    left = Result.OPEN if names == ("helped",) else Result.FAILED
+    state = State(
+        mitigations=(
+            one("failed", MitigationResult.FAILED),
+            one("helped", MitigationResult.MITIGATED),
+            one("open", MitigationResult.OPEN),
+        )
+    )
+    left = MitigationResult.OPEN if names == ("helped",) else MitigationResult.FAILED
     assert [m.result for m in ended(state, None if names is None else frozenset(keys(*names)))] == [
-        Result.FAILED,
-        Result.MITIGATED,
+        MitigationResult.FAILED,
+        MitigationResult.MITIGATED,
         left,
     ]
 
 
 def test_what_helped_one_workload_is_still_known_to_have_helped_after_the_fleet_was_rolled_back() -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=20)
     answer(world, "abort")
     world.run(3, 1.0)
     assert world.state.phase in ROLLED_BACK
-    assert window(world).result is Result.MITIGATED
+    assert window(world).result is MitigationResult.MITIGATED
 
 
 @pytest.mark.parametrize(
@@ -166,7 +172,7 @@ def test_what_helped_one_workload_is_still_known_to_have_helped_after_the_fleet_
     [
         ({}, -0.001, True),
         ({}, 0.0, False),
-        ({"result": Result.FAILED}, 0.0, True),
+        ({"result": MitigationResult.FAILED}, 0.0, True),
         ({"rung": Rung.BF16}, 0.0, True),
         ({"good_since": None}, 0.0, True),
     ],
@@ -175,7 +181,7 @@ def test_what_helped_is_remembered_until_the_workload_has_proved_itself_and_bf16
     fields: dict[str, object], after: float, remembered: bool
 ) -> None:
     world = breached(cured_by=Rung.HALVE_SCALE)
-    until(world, lambda w: window(w).result is Result.MITIGATED, seconds=15.0, passes=20)
+    until(world, lambda w: window(w).result is MitigationResult.MITIGATED, seconds=15.0, passes=20)
     good_since = window(world).good_since
     assert good_since is not None
     world.state = replace(world.state, mitigations=(replace(window(world), **fields),))  # type: ignore[arg-type]
@@ -200,7 +206,7 @@ def test_a_window_ends_well_once_its_signal_was_good_without_a_gap(
     world.step(1.0)
     assert window(world, name).open
     world.step()
-    assert window(world, name).result is Result.MITIGATED
+    assert window(world, name).result is MitigationResult.MITIGATED
 
 
 @pytest.mark.parametrize(("dwell", "metrics", "chance"), [("60s", "120s", 120.0), ("120s", "60s", 120.0)])

@@ -15,6 +15,7 @@ from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begu
 from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
 from precision_operator.core.restarting import PLACELESS_SECONDS
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import NAN, change, condition, until
 from tests.support.views import key, pod, workload
 
@@ -230,15 +231,17 @@ def test_a_pod_is_late_when_its_grace_is_over_or_patience_is(
 @pytest.mark.parametrize(
     ("view", "away", "why"),
     [
-        (GOING, (), ""),
-        (GOING, ("n",), "NodeUnreachable n"),
-        (replace(GOING, finalizer="acme.io/keep"), ("n",), "ForeignFinalizer acme.io/keep"),
-        (replace(GOING, grace_seconds=1.0), (), "NotTerminated on n"),
+        (GOING, (), None),
+        (GOING, ("n",), Cause(Reason.NODE_UNREACHABLE, "n")),
+        (replace(GOING, finalizer="acme.io/keep"), ("n",), Cause(Reason.FOREIGN_FINALIZER, "acme.io/keep")),
+        (replace(GOING, grace_seconds=1.0), (), Cause(Reason.NOT_TERMINATED, "on n")),
     ],
 )
-def test_a_late_pod_that_cannot_be_ended_from_here_says_why(view: PodView, away: tuple[str, ...], why: str) -> None:
+def test_a_late_pod_that_cannot_be_ended_from_here_says_why(
+    view: PodView, away: tuple[str, ...], why: Cause | None
+) -> None:
     assert blocked(view, 1001.0 + FORCED_SECONDS, away) == why
-    assert blocked(view, 1000.0, away) == ""
+    assert blocked(view, 1000.0, away) is None
 
 
 def test_an_emergency_gives_a_pod_that_takes_its_time_one_second_and_does_so_once() -> None:

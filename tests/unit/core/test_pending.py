@@ -12,6 +12,7 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.state import HeldWorkload, Phase
 from precision_operator.api.workload import name_of
 from precision_operator.core.model import Admission
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, held_names, member_names, respec
 from tests.support.views import key, keys
 
@@ -63,7 +64,10 @@ def test_a_rollout_that_waits_for_samples_begins_with_a_canary_that_has_them() -
 @pytest.mark.parametrize("enforced", [None, False])
 def test_a_rollout_does_not_begin_before_admission_is_enforced_and_says_why(enforced: bool | None) -> None:
     world = fleet()
-    observe, found = world.observe, Admission(enforced, "NotServed", "the API server serves no such policy")
+    observe, found = (
+        world.observe,
+        Admission(enforced, Reason.ADMISSION_NOT_INSTALLED, "it serves no such policy"),
+    )
     world.observe = lambda: replace(observe(), admission=found)  # type: ignore[method-assign]
     world.run(3)
     assert (world.state.phase, world.state.enforce, world.writes) == (Phase.PENDING, False, 0)

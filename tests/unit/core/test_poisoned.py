@@ -12,6 +12,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.look import look
 from precision_operator.core.phases.alone import hold
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until
 from tests.support.views import key, keys
 
@@ -105,7 +106,7 @@ def test_whose_weights_are_poisoned_stays_known_when_another_is_rolled_back_by_i
     another = Trigger(
         Severity.P0,
         Scope.WORKLOAD,
-        "LossNotFinite",
+        Reason.LOSS_NOT_FINITE,
         "NaN",
         keys("hot-3"),
         world.now,

@@ -11,6 +11,7 @@ from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
 from precision_operator.core.assess import assess
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge, promotes
+from precision_operator.reasons import Cause, Reason
 
 CRITERIA = {c.signal: c for c in DEFAULT_CRITERIA}
 
@@ -49,7 +50,7 @@ def test_sample_is_judged(signal: Signal, value: float, failing: bool, kind: typ
     [
         (CRITERIA[Signal.OVERFLOW], Ok(0.04), True),
         (CRITERIA[Signal.OVERFLOW], Ok(0.05), False),
-        (CRITERIA[Signal.OVERFLOW], Unknown("NoSamples"), False),
+        (CRITERIA[Signal.OVERFLOW], Unknown(Reason.NO_SAMPLES), False),
         (CRITERIA[Signal.OVERFLOW], Breach(0.0, Severity.P1), False),
         (CRITERIA[Signal.NON_FINITE], Ok(0.0), True),
     ],
@@ -59,7 +60,7 @@ def test_only_good_measurements_promote(criterion: Criterion, reading: Reading, 
 
 
 def one(
-    signal: Signal, signals: PodSignals | None, *, errors: dict[str, str] | None = None, crashing: bool = False
+    signal: Signal, signals: PodSignals | None, *, errors: dict[str, Cause] | None = None, crashing: bool = False
 ) -> Reading:
     pods = {"p": signals} if signals else {}
     workload = WorkloadView("ns", "apps/Deployment/w", "u", pods=(PodView("p", "pu", crashing=crashing),))
@@ -76,25 +77,33 @@ def sample(signal: Signal, value: float | None, *, age: float = 1.0, steps: floa
     ("reading", "expected"),
     [
         (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.1)), Ok(0.1)),
-        (one(Signal.OVERFLOW, None), Unknown("NoSamples")),
-        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, None)), Unknown("NoSamples")),
-        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, age=61.0)), Unknown("SamplesTooOld")),
-        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, steps=3.0)), Unknown("TooFewSteps")),
-        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.0, steps=None)), Unknown("TooFewSteps")),
+        (one(Signal.OVERFLOW, None), Unknown(Reason.NO_SAMPLES)),
+        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, None)), Unknown(Reason.NO_SAMPLES)),
+        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, age=61.0)), Unknown(Reason.SAMPLES_TOO_OLD)),
+        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9, steps=3.0)), Unknown(Reason.TOO_FEW_STEPS)),
+        (one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.0, steps=None)), Unknown(Reason.TOO_FEW_STEPS)),
         (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 1.0, steps=3.0)), Breach(1.0, Severity.P0)),
-        (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 0.0, steps=3.0)), Unknown("TooFewSteps")),
-        (one(Signal.FAILURES, sample(Signal.FAILURES, None)), Unknown("NoSamples")),
+        (one(Signal.NON_FINITE, sample(Signal.NON_FINITE, 0.0, steps=3.0)), Unknown(Reason.TOO_FEW_STEPS)),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, None)), Unknown(Reason.NO_SAMPLES)),
         (one(Signal.FAILURES, sample(Signal.FAILURES, math.nan)), Ok(0.0)),
-        (one(Signal.FAILURES, sample(Signal.FAILURES, math.nan, steps=3.0)), Unknown("TooFewSteps")),
-        (one(Signal.FAILURES, sample(Signal.FAILURES, None, steps=3.0)), Unknown("TooFewSteps")),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, math.nan, steps=3.0)), Unknown(Reason.TOO_FEW_STEPS)),
+        (one(Signal.FAILURES, sample(Signal.FAILURES, None, steps=3.0)), Unknown(Reason.TOO_FEW_STEPS)),
         (one(Signal.FAILURES, None, crashing=True), Breach(1.0, Severity.P0)),
         (
-            one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9), errors={"overflow": "DuplicateSeries: two"}),
-            Unknown("DuplicateSeries"),
+            one(
+                Signal.OVERFLOW,
+                sample(Signal.OVERFLOW, 0.9),
+                errors={"overflow": Cause(Reason.DUPLICATE_SERIES, "two")},
+            ),
+            Unknown(Reason.DUPLICATE_SERIES),
         ),
         (
-            one(Signal.OVERFLOW, sample(Signal.OVERFLOW, 0.9), errors={"ack": "MetricsUnavailable: refused"}),
-            Unknown("MetricsUnavailable"),
+            one(
+                Signal.OVERFLOW,
+                sample(Signal.OVERFLOW, 0.9),
+                errors={"ack": Cause(Reason.METRICS_UNAVAILABLE, "refused")},
+            ),
+            Unknown(Reason.METRICS_UNAVAILABLE),
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from lab.model.policies import policy
 from lab.model.world import World
-from precision_operator.api.canary import REGRESSED, Verdict
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA
@@ -15,6 +15,7 @@ from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
 from precision_operator.core.regression import shortfall
+from precision_operator.reasons import Reason
 
 WINDOW_SECONDS = 30.0
 CRITERIA = {criterion.signal: criterion for criterion in DEFAULT_CRITERIA}
@@ -53,10 +54,10 @@ def looked(world: World, looks: int) -> World:
 
 def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held_for_a_person() -> None:
     world = looked(worse(rollout()), 20)
-    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, REGRESSED)
+    assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, Reason.CANARY_REGRESSED)
     assert f"promote={world.state.transition_id} goes on all the same" in world.summary.message
     assert world.state.comparison is not None
-    assert world.state.comparison.verdict is Verdict.WORSE
+    assert world.state.comparison.verdict is CanaryVerdict.WORSE
     before = world.commits
     world.run(600)
     assert (world.state.step_index, world.commits) == (0, before), "it stands, and costs no write"
@@ -66,7 +67,7 @@ def test_it_stays_held_though_the_difference_goes_away_and_goes_on_once_a_person
     world = looked(worse(rollout()), 20)
     world.bad = {}
     world.run(500)
-    assert world.summary.reason == REGRESSED
+    assert world.summary.reason == Reason.CANARY_REGRESSED
     world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
     world.step()
     assert (world.state.step_index, world.state.comparison) == (1, None)
@@ -75,7 +76,7 @@ def test_it_stays_held_though_the_difference_goes_away_and_goes_on_once_a_person
 def test_nothing_to_tell_apart_promotes_by_the_thresholds_alone_after_the_pause() -> None:
     world = looked(rollout(), 200)
     assert world.state.comparison is not None
-    assert (world.state.comparison.verdict, world.state.step_index) == (Verdict.OPEN, 0)
+    assert (world.state.comparison.verdict, world.state.step_index) == (CanaryVerdict.OPEN, 0)
     world.run(100)
     assert world.state.phase is Phase.PAUSED
     world.policy = replace(world.policy, annotations={PROMOTE: str(world.state.transition_id)})
@@ -127,7 +128,7 @@ def test_a_policy_that_wants_a_rollback_for_it_gets_one_of_the_cohort() -> None:
     world = looked(worse(rollout(onRegression="Rollback")), 20)
     world.run(10)
     assert world.state.incident is not None
-    assert (world.state.incident.reason, world.state.incident.severity) == (REGRESSED, "P2")
+    assert (world.state.incident.reason, world.state.incident.severity) == (Reason.CANARY_REGRESSED, "P2")
     assert world.really_in(Mode.FP16) == set()
     assert world.state.phase is Phase.HELD
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_operator.api.canary import Comparison, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.codec import decode, encode
 from precision_operator.core.sequential import fewest_looks, look, verdict
 
@@ -21,22 +21,22 @@ def run(differences: list[float], *, margin: float = MARGIN) -> Comparison:
     return state
 
 
-def ended(differences: list[float]) -> tuple[Verdict, int]:
+def ended(differences: list[float]) -> tuple[CanaryVerdict, int]:
     """The first verdict, and after how many looks; Open where there is none."""
     state = Comparison()
     for difference in differences:
         state = look(state, difference, margin=MARGIN)
-        if verdict(state, alpha=ALPHA) is not Verdict.OPEN:
+        if verdict(state, alpha=ALPHA) is not CanaryVerdict.OPEN:
             break
     return verdict(state, alpha=ALPHA), state.looks
 
 
 def test_the_greatest_difference_is_shown_after_eight_looks_and_none_is_never_shown() -> None:
     assert fewest_looks(margin=MARGIN, alpha=ALPHA) == 8
-    assert ended([1.0] * 50) == (Verdict.BETTER, 8)
-    assert ended([-1.0] * 50) == (Verdict.WORSE, 8)
-    assert ended([0.0] * 3000) == (Verdict.OPEN, 3000)
-    assert ended([MARGIN] * 3000) == (Verdict.OPEN, 3000)
+    assert ended([1.0] * 50) == (CanaryVerdict.BETTER, 8)
+    assert ended([-1.0] * 50) == (CanaryVerdict.WORSE, 8)
+    assert ended([0.0] * 3000) == (CanaryVerdict.OPEN, 3000)
+    assert ended([MARGIN] * 3000) == (CanaryVerdict.OPEN, 3000)
 
 
 def test_less_is_staked_on_differences_that_scatter_than_on_steady_ones_of_the_same_mean() -> None:
@@ -74,7 +74,7 @@ def test_looking_after_every_observation_calls_no_difference_more_often_than_pro
         calls = 0
         for _ in range(400):
             differences = [mean + dice.choice((-1.0, 1.0)) * spread * min(1.0, 1.0 - mean) for _ in range(100)]
-            calls += ended(differences)[0] is not Verdict.OPEN
+            calls += ended(differences)[0] is not CanaryVerdict.OPEN
         # At the edge of the margin the promise is half of alpha for each side; the rest is the chance of 400 runs.
         assert calls / 400 <= ALPHA
 
@@ -82,8 +82,8 @@ def test_looking_after_every_observation_calls_no_difference_more_often_than_pro
 def test_a_noisy_difference_is_found() -> None:
     dice = random.Random(7)
     found = [ended([min(1.0, max(-1.0, dice.gauss(0.5, 0.4))) for _ in range(48)]) for _ in range(200)]
-    assert sum(outcome is Verdict.BETTER for outcome, _ in found) >= 190
-    assert all(outcome is not Verdict.WORSE for outcome, _ in found)
+    assert sum(outcome is CanaryVerdict.BETTER for outcome, _ in found) >= 190
+    assert all(outcome is not CanaryVerdict.WORSE for outcome, _ in found)
 
 
 @pytest.mark.parametrize("value", [1.1, -1.1, math.nan, math.inf])
@@ -99,9 +99,9 @@ def test_nothing_is_staked_on_a_difference_that_has_not_shown_itself_beyond_the_
     assert look(ahead, 1.0, margin=MARGIN).better > 0.0
 
 
-@pytest.mark.parametrize(("short", "better"), [(0.0, Verdict.BETTER), (1e-6, Verdict.OPEN)])
-def test_evidence_that_has_just_reached_its_bound_is_enough(short: float, better: Verdict) -> None:
+@pytest.mark.parametrize(("short", "better"), [(0.0, CanaryVerdict.BETTER), (1e-6, CanaryVerdict.OPEN)])
+def test_evidence_that_has_just_reached_its_bound_is_enough(short: float, better: CanaryVerdict) -> None:
     """Ville's inequality: with probability alpha at most the fortune ever reaches 1/alpha."""
     reached = math.log(2.0 / ALPHA) - short
     assert verdict(Comparison(better=reached), alpha=ALPHA) is better
-    assert (verdict(Comparison(worse=reached), alpha=ALPHA) is Verdict.WORSE) is (better is Verdict.BETTER)
+    assert (verdict(Comparison(worse=reached), alpha=ALPHA) is CanaryVerdict.WORSE) is (better is CanaryVerdict.BETTER)

@@ -6,7 +6,7 @@ import pytest
 
 from lab.model.world import World
 from precision_operator.api.incident import Scope
-from precision_operator.api.mitigation import Mitigation, Result
+from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
@@ -70,15 +70,15 @@ def test_metrics_that_nobody_asked_for_are_no_silence() -> None:
 @pytest.mark.parametrize(
     ("result", "until", "counts_from"),
     [
-        (Result.OPEN, 700.0, 700.0),
-        (Result.OPEN, 300.0, 500.0),
-        (Result.OPEN, 2000.0, 1000.0),
-        (Result.MITIGATED, 700.0, 500.0),
-        (Result.FAILED, 2000.0, 500.0),
+        (MitigationResult.OPEN, 700.0, 700.0),
+        (MitigationResult.OPEN, 300.0, 500.0),
+        (MitigationResult.OPEN, 2000.0, 1000.0),
+        (MitigationResult.MITIGATED, 700.0, 500.0),
+        (MitigationResult.FAILED, 2000.0, 500.0),
     ],
 )
 def test_only_a_window_that_is_open_moves_the_deadline_and_never_to_before_the_breach_or_into_the_future(
-    result: Result, until: float, counts_from: float
+    result: MitigationResult, until: float, counts_from: float
 ) -> None:
     """Seconds: the breach stands since 500, now is 1000."""
     world = promoted(rollback=AT_ONCE)

@@ -62,7 +62,9 @@ def test_flip_of_each_rank_is_its_own_first_after_the_fault(tmp_path: Path) -> N
     def line(rank: int, at: float, to: str = "fp32") -> str:
         return json.dumps({"event": "precision_changed", "rank": rank, "to": to, "time": at, "step": 7})
 
-    (tmp_path / "gang@gang-1-a.log").write_text("\n".join([line(0, 1.0), line(0, 11.0), line(1, 11.2), line(0, 12.0)]))
+    (tmp_path / "fleet@fleet-1-a.log").write_text(
+        "\n".join([line(0, 1.0), line(0, 11.0), line(1, 11.2), line(0, 12.0)])
+    )
     (tmp_path / "solo@solo-1-b.log").write_text("\n".join([line(0, 11.5, "fp16"), '{"torn', "Traceback"]))
     found = flips(trainer_events(tmp_path), to="fp32", since=10.0)
-    assert {key: event.at for key, event in found.items()} == {("gang-1-a", 0): 11.0, ("gang-1-a", 1): 11.2}
+    assert {key: event.at for key, event in found.items()} == {("fleet-1-a", 0): 11.0, ("fleet-1-a", 1): 11.2}

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from precision_operator.receiver.connections import Bounds
-from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH, AlertServer, Result
+from precision_operator.receiver.server import BODIES, MAX_BODY_BYTES, PATH, AlertResult, AlertServer
 from precision_operator.signals.alertmanager import parse_webhook
 from tests.support.fake_kube import FakeKube
 from tests.support.tls import NAME, kept, trusting
@@ -94,10 +94,10 @@ async def test_alertmanager_is_told_what_became_of_its_alerts() -> None:
         assert standby.startswith(b"HTTP/1.1 503")
         assert b"Retry-After: 1" in standby
         assert served.counted == {
-            Result.ACCEPTED: 1,
-            Result.MALFORMED: 2,
-            Result.UNKNOWN_PATH: 2,
-            Result.NOT_LEADING: 1,
+            AlertResult.ACCEPTED: 1,
+            AlertResult.MALFORMED: 2,
+            AlertResult.UNKNOWN_PATH: 2,
+            AlertResult.NOT_LEADING: 1,
         }
 
 
@@ -116,7 +116,7 @@ async def test_who_brings_no_valid_token_is_sent_away_before_his_body_is_read(ra
     async with serving() as served:
         assert await served.status(raw) == 401
         assert served.received == []
-        assert served.counted == {Result.UNAUTHORIZED: 1}
+        assert served.counted == {AlertResult.UNAUTHORIZED: 1}
 
 
 @pytest.mark.parametrize("length", [None, 2 * MAX_BODY_BYTES])
@@ -166,7 +166,7 @@ async def test_a_fault_of_our_own_is_logged(caplog: pytest.LogCaptureFixture) ->
 
         served.receive = broken
         assert await served.status(post(EMPTY)) == 500
-        assert served.counted == {Result.FAILED: 1}
+        assert served.counted == {AlertResult.FAILED: 1}
         assert [record.message for record in caplog.records] == ["an alert could not be taken"]
 
 
@@ -205,7 +205,7 @@ async def test_one_peer_has_so_many_connections_and_another_has_its_own() -> Non
     async with serving(Bounds(connections=3, connections_per_peer=2)) as served:
         held = [await served.connect() for _ in range(2)]
         assert await served.send(post(EMPTY)) == b""
-        assert served.counted == {Result.CONNECTION_REFUSED: 1}
+        assert served.counted == {AlertResult.CONNECTION_REFUSED: 1}
         assert (await served.send(post(EMPTY), peer="127.0.0.2")).startswith(b"HTTP/1.1 200")
         for reader, writer in held:
             writer.write(post(EMPTY))

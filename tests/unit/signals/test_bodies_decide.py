@@ -14,10 +14,11 @@ from lab.model.policies import policy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
+from precision_operator.controller.gather import plan_of
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Admission, Observation, Request, WorkloadView
+from precision_operator.reasons import Reason
 from precision_operator.settings import PrometheusEndpoint
-from precision_operator.shell.gather import plan_of
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.queries import BUILT_IN, render
@@ -275,7 +276,7 @@ async def test_what_an_answer_leads_to(name: str) -> None:
         source = PrometheusSource("default", endpoint)
         evaluation = await Evaluator({"default": source}, {}).evaluate(plan_of(POLICY))
         source.close()
-    observation = Observation(workloads(), evaluation=evaluation, admission=Admission(True, "Enforcing", ""))
+    observation = Observation(workloads(), evaluation=evaluation, admission=Admission(True, Reason.ENFORCING, ""))
 
     assert _in_step(decide(POLICY, state(Phase.PROGRESSING, 0), observation, evaluation.at)) == in_step
     assert _guarding(decide(POLICY, state(Phase.HEALTHY, 1), observation, evaluation.at)) == guarding

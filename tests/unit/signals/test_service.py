@@ -11,6 +11,7 @@ import pytest
 
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import SourceUnavailable
+from precision_operator.reasons import Reason
 from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
@@ -125,7 +126,7 @@ async def test_a_source_that_never_answers_is_unknown_after_the_deadline() -> No
     await rig.clock.advance(DEADLINE_SECONDS)
     found = rig.service.latest("p", plan, every_seconds=EVERY)
     assert found is not None
-    assert found.errors["ack"].startswith("EvaluationTimeout: ")
+    assert found.errors["ack"].reason is Reason.EVALUATION_TIMEOUT
     await rig.service.close()
 
 
@@ -135,7 +136,7 @@ async def test_an_answer_that_is_too_old_is_unknown() -> None:
     await rig.clock.advance(STALE_INTERVALS * EVERY + DEADLINE_SECONDS + 1.0)
     found = rig.service.latest("p", PLAN, every_seconds=EVERY)
     assert found is not None
-    assert found.errors["ack"].startswith("EvaluationLate: ")
+    assert found.errors["ack"].reason is Reason.EVALUATION_LATE
     await rig.service.close()
 
 
@@ -194,7 +195,7 @@ async def test_one_query_that_hangs_costs_its_own_signal_and_no_other() -> None:
     await rig.clock.advance(DEADLINE_SECONDS)
     found = rig.service.latest("p", plan, every_seconds=EVERY)
     assert found is not None
-    assert {name for name, error in found.errors.items() if error.startswith("EvaluationTimeout: ")} == {"nonFinite"}
+    assert {name for name, error in found.errors.items() if error.reason is Reason.EVALUATION_TIMEOUT} == {"nonFinite"}
     await rig.service.close()
 
 
@@ -213,7 +214,7 @@ async def test_a_defect_costs_one_reading_and_is_told(
         assert rig.finished == [("p", False)]
         found = rig.service.latest("p", PLAN, every_seconds=EVERY)
         assert found is not None
-        assert found.errors["ack"].startswith("InternalError: ZeroDivisionError")
+        assert str(found.errors["ack"]).startswith("InternalError: ZeroDivisionError")
         assert "an evaluation failed unexpectedly" in caplog.text
     await rig.clock.advance(EVERY)
     assert len(rig.answering.at) == 1, "the next one is read as if nothing had happened"

@@ -34,7 +34,7 @@ class ModeRun:
     mode: str
     steps: int
     steps_in_mode: int
-    """Of those, really in ``mode``: the sentinel may have gone to the safe side."""
+    """Of those, really in ``mode``: the sentinel may have gone back towards FP32."""
     losses: tuple[float, ...]
     gradient_norm: float
     """Mean over the finite ones, before clipping."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..gang.request import PrecisionRequest
+from ..distributed.request import PrecisionRequest
 from ..job.options import TrainOptions
 from ..job.signals import StopFlag
 from ..job.train import Session
@@ -55,7 +55,11 @@ class Process:
         }
         log, self.metrics = QuietLog(), Metrics()
         self._session = Session(options, log, StopFlag(log), self.metrics, 0, 1, task=task, env=env)
-        self.trainer, self.keeper, self.loop = self._session.trainer, self._session.keeper, self._session.loop
+        self.trainer, self.checkpointer, self.loop = (
+            self._session.trainer,
+            self._session.checkpointer,
+            self._session.loop,
+        )
         self._generation = 0
         self.read_at = -1
         """Step of the boundary that read the last request file written."""

@@ -165,8 +165,8 @@ def _rewind(driver: _Driver) -> float:
         for parameter in process.trainer.model.parameters():
             parameter.fill_(torch.nan)
     started = time.monotonic()
-    if process.keeper.rewind("benchmark") is None:
-        raise RuntimeError("there was no healthy checkpoint to go back to; see the keeper's log")
+    if process.checkpointer.rewind("benchmark") is None:
+        raise RuntimeError("there was no healthy checkpoint to go back to; see the checkpointer's log")
     seconds = time.monotonic() - started
     if not all(bool(torch.isfinite(parameter).all()) for parameter in process.trainer.model.parameters()):
         raise RuntimeError("the weights are not finite after the rewind: expected those of the checkpoint")

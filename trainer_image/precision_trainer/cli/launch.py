@@ -1,4 +1,4 @@
-"""``precision-trainer launch``: the ranks of a gang on one machine."""
+"""``precision-trainer launch``: the ranks of a process group on one machine."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def _run(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> int:
             parser.error(f"{flag} {value}: expected a number in [{low}, {high}]")
     if not parsed.rest:
         parser.error("expected a command after the flags, e.g. launch --nproc-per-node 2 train transformer")
-    from ..gang.launch import launch
+    from ..distributed.launch import launch
 
     return launch(parsed.rest, parsed.nproc_per_node, parsed.master_port)

@@ -1,4 +1,4 @@
-"""What mode a process starts in: environment and request file together, decided by rank 0 for the whole gang."""
+"""What mode a process starts in: environment and request file together, decided by rank 0 for the whole process group."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..errors import ConfigError
-from ..gang.request import (
+from ..distributed.request import (
     UNKNOWN_MODE,
     Inbox,
     OnError,
@@ -16,6 +15,7 @@ from ..gang.request import (
     RequestFile,
     read_request,
 )
+from ..errors import ConfigError
 from ..names import DEFAULT_REQUEST_FILE, REQUEST_FILE_ENV
 from ..precision.config import DISABLED_LINE, FALLBACK_LINE, Boot
 from ..precision.modes import PrecisionMode

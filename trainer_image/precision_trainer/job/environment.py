@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 from .. import compat
 from ..analyzer.hardware import Hardware, detect
-from ..gang.batch import BatchAdvice, advise
+from ..distributed.batch import BatchAdvice, advise
 from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, POD_UID_ENV, REQUEST_FILE_ENV
 from ..precision.config import read_boot
 from ..precision.modes import WIRE_NAMES

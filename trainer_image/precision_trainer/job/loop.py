@@ -14,7 +14,7 @@ from ..errors import EXIT_OK, EXIT_STOPPED, DivergedError
 from ..models.task import Task, to_device
 from ..precision.steps import Boundary, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
-from ..state.keeper import Keeper
+from ..state.checkpointer import Checkpointer
 from ..telemetry.logs import JsonLog
 from .demo_fault import DemoFault
 from .options import TrainOptions
@@ -34,7 +34,7 @@ class Loop:
         task: Task,
         trainer: ExtendedFP16Trainer,
         *,
-        keeper: Keeper,
+        checkpointer: Checkpointer,
         reporter: Reporter,
         stop: StopFlag,
         log: JsonLog,
@@ -42,7 +42,7 @@ class Loop:
     ) -> None:
         """Train ``task`` with ``trainer``, both as they were resumed."""
         self._options, self._task, self._trainer = options, task, trainer
-        self._keeper, self._reporter, self._stop, self._log = keeper, reporter, stop, log
+        self._checkpointer, self._reporter, self._stop, self._log = checkpointer, reporter, stop, log
         self._fault = fault
         # On a CPU the batch is where it belongs.
         self._moves = trainer.device.type != "cpu"
@@ -108,7 +108,7 @@ class Loop:
         options, trainer, task = self._options, self._trainer, self._task
         if self._fault is not None:
             self._fault.begin_step(trainer.step)
-        position = self._keeper.samples + trainer.rank * options.batch_size
+        position = self._checkpointer.samples + trainer.rank * options.batch_size
         for micro in range(options.accumulation):
             batch = task.batches(position + micro * trainer.world_size * options.batch_size, options.batch_size)
             if self._moves:
@@ -137,7 +137,7 @@ class Loop:
         self._waiting, self._read_at, self._report_at = [], [], now + REPORT_SECONDS
         self._tell_durations()
         bad = self._reporter.steps(records, times)
-        self._keeper.observe(records)
+        self._checkpointer.observe(records)
         return bad
 
     def _tell_durations(self) -> None:
@@ -157,7 +157,7 @@ class Loop:
             if self._rewind("request" if asked else "sentinel"):
                 return
         if boundary.checkpoint and not boundary.rewind:
-            self._keeper.save(patient=True)
+            self._checkpointer.save(patient=True)
         if self._options.diverged_after and bad >= self._options.diverged_after:
             raise DivergedError(
                 f"the loss was not finite in {bad} FP32 steps in a row up to step {boundary.step}: this is not a precision "
@@ -167,19 +167,19 @@ class Loop:
     def _rewind(self, reason: str) -> bool:
         # Steps of which the numbers are still on their way to the host belong to the time before.
         self._handle(self._trainer.drain())
-        if self._keeper.rewind(reason) is None:
+        if self._checkpointer.rewind(reason) is None:
             return False
         self._reporter.rewound()
         return True
 
     def _checkpoint_due(self) -> bool:
         every, step = self._options.checkpoint_every, self._trainer.step
-        return every > 0 and step % every == 0 and step > self._keeper.saved_step
+        return every > 0 and step % every == 0 and step > self._checkpointer.saved_step
 
     def save(self) -> None:
         """Begin a checkpoint of the step about to begin, unless another is being written."""
         self._report(time.monotonic())
-        self._keeper.save()
+        self._checkpointer.save()
 
     def _end(self, signal_name: str | None) -> None:
         trainer = self._trainer
@@ -187,7 +187,9 @@ class Loop:
         if signal_name is not None:
             self._log.event("stopping", step=trainer.step, signal=signal_name)
         self._reporter.suspended()
-        self._keeper.finish()
+        self._checkpointer.finish()
         if signal_name is None:
             self._complete = True
-            self._log.event("complete", step=trainer.step, message="training complete", loss=self._keeper.progress.loss)
+            self._log.event(
+                "complete", step=trainer.step, message="training complete", loss=self._checkpointer.progress.loss
+            )

@@ -13,7 +13,7 @@ from ..sentinel.machine import Transition
 from ..sentinel.shadow import ShadowReading
 from ..sentinel.shell import Sentinel
 from ..state.checkpoint import ModeEntry
-from ..state.keeper import Keeper
+from ..state.checkpointer import Checkpointer
 from ..state.runs import Runs
 from ..telemetry import memory
 from ..telemetry.bar import Bar
@@ -41,7 +41,7 @@ class Reporter:
     def __init__(
         self,
         trainer: ExtendedFP16Trainer,
-        keeper: Keeper,
+        checkpointer: Checkpointer,
         metrics: Metrics,
         runs: Runs | None,
         samples_per_step: int,
@@ -49,7 +49,13 @@ class Reporter:
         baseline: BaselineRecorder | None = None,
         bar: Bar | None = None,
     ) -> None:
-        self._trainer, self._keeper, self._metrics, self._runs, self._log = trainer, keeper, metrics, runs, log
+        self._trainer, self._checkpointer, self._metrics, self._runs, self._log = (
+            trainer,
+            checkpointer,
+            metrics,
+            runs,
+            log,
+        )
         self._samples_per_step = samples_per_step
         self._baseline = baseline or BaselineRecorder("")
         self._bar = bar
@@ -69,7 +75,7 @@ class Reporter:
         """
         if start.request is not None and fresh:
             tell_tuning(self._log, start.request, step=self._trainer.step, loss_scale=self._scale())
-        history, mode = self._keeper.history, self._trainer.mode
+        history, mode = self._checkpointer.history, self._trainer.mode
         if not history or history[-1]["mode"] != mode.wire:
             # The sentinel may go on where the process before left it: then it decides, not what was asked for.
             source = start.source if mode is start.mode else "sentinel"
@@ -86,7 +92,7 @@ class Reporter:
         if self._trainer.mode_is_proven:
             metrics.acknowledge(mode.wire, start.generation)
         if self._baseline.stale:
-            self._keeper.progress.forget_baseline()
+            self._checkpointer.progress.forget_baseline()
         self._show_baseline(self._baseline.record)
         if self._trainer.sentinel is not None:
             self._trainer.sentinel.observer = self._moved
@@ -102,7 +108,7 @@ class Reporter:
     def _remember(self, mode: PrecisionMode, generation: int, source: str, at: float) -> None:
         step = self._trainer.step
         entry: ModeEntry = {"step": step, "mode": mode.wire, "generation": generation, "source": source, "time": at}
-        self._keeper.history.append(entry)
+        self._checkpointer.history.append(entry)
 
     def _moved(self, transition: Transition, _layer: str | None) -> None:
         self._metrics.transition(transition.before.label, transition.after.label, transition.reason.value)
@@ -146,7 +152,7 @@ class Reporter:
         if not records:
             return self._bad_fp32_steps
         counters = dict.fromkeys(_PER_STEP, 0.0)
-        progress, samples, mode = self._keeper.progress, self._samples_per_step, self._shown[0]
+        progress, samples, mode = self._checkpointer.progress, self._samples_per_step, self._shown[0]
         for record, now in zip(records, read_at, strict=True):
             fp32, nonfinite = record.mode is PrecisionMode.FP32, record.nonfinite
             self._bad_fp32_steps = self._bad_fp32_steps + 1 if fp32 and nonfinite else 0
@@ -184,7 +190,7 @@ class Reporter:
 
     def _gauges(self, records: Sequence[StepRecord]) -> dict[str, float]:
         """What the last of these steps left."""
-        last, progress = records[-1], self._keeper.progress
+        last, progress = records[-1], self._checkpointer.progress
         gauges = {"genesis_training_step": float(last.step + 1), "genesis_loss_scale": last.loss_scale}
         if progress.loss is not None:
             gauges["genesis_training_loss"] = progress.loss
@@ -212,7 +218,7 @@ class Reporter:
             self._metrics.memory(mode.wire, float(peak))
 
     def _changed_at(self, record: StepRecord) -> float:
-        history = self._keeper.history
+        history = self._checkpointer.history
         return next(
             (entry["time"] for entry in reversed(history) if entry["mode"] == record.mode.wire), history[-1]["time"]
         )

@@ -1,7 +1,7 @@
 """Being asked to stop, also as PID 1 and also while a library call blocks.
 
 The stop signals are blocked in every thread and taken by one thread with sigwait. So they are noticed at once even if
-the main thread sits in a native call (joining a gang, importing torch for 18 s), and as PID 1, where the kernel drops
+the main thread sits in a native call (joining a process group, importing torch for 18 s). As PID 1, where the kernel drops
 signals that have no handler, they are not lost: a blocked signal is kept.
 """
 

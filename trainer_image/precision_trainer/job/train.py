@@ -9,15 +9,15 @@ from dataclasses import asdict, replace
 import torch
 
 from .. import compat
-from ..errors import GangError
-from ..gang import ddp
+from ..distributed import ddp
+from ..errors import ProcessGroupError
 from ..models.task import Task, to_device
 from ..precision.config import Boot, ExtendedFP16Config, read_boot
 from ..precision.modes import HOT, PrecisionMode
 from ..precision.trainer import ExtendedFP16Trainer
 from ..state.agree import take_lease_together
 from ..state.checkpoint import CheckpointStore
-from ..state.keeper import Keeper
+from ..state.checkpointer import Checkpointer
 from ..state.lease import Lease
 from ..state.lease_judge import holder_name
 from ..state.runs import Runs
@@ -49,7 +49,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     metrics = Metrics()
     exporter = None
     if log.rank == 0 and options.metrics_port >= 0:
-        # Before the gang meets: Prometheus should see the counters at 0.
+        # Before the process group meets: Prometheus should see the counters at 0.
         exporter = Exporter(metrics, options.metrics_port)
         log.event("metrics", port=exporter.port)
     session = bar = lease = None
@@ -72,9 +72,9 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
     except RuntimeError as error:
         if not ddp.lost_peer(error):
             raise
-        raise GangError(
+        raise ProcessGroupError(
             f"rank {log.rank} lost a peer: {ddp.find_loss()} ({str(error).splitlines()[0]}); look at the other ranks' "
-            "logs; the gang resumes from its last checkpoint when it is restarted"
+            "logs; the process group resumes from its last checkpoint when it is restarted"
         ) from error
     finally:
         if session is not None:
@@ -89,7 +89,7 @@ def train(options: TrainOptions, log: JsonLog, stop: StopFlag) -> int:
 
 
 class Session:
-    """One process of one gang, wired and resumed: ready for :attr:`loop`."""
+    """One process of one process group, wired and resumed: ready for :attr:`loop`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Session:
             stop: says when to stop.
             metrics: of this process.
             rank: of this process.
-            world_size: processes in the gang.
+            world_size: processes in the process group.
             task: what to train instead of what ``options.model`` names.
             bar: shows a person how far it is.
             lease: of rank 0, on the checkpoint directory; None: nobody else writes there.
@@ -123,14 +123,14 @@ class Session:
         cuda = torch.cuda.is_available() and options.backend != "gloo"
         self._device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
         boot = read_boot(env, has_cuda=cuda)
-        self._check_gang(boot)
+        self._check_process_group(boot)
 
         def refused(reason: str, message: str) -> None:
             metrics.request_error(reason)
             log.warning("request_refused", message, reason=reason)
 
         requests = Requests(boot, refused, env)
-        # Rank 0 decides for the whole gang.
+        # Rank 0 decides for the whole process group.
         start = Start.from_wire(ddp.exchange(requests.start(log).to_wire() if rank == 0 else {})[0])
 
         if rank == 0:
@@ -151,7 +151,7 @@ class Session:
         samples_per_step = options.batch_size * options.accumulation * world_size
 
         store = CheckpointStore(options.checkpoint_dir, log, lease=lease) if options.checkpoint_dir else None
-        self.keeper = Keeper(
+        self.checkpointer = Checkpointer(
             self.trainer,
             store,
             self._task.fingerprint,
@@ -163,7 +163,7 @@ class Session:
         sentinel = self.trainer.sentinel
         if sentinel is not None:
             sentinel.can_rewind = store is not None
-            self.keeper.attach("sentinel", sentinel)
+            self.checkpointer.attach("sentinel", sentinel)
         run_labels = run_info(
             options,
             self._task.name,
@@ -173,7 +173,7 @@ class Session:
             allow_tf32=config.allow_tf32,
         )
         if self.trainer.adaptive_clip is not None:
-            self.keeper.attach("adaptive_clipping", self.trainer.adaptive_clip)
+            self.checkpointer.attach("adaptive_clipping", self.trainer.adaptive_clip)
         compiled = {"compile": options.compile} if options.compile else {}
         # In FP32 it makes no difference whether BF16 would compute in FP8.
         fp32_labels = {name: label for name, label in run_labels.items() if name != "fp8"}
@@ -182,8 +182,8 @@ class Session:
                 {**fp32_labels, **compiled, "data": self._task.fingerprint, "device_name": device_name(self._device)}
             )
         )
-        self.keeper.attach("fp32_baseline", baseline)
-        loaded_generation = self.keeper.resume(
+        self.checkpointer.attach("fp32_baseline", baseline)
+        loaded_generation = self.checkpointer.resume(
             resume_from=options.resume_from, rewind_generation=start.generation if start.rewind else 0
         )
         fresh = start.generation > loaded_generation
@@ -195,23 +195,30 @@ class Session:
         runs = None
         if rank == 0:
             runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, lease=lease)
-        reporter = Reporter(self.trainer, self.keeper, metrics, runs, samples_per_step, log, baseline, bar)
+        reporter = Reporter(self.trainer, self.checkpointer, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(
-            options, self._task, self.trainer, keeper=self.keeper, reporter=reporter, stop=stop, log=log, fault=fault
+            options,
+            self._task,
+            self.trainer,
+            checkpointer=self.checkpointer,
+            reporter=reporter,
+            stop=stop,
+            log=log,
+            fault=fault,
         )
         note = compat.security_note()
         if note is not None and rank == 0:
             log.warning("torch_version", note)
 
     def _prewarm(self, modes: Sequence[PrecisionMode]) -> None:
-        batch = to_device(self._task.batches(self.keeper.samples, self._options.batch_size), self._device)
+        batch = to_device(self._task.batches(self.checkpointer.samples, self._options.batch_size), self._device)
         first = sorted(modes, key=lambda mode: mode is not self.trainer.mode)
         seconds = self.trainer.prewarm(batch, self._task.loss, first)
         names = [mode.wire for mode in first]
         self._log.event("compiled", backend=self._options.compile, modes=names, seconds=round(seconds, 3))
 
-    def _check_gang(self, boot: Boot) -> None:
+    def _check_process_group(self, boot: Boot) -> None:
         setting = asdict(self._options)
         # Where a rank keeps files and how it serves metrics is its own affair.
         for name in ("checkpoint_dir", "resume_from", "metrics_port"):
@@ -221,7 +228,7 @@ class Session:
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, also after an error."""
-        self.keeper.close()
+        self.checkpointer.close()
 
 
 def _config(

@@ -1,8 +1,8 @@
 """Real text with nothing to download: the running interpreter's own library sources, as bytes.
 
 The order of files is fixed and so is the sample at every position: sample ``i`` of the endless stream starts at a
-pseudo-random offset computed from ``i`` alone. So the position in the data is one number, the samples consumed by the gang,
-and resuming or changing the number of ranks loses and repeats nothing.
+pseudo-random offset computed from ``i`` alone. So the position in the data is one number, the samples consumed by the
+process group. Resuming, or changing the number of ranks, loses and repeats nothing.
 """
 
 from __future__ import annotations

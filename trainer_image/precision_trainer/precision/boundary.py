@@ -1,4 +1,4 @@
-"""What a trainer does between two steps: read what the gang agreed on, and change its mode.
+"""What a trainer does between two steps: read what the process group agreed on, and change its mode.
 
 In force is the mode requested, or a safer one where the sentinel says so.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..gang.request import NOT_ALLOWED, PrecisionRequest
+from ..distributed.request import NOT_ALLOWED, PrecisionRequest
 from ..sentinel.levels import Diagnosis, Finding, Level, Verdict
 from ..sentinel.shell import Sentinel
 from ..telemetry.logs import JsonLog
@@ -114,7 +114,7 @@ class Boundaries:
         self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
         request = self.applied if self.applied is not trial.applied else None
         self.mode, self.requested_mode, self.applied = trial.mode, trial.requested, trial.applied
-        if request is None:  # the sentinel's own step towards the safe side: the next one that works
+        if request is None:  # the sentinel's own step towards FP32: the next mode that works
             self.mode = self._wanted()
         if self.mode.uses_scaler:
             self.scaler.thaw()
@@ -137,7 +137,7 @@ class Boundaries:
             self.log.warning("request_refused", message, reason=NOT_ALLOWED)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/keeper.py)."""
+        """The weights are other ones now (state/checkpointer.py)."""
         self._weights.restart()
         if self.sentinel is not None:
             self.sentinel.rewound()
@@ -153,7 +153,7 @@ class Boundaries:
     def _read(self, keep: int) -> Boundary:
         records: list[StepRecord] = []
         change, self._undone = self._undone, None
-        heard = stop = checkpoint = rewind = False
+        carried = stop = checkpoint = rewind = False
         sentinel = self.sentinel
         for sent, agreed, record in self._channel.read(keep):
             if sentinel is None:
@@ -166,7 +166,7 @@ class Boundaries:
                 sentinel.observe(record, sent)
             if agreed is None:
                 continue
-            heard = True
+            carried = True
             stop = stop or agreed.stop
             if agreed.diagnosis is not None:
                 self._learn(agreed.diagnosis, record)
@@ -179,7 +179,7 @@ class Boundaries:
                 change = self.apply(agreed.request)
                 checkpoint = checkpoint or agreed.request.checkpoint
                 rewind = rewind or agreed.request.rewind
-        if heard:
+        if carried:
             change = self.settle() or change
         return Boundary(self.step, tuple(records), change, checkpoint, stop, rewind)
 

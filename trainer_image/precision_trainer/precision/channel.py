@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from ..gang.agreement import HEADER, WIDTH, Agreed, decode, encode
-from ..gang.mailbox import Mailbox
-from ..gang.request import PrecisionRequest
+from ..distributed.agreement import HEADER, WIDTH, Agreed, decode, encode
+from ..distributed.host_copy import HostCopyQueue
+from ..distributed.request import PrecisionRequest
 from ..sentinel.levels import Finding, Verdict
 from .modes import PrecisionMode
 from .steps import Sent, StepRecord, read_record
@@ -20,10 +20,10 @@ class Channel:
     def __init__(self, world_size: int, device: torch.device) -> None:
         # Not a parameter of the model: so it is in no optimizer, no clipping, no state_dict.
         self.telemetry = torch.nn.Parameter(torch.zeros(WIDTH, dtype=torch.float32, device=device))
-        self._mailbox: Mailbox[Sent] = Mailbox(device)
+        self._queue: HostCopyQueue[Sent] = HostCopyQueue(device)
         self._world_size, self._device = world_size, device
         self.quiet = False
-        """The header made last says nothing but the mode: a gang of one need not send it."""
+        """The header made last says nothing but the mode: a single process need not send it."""
         self._key: tuple[object, ...] | None = None
         self._header = torch.zeros(HEADER, dtype=torch.float32, device=device)
         self._quiet_mode: PrecisionMode | None = None
@@ -32,7 +32,7 @@ class Channel:
     @property
     def delay(self) -> int:
         """Boundaries between sending and reading; the same on all ranks."""
-        return self._mailbox.delay
+        return self._queue.delay
 
     def header(
         self,
@@ -53,9 +53,11 @@ class Channel:
         return self._header
 
     def put(self, sent: Sent, numbers: list[torch.Tensor]) -> None:
-        """Send the averaged message and what follows it (steps.read_record) to the host, unread; see Mailbox.put. Of a gang
-        of one with nothing to say, the header may be left out."""
-        self._mailbox.put(sent, numbers)
+        """Send the averaged message and what follows it (steps.read_record) to the host, unread; see HostCopyQueue.put.
+
+        The header may be left out where a single process has nothing to say.
+        """
+        self._queue.put(sent, numbers)
 
     def read(self, keep: int) -> Iterator[tuple[Sent, Agreed | None, StepRecord]]:
         """The steps that were sent, oldest first, but for the last ``keep`` ones; None where nobody had anything to say.
@@ -63,9 +65,9 @@ class Channel:
         Raises:
             RankMismatchError: the ranks fell apart.
         """
-        mailbox = self._mailbox
-        while len(mailbox) > keep:
-            sent, values = mailbox.get()
+        queue = self._queue
+        while len(queue) > keep:
+            sent, values = queue.get()
             if len(values) < HEADER:
                 yield sent, None, read_record(sent, values)
                 continue
@@ -80,5 +82,5 @@ class Channel:
         """The steps on their way; they stay. Waits for the device."""
         return [
             read_record(sent, values if len(values) < HEADER else values[HEADER:])
-            for sent, values in self._mailbox.peek()
+            for sent, values in self._queue.peek()
         ]

@@ -17,7 +17,7 @@ _WARM_UP = 25.0
 
 
 class AdaptiveClip:
-    """Average and variance of the global gradient norm. A ``Part`` of the keeper: a resume goes on with them."""
+    """Average and variance of the global gradient norm. A ``Part`` of the checkpointer: a resume goes on with them."""
 
     def __init__(self, device: torch.device) -> None:
         self._mean, self._variance, self._seen = (torch.zeros((), device=device) for _ in range(3))

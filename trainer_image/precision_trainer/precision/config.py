@@ -67,7 +67,7 @@ class ExtendedFP16Config:
     fp32_modules: tuple[str, ...] = ()
     """Names, or globs of names, of modules that compute in FP32 in every mode (``("encoder.lstm", "*.norm")``)."""
     sentinel: SentinelConfig = field(default_factory=SentinelConfig)
-    """What may be done without a request, towards the safe side only (docs/sentinel.md)."""
+    """What may be done without a request, towards FP32 only (docs/sentinel.md)."""
 
     def __post_init__(self) -> None:
         """Check every field; the first wrong one raises ConfigError."""
@@ -211,7 +211,7 @@ def _feature_flag(text: str, errors: list[str]) -> bool | None:
         if parsed is None:
             errors.append(f"FEATURE_FLAGS={text!r}: expected fp16_training:true or fp16_training:false; found no value")
             parsed = False
-        # Named twice: off wins, it is the safe side.
+        # Named twice: off wins.
         result = parsed if result is None else result and parsed
     return result
 

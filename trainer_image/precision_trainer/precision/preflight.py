@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from ..gang import ddp
-from ..gang.request import PrecisionRequest
+from ..distributed import ddp
+from ..distributed.request import PrecisionRequest
 from .modes import PrecisionMode
 
 Result = TypeVar("Result")
@@ -88,7 +88,7 @@ def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:
 
     Args:
         model: whose gradients were computed on this rank alone.
-        message: of this rank (gang/agreement.py), [WIDTH].
+        message: of this rank (distributed/agreement.py), [WIDTH].
 
     Returns:
         The mean of all ranks' messages.

@@ -1,6 +1,6 @@
 """A trainer's state in one file, for scripts of one's own.
 
-``precision-trainer train`` uses state/keeper.py, which also keeps the position in the data, random state and several
+``precision-trainer train`` uses state/checkpointer.py, which also keeps the position in the data, random state and several
 generations of checkpoints.
 """
 

@@ -24,7 +24,7 @@ class TrainingStats(TypedDict):
     precision_mode: str
     """In force: fp32, fp16 or bf16."""
     requested_mode: str
-    """As asked for; differs where the sentinel went to the safe side."""
+    """As asked for; differs where the sentinel went back towards FP32."""
     generation: int
     training_steps: int
     """Steps tried in this process."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..gang.request import PrecisionRequest
+from ..distributed.request import PrecisionRequest
 from ..sentinel.replay import Replay
 from .modes import PrecisionMode
 
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What one step came to, gang-wide; known ``delay`` boundaries later."""
+    """What one step came to, of all ranks; known ``delay`` boundaries later."""
 
     step: int
     mode: PrecisionMode
@@ -99,7 +99,7 @@ class Boundary(NamedTuple):
     checkpoint: bool
     stop: bool
     rewind: bool = False
-    """Go back to the last healthy checkpoint (state/keeper.py), after the change of mode and instead of a checkpoint."""
+    """Go back to the last healthy checkpoint (state/checkpointer.py): after the change of mode, in place of a checkpoint."""
 
 
 def read_record(sent: Sent, values: list[float]) -> StepRecord:

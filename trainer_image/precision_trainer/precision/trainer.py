@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from ..distributed import ddp
+from ..distributed.request import PrecisionRequest
 from ..errors import ConfigError
-from ..gang import ddp
-from ..gang.request import PrecisionRequest
 from ..sentinel.islands import pin_by_name
 from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
@@ -74,7 +74,7 @@ class ExtendedFP16Trainer(Boundaries):
             config: defaults if None.
             device: where the model is; the device of its first parameter if None.
             rank: of this process.
-            world_size: processes in the gang; above 1 needs ``config.use_ddp`` and init_distributed().
+            world_size: processes in the process group; above 1 needs ``config.use_ddp`` and init_distributed().
             log: where a fallback is reported.
             allow_cpu: FP16/BF16 on a CPU; from PRECISION_ALLOW_CPU if None. Without it a CPU trains in FP32, and says so.
 
@@ -166,7 +166,7 @@ class ExtendedFP16Trainer(Boundaries):
     # --- the boundary -------------------------------------------------------------------------------------------------
 
     def begin_step(self) -> Boundary:
-        """Enter the boundary before a step: read what the gang agreed on, apply it, then take a new request in.
+        """Enter the boundary before a step: read what the process group agreed on, apply it, then take a new request in.
 
         Calling it again before the step ran is harmless (the loop calls it to see the result, training_step makes sure).
 
@@ -341,7 +341,7 @@ class ExtendedFP16Trainer(Boundaries):
             verdict=verdict,
             finding=finding,
         )
-        if self._ddp is None:  # the message of a gang of one is its own mean
+        if self._ddp is None:  # the message of a single process is its own mean
             if not done:
                 torch.autograd.backward(part, root)
             mean = [self._loss_sum] if self._channel.quiet else [header, self._loss_sum]

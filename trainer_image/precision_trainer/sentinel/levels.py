@@ -96,7 +96,7 @@ MAX_LAYERS = 1023
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Rank 0's decision on its way to all ranks. Says what shall be, so that it can be sent any number of times."""
+    """Rank 0's decision on its way to all ranks. It names the end state, so that it can be sent any number of times."""
 
     serial: int
     """[1, SERIALS]; a rank applies a serial once."""

@@ -65,7 +65,7 @@ class SentinelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One window of steps, gang-wide."""
+    """One window of steps, of all ranks."""
 
     clock: int
     """Steps seen in all, at the window's end. Unlike the global step it never goes back, also not by a rewind."""

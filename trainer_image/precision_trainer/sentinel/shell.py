@@ -1,7 +1,7 @@
 """The sentinel of one rank: gathers readings from step records, carries out what rank 0 decided, says why.
 
 Every rank watches, since every rank must look into a bad step at the same boundary; rank 0 alone judges. Its verdict and all
-ranks' findings travel in the telemetry parameter (gang/agreement.py), so that all obey at one boundary.
+ranks' findings travel in the telemetry parameter (distributed/agreement.py), so that all obey at one boundary.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Sentinel:
             self._tell(transition, step)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/keeper.py): what was found about the old ones must not be said of them."""
+        """The weights are other ones now (state/checkpointer.py): what was found about the old ones is void."""
         self._watch.restart()
         self._drift_told = False
         self._finding = self._pending = None

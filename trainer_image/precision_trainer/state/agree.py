@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..distributed import ddp
 from ..errors import CheckpointError
-from ..gang import ddp
 from ..precision.trainer import ExtendedFP16Trainer
 from .checkpoint import CheckpointStore, Loaded
 from .lease import Lease

@@ -11,8 +11,8 @@ from typing import NotRequired, TypedDict, cast
 
 import torch
 
+from ..distributed.request import MAX_GENERATION
 from ..errors import CheckpointError
-from ..gang.request import MAX_GENERATION
 from ..precision.modes import WIRE_NAMES
 from .tensors import check_dense, check_finite
 
@@ -38,7 +38,7 @@ class TrainingState(TypedDict):
     step: int
     """Steps tried so far; the next one has this number."""
     samples: int
-    """Position in the data stream: samples consumed by the gang."""
+    """Position in the data stream: samples consumed by the process group."""
     model_state_dict: dict[str, torch.Tensor]
     optimizer_state_dict: dict[str, object]
     scaler: dict[str, float]
@@ -52,7 +52,7 @@ class TrainingState(TypedDict):
     nonfinite_buffers: NotRequired[list[str]]
     """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
     parts: NotRequired[dict[str, dict[str, object]]]
-    """What others keep beside it (sentinel, baseline…), by name: plain values; see Keeper.attach."""
+    """What others keep beside it (sentinel, baseline…), by name: plain values; see Checkpointer.attach."""
 
 
 _TYPES: dict[str, type] = {

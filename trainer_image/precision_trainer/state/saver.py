@@ -15,7 +15,7 @@ from .health import HealthTracker, StepFacts
 from .snapshot import Staging
 
 PATIENCE_SECONDS = 30.0
-"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below the gang's timeout."""
+"""How long a requested checkpoint, or a rewind, waits for the one that is being written. Well below its group's timeout."""
 _SAVE, _TAG = "save", "tag"
 
 

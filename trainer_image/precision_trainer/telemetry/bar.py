@@ -52,6 +52,6 @@ class Bar:
 
 
 def bar_for(rank: int, total_steps: int) -> Bar | None:
-    """The gang's bar, on rank 0 and where somebody looks at it."""
+    """The process group's bar, on rank 0 and where somebody looks at it."""
     watched = rank == 0 and sys.stderr.isatty() and find_spec("rich") is not None
     return Bar(total_steps) if watched else None

@@ -63,7 +63,7 @@ def fingerprint(facts: Mapping[str, str]) -> str:
 
 
 class BaselineRecorder:
-    """Records while FP32 runs; :attr:`record` is the last stretch that was long enough. A ``Part`` of the keeper."""
+    """Records while FP32 runs; :attr:`record` is the last stretch that was long enough. A ``Part`` of the checkpointer."""
 
     def __init__(self, fingerprint: str) -> None:
         """Record for ``fingerprint``: of model, data and hardware."""
@@ -87,7 +87,7 @@ class BaselineRecorder:
         Args:
             record: of the step.
             step: its number.
-            samples: consumed by the gang in it.
+            samples: consumed by the process group in it.
             seconds: wall time since the step before.
         """
         if self._first < 0:

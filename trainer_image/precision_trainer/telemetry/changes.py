@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..gang.request import PrecisionRequest
+from ..distributed.request import PrecisionRequest
 from ..precision.steps import ModeChange
 from .logs import Field, JsonLog
 

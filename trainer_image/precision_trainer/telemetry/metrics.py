@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..gang.request import REASONS
+from ..distributed.request import REASONS
 from ..sentinel.levels import FIRST_TRANSITIONS, Level
 
 STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -21,7 +21,7 @@ RUN_BUCKETS = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 360
 
 _COUNTERS = {
     "genesis_training_steps": "Steps tried in this process, any mode.",
-    "genesis_training_samples": "Samples consumed in this process by the whole gang.",
+    "genesis_training_samples": "Samples consumed in this process by the whole process group.",
     "genesis_fp16_training_steps": "Steps tried in FP16 or BF16, without the warm-up.",
     "genesis_fp16_overflow_steps": "Of those, skipped by the loss scaler (found_inf).",
     "genesis_fp16_warmup_overflow_steps": "Skipped in the first 16 steps of FP16, in which the scale finds its place.",

@@ -15,7 +15,7 @@ class StepLike(Protocol):
 
     @property
     def loss(self) -> float:
-        """Gang-wide mean; may be non-finite."""
+        """Of all ranks mean; may be non-finite."""
 
     @property
     def nonfinite(self) -> bool:
@@ -46,7 +46,7 @@ class Progress:
         Args:
             record: of the step.
             fp32: whether it ran in FP32.
-            samples: consumed by the gang in it.
+            samples: consumed by the process group in it.
             seconds: wall time since the step before.
         """
         if fp32 != bool(self.in_fp32):

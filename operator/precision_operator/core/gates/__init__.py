@@ -13,9 +13,10 @@ from precision_operator.api.spec import Criterion
 from precision_operator.api.state import State
 from precision_operator.api.steps import Stage
 from precision_operator.api.text import bounded
-from precision_operator.core.assess import Verdict
+from precision_operator.core.assess import Assessment
 from precision_operator.core.model import Evaluation, WorkloadView
 from precision_operator.core.progress import Progress
+from precision_operator.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class GateInput:
     evaluation: Evaluation | None
     progress: tuple[tuple[WorkloadView, Progress], ...]
     """Every member of the cohort and where it stands."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Assessment, ...]
     """Every member that trains in the target precision, judged."""
     promotion: Mapping[Signal, Criterion]
     """What readings are held against."""
@@ -37,17 +38,10 @@ class GateInput:
     """Since when every reading of every member has been good enough to promote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """Why the promotion waits."""
-
-    reason: str
-    message: str
-
-
 _NAME_CHARACTERS = 63
 
-Gate = Callable[[GateInput], Closed | None]
+Gate = Callable[[GateInput], Cause | None]
+"""Why the promotion waits; None: the gate is open."""
 
 
 def names(workloads: list[str], limit: int = 5) -> str:

@@ -1,9 +1,10 @@
 """Every member's own process must say that it trains in the target precision."""
 
-from precision_operator.core.gates import Closed, GateInput, names
+from precision_operator.core.gates import GateInput, names
+from precision_operator.reasons import Cause, Reason
 
 
-def acknowledged(given: GateInput) -> Closed | None:
+def acknowledged(given: GateInput) -> Cause | None:
     """Closed while a member has not acknowledged; past the progress deadline it says so."""
     waiting = [workload.name for workload, progress in given.progress if not progress.acknowledged]
     if not waiting:
@@ -11,9 +12,11 @@ def acknowledged(given: GateInput) -> Closed | None:
     spec = given.policy.spec
     since, evaluation = given.state.step_since, given.evaluation
     if since is not None and evaluation is not None and evaluation.at - since > spec.progress_deadline_seconds:
-        return Closed(
-            "ProgressDeadlineExceeded",
+        return Cause(
+            Reason.PROGRESS_DEADLINE_EXCEEDED,
             f"not in {spec.target} after {spec.progress_deadline_seconds:.0f} s: {names(waiting)}; "
             "look at their pods, or abort",
         )
-    return Closed("AwaitingAcknowledgement", f"waiting for the trainers of {names(waiting)} to report {spec.target}")
+    return Cause(
+        Reason.AWAITING_ACKNOWLEDGEMENT, f"waiting for the trainers of {names(waiting)} to report {spec.target}"
+    )

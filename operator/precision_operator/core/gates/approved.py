@@ -2,15 +2,16 @@
 
 from precision_operator.api.commands import answered
 from precision_operator.contract import PROMOTE
-from precision_operator.core.gates import Closed, GateInput
+from precision_operator.core.gates import GateInput
+from precision_operator.reasons import Cause, Reason
 
 
-def approved(given: GateInput) -> Closed | None:
+def approved(given: GateInput) -> Cause | None:
     """Closed until the promote annotation answers this very transition."""
     answer = given.state.transition_id
     if not given.stage.approval or answered(given.policy.annotations, PROMOTE, answer) is not None:
         return None
-    return Closed(
-        "AwaitingApproval",
+    return Cause(
+        Reason.AWAITING_APPROVAL,
         f"kubectl annotate --overwrite precisionpolicy {given.policy.name} {PROMOTE}={answer}",
     )

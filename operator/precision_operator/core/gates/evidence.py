@@ -1,11 +1,12 @@
 """Every reading of every member must be good enough to promote."""
 
 from precision_operator.api.signals import Signal
-from precision_operator.core.gates import Closed, GateInput, names
+from precision_operator.core.gates import GateInput, names
 from precision_operator.core.readings import promotes
+from precision_operator.reasons import Cause, Reason
 
 
-def evidence(given: GateInput) -> Closed | None:
+def evidence(given: GateInput) -> Cause | None:
     """Closed while a member's signal is in breach, or not beyond its promotion level."""
     bad: dict[str, Signal] = {}
     for verdict in given.verdicts:
@@ -17,4 +18,4 @@ def evidence(given: GateInput) -> Closed | None:
     first = min(bad)
     beyond = "above" if given.promotion[bad[first]].lower_is_worse else "below"
     text = f"{bad[first]} is not {beyond} its promotion level in {names(list(bad))}"
-    return Closed("EvidenceInsufficient", text)
+    return Cause(Reason.EVIDENCE_INSUFFICIENT, text)

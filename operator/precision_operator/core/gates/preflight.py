@@ -11,43 +11,44 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.model import RunsOn, WorkloadView
 from precision_operator.core.progress import live_pods
+from precision_operator.reasons import Cause, Reason
 
 LEAST_TORCH = (2, 0)
 LEAST_CAPABILITY = {Mode.FP16: (5, 3), Mode.BF16: (8, 0)}
 """Of a CUDA device: arithmetic in FP16, and in BF16."""
 SHOWN = 3
-PREFLIGHT = "PreflightPassed"
+PREFLIGHT = Reason.PREFLIGHT_PASSED
 """Type of the condition."""
 
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
 
-def preflight(facts: Facts) -> Closed | None:
+def preflight(facts: Facts) -> Cause | None:
     """Closed where a workload cannot train in the target, or could not come back."""
     failed = [(w, why) for w in _concerned(facts) if (why := _fails(facts, w))]
     if not failed:
         return None
     shown = "; ".join(f"{bounded(w.name, 63)}: {why}" for w, why in failed[:SHOWN])
     rest = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-    return Closed("PreflightFailed", f"{shown}{rest}")
+    return Cause(Reason.PREFLIGHT_FAILED, f"{shown}{rest}")
 
 
 def checked(facts: Facts) -> Condition:
     """The condition; once the rollout has begun it stays as it was."""
     if facts.state.phase is not Phase.PENDING or facts.evaluation is None:
         known = next((c for c in facts.state.conditions if c.type == PREFLIGHT), None)
-        return known or Condition(PREFLIGHT, "Unknown", "NotChecked", "")
+        return known or Condition(PREFLIGHT, "Unknown", Reason.NOT_CHECKED, "")
     failed = preflight(facts)
     if failed is not None:
         return Condition(PREFLIGHT, "False", failed.reason, failed.message)
     silent = [w.name for w in _concerned(facts) if not _known(facts, w)]
     if silent:
         text = f"not reported, or not tried, of {names(silent)}: torch, device (genesis_run_info), or the way back"
-        return Condition(PREFLIGHT, "Unknown", "NotReported", text)
-    return Condition(PREFLIGHT, "True", "PreflightPassed", "")
+        return Condition(PREFLIGHT, "Unknown", Reason.NOT_REPORTED, text)
+    return Condition(PREFLIGHT, "True", Reason.PREFLIGHT_PASSED, "")
 
 
 def _concerned(facts: Facts) -> list[WorkloadView]:

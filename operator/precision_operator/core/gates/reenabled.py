@@ -3,24 +3,26 @@
 from precision_operator.api.commands import acknowledged
 from precision_operator.contract import RETRY
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed
+from precision_operator.reasons import Cause, Reason
 
 
-def reenabled(facts: Facts) -> Closed | None:
+def reenabled(facts: Facts) -> Cause | None:
     """Closed while a retry would not be followed; None where it waits for nothing but the retry itself."""
     state, rules = facts.state, facts.spec.reenable
     given = acknowledged(facts.policy.annotations, transition_id=state.transition_id)
     missing = [p for p in rules.prerequisites if p not in given]
     if missing:
         how = f"kubectl precision ack, or annotate ack-<item>={state.transition_id}"
-        return Closed("AwaitingPrerequisites", f"not acknowledged yet: {', '.join(missing)}; {how}")
+        return Cause(Reason.AWAITING_PREREQUISITES, f"not acknowledged yet: {', '.join(missing)}; {how}")
     since = state.incident.decided_at if state.incident is not None else facts.now
     left = since + _backoff_seconds(facts) - facts.now
     if state.attempts > 1 and left > 0:
         tried = f"{state.attempts} attempts have failed"
-        return Closed("BackingOff", f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last")
+        return Cause(
+            Reason.BACKING_OFF, f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last"
+        )
     if facts.policy.annotations.get(RETRY) is None:
-        return Closed("AwaitingRetry", f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
+        return Cause(Reason.AWAITING_RETRY, f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
     return None
 
 

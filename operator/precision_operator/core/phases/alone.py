@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from precision_operator.api.commands import Command
 from precision_operator.api.state import HeldWorkload, Phase, State
-from precision_operator.core.commands import carried_out, takes
+from precision_operator.core.commands import allowed, carried_out
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import Followed, follow
-from precision_operator.core.gates import Closed
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.phases.mitigation import ended
 from precision_operator.core.phases.rollback import new_incident
 from precision_operator.core.triggers import Trigger
+from precision_operator.reasons import Cause, Reason
 
 
 def hold(facts: Facts, trigger: Trigger) -> State:
@@ -46,13 +46,13 @@ def follow_held(facts: Facts) -> Followed | None:
     return replace(followed, escalate=escalate, force=followed.force and escalate)
 
 
-def retried(facts: Facts) -> tuple[State, Closed | None]:
+def retried(facts: Facts) -> tuple[State, Cause | None]:
     """Held workloads join again when a person retries, as a fleet does: acknowledged, and after the back-off.
 
     A retry of nothing is over at once: it must not wait for what is mitigated or rolled back later.
     """
     state, asked = facts.state, facts.asked(Command.RETRY)
-    if not takes(Command.RETRY, state):
+    if not allowed(Command.RETRY, facts.policy, state):
         return (carried_out(state, Command.RETRY) if asked is not None else state), None
     closed = reenabled(facts) if state.held else None
     if asked is None or closed is not None or not facts.window_clear:
@@ -64,7 +64,7 @@ def retried(facts: Facts) -> tuple[State, Closed | None]:
         poisoned=(),
         mitigations=(),
         phase=Phase.HEALTHY if state.phase is Phase.DEGRADED else state.phase,
-        reason="Retried",
+        reason=Reason.RETRIED,
         message=f"{asked.by or 'a person'} asked for another attempt: held workloads join again",
     )
     return carried_out(again, Command.RETRY), None

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from precision_operator.api.canary import Comparison, OnNoDifference, Verdict
+from precision_operator.api.canary import CanaryVerdict, Comparison, OnNoDifference
 from precision_operator.api.commands import Command
 from precision_operator.api.incident import Incident
 from precision_operator.api.spec import Strategy
@@ -16,14 +16,21 @@ from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow
-from precision_operator.core.gates import Closed
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.sequential import look, verdict
+from precision_operator.reasons import Cause, Reason
 
 _HOLDS = {
-    Verdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
-    Verdict.WORSE: "the canary fares worse than the rest",
-    Verdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
+    CanaryVerdict.NO_DIFFERENCE: "the canary fares neither better nor worse than the rest",
+    CanaryVerdict.WORSE: "the canary fares worse than the rest",
+    CanaryVerdict.INCONCLUSIVE: "there was not enough data to tell the canary from the rest",
+}
+
+
+_REASONS = {
+    CanaryVerdict.NO_DIFFERENCE: Reason.CANARY_NO_DIFFERENCE,
+    CanaryVerdict.WORSE: Reason.CANARY_WORSE,
+    CanaryVerdict.INCONCLUSIVE: Reason.CANARY_INCONCLUSIVE,
 }
 
 
@@ -42,22 +49,24 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
     if asked is not None:
         facts = replace(facts, state=carried_out(facts.state, Command.PROMOTE))
         return _promote(facts, everything, comparison, f"{asked.by or 'a person'} promoted the canary")
-    if comparison.verdict is not Verdict.OPEN:
+    if comparison.verdict is not CanaryVerdict.OPEN:
         return _held(facts, everything, comparison)
     if comparison.since is None:
         return _await(facts, incident, everything)
     comparison, waiting = _look(facts, comparison)
     found = _found(facts, comparison)
-    helped = found is Verdict.NO_DIFFERENCE and facts.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
-    if found is Verdict.BETTER or helped:
+    helped = (
+        found is CanaryVerdict.NO_DIFFERENCE and facts.spec.rollback.canary.on_no_difference is OnNoDifference.PROMOTE
+    )
+    if found is CanaryVerdict.BETTER or helped:
         comparison = replace(comparison, verdict=found, ended_at=facts.now)
         text = (
             "the canary fares better than the rest"
-            if found is Verdict.BETTER
+            if found is CanaryVerdict.BETTER
             else f"{_HOLDS[found]}, and Promote is set"
         )
         return _promote(facts, everything, comparison, f"{text} ({_figures(facts, comparison)})")
-    if found is not Verdict.OPEN:
+    if found is not CanaryVerdict.OPEN:
         return _hold(facts, everything, replace(comparison, verdict=found, ended_at=facts.now))
     state = replace(facts.state, comparison=comparison)
     return Outcome(state, canary_first(facts, everything), waiting=waiting)
@@ -73,14 +82,14 @@ def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) ->
     state = replace(facts.state, incident=kept)
     if followed.waiting is None and facts.evaluation is not None:
         state = replace(state, comparison=Comparison(since=round(facts.evaluation.at, 3)))
-        waiting = Closed("ComparingCanary", "the canary is back in the fallback; its first window has begun")
+        waiting = Cause(Reason.COMPARING_CANARY, "the canary is back in the fallback; its first window has begun")
         return Outcome(state, desired, waiting=waiting, notices=followed.notices)
     if _over(facts):
-        return _hold(facts, everything, Comparison(verdict=Verdict.INCONCLUSIVE, ended_at=facts.now))
+        return _hold(facts, everything, Comparison(verdict=CanaryVerdict.INCONCLUSIVE, ended_at=facts.now))
     return Outcome(state, desired, waiting=followed.waiting, notices=followed.notices)
 
 
-def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
+def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Cause]:
     """Look once a window of the metrics: readings of windows that overlap are no two observations."""
     rules, evaluation = facts.spec.rollback.canary, facts.evaluation
     before = comparison.looked_at if comparison.looked_at is not None else comparison.since
@@ -88,20 +97,20 @@ def _look(facts: Facts, comparison: Comparison) -> tuple[Comparison, Closed]:
         before = round(evaluation.at, 3)  # the clock was set back
         comparison = replace(comparison, looked_at=before)
     if before is None or facts.stood_seconds(before) < facts.spec.evaluation.window_seconds or evaluation is None:
-        return comparison, Closed("ComparingCanary", _figures(facts, comparison))
+        return comparison, Cause(Reason.COMPARING_CANARY, _figures(facts, comparison))
     found = difference(facts)
-    if isinstance(found, Closed):
+    if isinstance(found, Cause):
         return comparison, found
     seen = replace(look(comparison, found, margin=rules.margin), looked_at=round(evaluation.at, 3))
-    return seen, Closed("ComparingCanary", _figures(facts, seen))
+    return seen, Cause(Reason.COMPARING_CANARY, _figures(facts, seen))
 
 
-def _found(facts: Facts, comparison: Comparison) -> Verdict:
+def _found(facts: Facts, comparison: Comparison) -> CanaryVerdict:
     """Time without data does not count towards the window, only towards the limit."""
     shown = verdict(comparison, alpha=facts.spec.rollback.canary.false_alarm_rate)
-    if shown is Verdict.OPEN and comparison.looks >= _planned(facts):
-        return Verdict.NO_DIFFERENCE
-    return Verdict.INCONCLUSIVE if shown is Verdict.OPEN and _over(facts) else shown
+    if shown is CanaryVerdict.OPEN and comparison.looks >= _planned(facts):
+        return CanaryVerdict.NO_DIFFERENCE
+    return CanaryVerdict.INCONCLUSIVE if shown is CanaryVerdict.OPEN and _over(facts) else shown
 
 
 def _planned(facts: Facts) -> int:
@@ -131,22 +140,22 @@ def _promote(facts: Facts, everything: tuple[Desired, ...], comparison: Comparis
         expedited_at=facts.now,
         deadline_at=round(facts.now + facts.spec.rollback.deadlines_seconds[incident.severity], 3),
     )
-    state = replace(facts.state, incident=incident, comparison=comparison, reason="CanaryPromoted", message=text)
-    return Outcome(state, under_way(facts, incident, everything), notices=(Notify("CanaryPromoted", text),))
+    state = replace(facts.state, incident=incident, comparison=comparison, reason=Reason.CANARY_PROMOTED, message=text)
+    return Outcome(state, under_way(facts, incident, everything), notices=(Notify(Reason.CANARY_PROMOTED, text),))
 
 
 def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     """The verdict is no reason to go on. The canary stays where it is, the rest too, until a person decides."""
-    state: State = replace(facts.state, comparison=comparison, reason=f"Canary{comparison.verdict}")
+    state: State = replace(facts.state, comparison=comparison, reason=_REASONS[comparison.verdict])
     state = replace(
         state, message=f"{_HOLDS[comparison.verdict]} ({_figures(facts, comparison)}): nothing more is moved"
     )
     outcome = _held(replace(facts, state=state), everything, comparison)
-    return replace(outcome, notices=(Notify(state.reason, state.message, warning=True),))
+    return replace(outcome, notices=(Notify(_REASONS[comparison.verdict], state.message),))
 
 
 def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
     number = facts.state.transition_id
     how = f"promote={number} rolls back the rest, retry={number} ends the rollback, abort={number} rolls back at once"
-    waiting = Closed(f"Canary{comparison.verdict}", f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
+    waiting = Cause(_REASONS[comparison.verdict], f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
     return Outcome(facts.state, canary_first(facts, everything), waiting=waiting)

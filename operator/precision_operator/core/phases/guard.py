@@ -23,7 +23,7 @@ def guard(facts: Facts) -> Outcome:
     if trigger is not None:
         if trigger.scope is Scope.WORKLOAD:
             state = hold(facts, trigger)
-            notice = Notify(trigger.reason, trigger.message, warning=True)
+            notice = Notify(trigger.reason, trigger.message)
             return Outcome(state, assigned(replace(facts, state=state)), notices=(notice,))
         return begin_rollback(facts, trigger)
     if state.precision is not facts.spec.target:

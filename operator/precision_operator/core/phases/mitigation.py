@@ -7,7 +7,7 @@ more severe, another workload's breach and a person's command go past it.
 from collections import defaultdict
 from dataclasses import replace
 
-from precision_operator.api.mitigation import Mitigation, Result, Rung, mitigation_bytes, news
+from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung, mitigation_bytes, news
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing, State
@@ -20,6 +20,7 @@ from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.readings import Breach, Ok
 from precision_operator.core.triggers import standing
 from precision_operator.core.windows import length_seconds, reading_of, rungs_left, window_seconds
+from precision_operator.reasons import Reason
 
 MITIGATIONS_BYTES = 48 * 1024
 """What the windows may take in the assignment."""
@@ -56,7 +57,8 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
 def ended(state: State, keys: frozenset[str] | None = None) -> tuple[Mitigation, ...]:
     """The windows after a rollback of these workloads, or of all: what was open has failed."""
     return tuple(
-        replace(m, result=Result.FAILED) if m.open and (keys is None or m.key in keys) else m for m in state.mitigations
+        replace(m, result=MitigationResult.FAILED) if m.open and (keys is None or m.key in keys) else m
+        for m in state.mitigations
     )
 
 
@@ -64,7 +66,7 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     before = facts.state.mitigations
     if windows == before:
         return facts, ()
-    events: dict[tuple[str, str], list[Mitigation]] = defaultdict(list)
+    events: dict[tuple[Reason, str], list[Mitigation]] = defaultdict(list)
     for window, reason in news(before, windows):
         events[reason, window.rung or window.signal].append(window)
     generation = max([facts.state.generation, *(m.generation for m in windows)])
@@ -73,12 +75,12 @@ def _with(facts: Facts, windows: tuple[Mitigation, ...]) -> tuple[Facts, tuple[N
     return replace(facts, state=state), notices
 
 
-def _notice(reason: str, what: str, windows: list[Mitigation]) -> Notify:
+def _notice(reason: Reason, what: str, windows: list[Mitigation]) -> Notify:
     who, signal = names([m.name for m in windows]), windows[0].signal
-    if reason == Result.MITIGATED:
+    if reason is Reason.MITIGATED:
         return Notify(reason, f"{signal} is good again in {who}; tried last: {what}")
     until = format_time(min(m.until for m in windows))
-    return Notify(reason, f"{what} in {who}: a breach of {signal} that stands at {until} is rolled back", warning=True)
+    return Notify(reason, f"{what} in {who}: a breach of {signal} that stands at {until} is rolled back")
 
 
 def _followed(
@@ -97,17 +99,17 @@ def _followed(
         since = at if window.good_since is None else min(window.good_since, at)
         window = replace(window, good_since=since)
         good = at - max(since, evaluation.continuous_since)
-        return replace(window, result=Result.MITIGATED) if good >= _dwell_seconds(facts, window) else window
+        return replace(window, result=MitigationResult.MITIGATED) if good >= _dwell_seconds(facts, window) else window
     window = replace(window, good_since=None)
     if isinstance(reading, Breach) and facts.now < window.until and _tried(facts, window, workload, evaluation):
-        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else "NotAcknowledged"
+        found = f"{reading.value:.3g}" if window.acknowledged_at is not None else Reason.NOT_ACKNOWLEDGED
         return _climbed(facts, window, found)
     return window
 
 
 def _remembered(facts: Facts, window: Mitigation) -> Mitigation | None:
     """What helped is not tried again before the workload has proved itself; BF16 is where it stays."""
-    if window.result is Result.FAILED or window.rung is Rung.BF16 or window.good_since is None:
+    if window.result is MitigationResult.FAILED or window.rung is Rung.BF16 or window.good_since is None:
         return window
     return window if facts.now - window.good_since < facts.spec.reenable.stable_seconds else None
 

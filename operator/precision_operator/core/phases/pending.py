@@ -11,14 +11,15 @@ from precision_operator.core.assess import assess, trains_in
 from precision_operator.core.commands import carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, names
+from precision_operator.core.gates import names
 from precision_operator.core.gates.preflight import preflight
 from precision_operator.core.gates.reenabled import reenabled
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.rollback import begin_rollback, held_alone
 from precision_operator.core.phases.rollout import assigned
 from precision_operator.core.triggers import find_trigger
-from precision_operator.core.ungoverned import UNSUPPORTED, undeliverable, undivided, unsupported
+from precision_operator.core.ungoverned import undeliverable, undivided, unsupported
+from precision_operator.reasons import Cause, Reason
 
 
 def pending(facts: Facts) -> Outcome:
@@ -36,7 +37,7 @@ def pending(facts: Facts) -> Outcome:
             state = carried_out(replace(state, held=(), breached=(), poisoned=()), Command.RETRY)
             facts = replace(facts, state=state)
     modes = found_modes(facts)
-    if isinstance(modes, Closed):
+    if isinstance(modes, Cause):
         return Outcome(state, _swept(facts), waiting=modes)
     adopted, breached = _adopted(facts, modes)
     # Those in breach are assigned the fallback by the commit that begins to enforce.
@@ -50,7 +51,7 @@ def pending(facts: Facts) -> Outcome:
     started = replace(
         facts.state,
         phase=Phase.PROGRESSING,
-        reason="RolloutStarted",
+        reason=Reason.ROLLOUT_STARTED,
         message=f"{first} to {facts.spec.target}",
         enforce=True,
         fallback=facts.spec.fallback,
@@ -65,10 +66,10 @@ def pending(facts: Facts) -> Outcome:
         mitigations=(),
     )
     begun = replace(facts, state=started)
-    return Outcome(started, assigned(begun), notices=(Notify("RolloutStarted", started.message),))
+    return Outcome(started, assigned(begun), notices=(Notify(Reason.ROLLOUT_STARTED, started.message),))
 
 
-def found_modes(facts: Facts) -> Mapping[str, Mode] | Closed:
+def found_modes(facts: Facts) -> Mapping[str, Mode] | Cause:
     """The workloads that are not in the fallback, and what they are in; or whose mode is not known."""
     state, held = facts.state, facts.state.held_keys
     if state.enforce and state.fallback is not None:
@@ -79,7 +80,7 @@ def found_modes(facts: Facts) -> Mapping[str, Mode] | Closed:
         text = (
             f"what {names(unknown)} train in is not known: their environment does not say, and Prometheus has no sample"
         )
-        return Closed("NoSamples", text)
+        return Cause(Reason.NO_SAMPLES, text)
     return {w.key: mode for w, mode in found.items() if mode is not None and mode is not facts.spec.fallback}
 
 
@@ -105,44 +106,50 @@ def _swept(facts: Facts) -> tuple[Desired, ...]:
     return assigned(facts) if facts.state.fallback is not None else held_alone(facts, facts.state.held_keys)
 
 
-def _nobody_joins(facts: Facts, closed: Closed | None) -> Closed:
+def _nobody_joins(facts: Facts, closed: Cause | None) -> Cause:
     """Why there is no canary. ``closed``: why a retry of what is held would not be followed."""
     state = facts.state
     if all(w.key in state.held_keys for w, _ in facts.movable):
         text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
-        return closed or Closed("AwaitingRetry", text)
+        return closed or Cause(Reason.AWAITING_RETRY, text)
     return (
-        facts.unwatched or undivided(facts) or Closed("CohortNotRunning", "no workload has a running pod: scale one up")
+        facts.unwatched
+        or undivided(facts)
+        or Cause(Reason.COHORT_NOT_RUNNING, "no workload has a running pod: scale one up")
     )
 
 
-def _missing(facts: Facts) -> Closed | None:
+def _missing(facts: Facts) -> Cause | None:
     if facts.observation.problem is not None:
-        return Closed(*facts.observation.problem)
+        return facts.observation.problem
     if facts.observation.contested and not facts.workloads:
-        return Closed("PolicyConflict", "all of these workloads belong to other policies; make the selectors disjoint")
+        return Cause(
+            Reason.POLICY_CONFLICT, "all of these workloads belong to other policies; make the selectors disjoint"
+        )
     if not facts.workloads and facts.observation.unsupported:
-        return Closed(UNSUPPORTED, unsupported(facts))
+        return Cause(Reason.UNSUPPORTED_KIND, unsupported(facts))
     if not facts.workloads:
-        return Closed("NoWorkloads", "no workload's pod template carries the labels of spec.selector")
+        return Cause(Reason.NO_WORKLOADS, "no workload's pod template carries the labels of spec.selector")
     if facts.too_large is not None:
         return facts.too_large
     if not facts.movable:
-        return Closed(
-            "Undeliverable",
+        return Cause(
+            Reason.UNDELIVERABLE,
             f"{undeliverable(facts)}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
     if facts.staged is not None and not facts.staged:
         label = facts.spec.staging.node_label
         text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
-        return Closed("NoStagingNodes", f"{text}, or set strategy.canary.by: Share")
+        return Cause(Reason.NO_STAGING_NODES, f"{text}, or set strategy.canary.by: Share")
     if facts.admission_waits is not None:
         return facts.admission_waits
     if facts.evaluation is None:
-        return Closed("AwaitingEvaluation", "the metrics have not been read yet")
+        return Cause(Reason.AWAITING_EVALUATION, "the metrics have not been read yet")
     if not facts.window_clear:
-        return Closed("WindowNotClear", "the metrics' window still reaches back into the last rollback")
+        return Cause(Reason.WINDOW_NOT_CLEAR, "the metrics' window still reaches back into the last rollback")
     if "ack" in facts.evaluation.errors:
-        return Closed("MetricsUnavailable", "Prometheus gives no answer: nothing is moved that could not be watched")
+        return Cause(
+            Reason.METRICS_UNAVAILABLE, "Prometheus gives no answer: nothing is moved that could not be watched"
+        )
     return None

@@ -13,7 +13,7 @@ from precision_operator.api.workload import name_of
 from precision_operator.core.actions import Notify
 from precision_operator.core.batches import under_way
 from precision_operator.core.canary import choose
-from precision_operator.core.commands import carried_out, takes
+from precision_operator.core.commands import allowed, carried_out
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
 from precision_operator.core.followup import follow, hurry_from, not_in_fallback
@@ -23,6 +23,7 @@ from precision_operator.core.outcome import Outcome
 from precision_operator.core.phases.canary import canary_first, compare
 from precision_operator.core.phases.mitigation import ended
 from precision_operator.core.triggers import Trigger, find_trigger
+from precision_operator.reasons import Reason
 
 _URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
 
@@ -73,7 +74,7 @@ def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
         attempts=_attempts(facts) + 1,
     )
     facts = replace(facts, state=state)
-    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message, warning=True),))
+    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message),))
 
 
 def _attempts(facts: Facts) -> int:
@@ -117,7 +118,7 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
     )
     if strategy is Strategy.CANARY:
         raised = replace(raised, deadline_at=incident.deadline_at)
-    return raised, (Notify("RollbackExpedited", f"{trigger.severity} now: {trigger.message}", warning=True),)
+    return raised, (Notify(Reason.ROLLBACK_EXPEDITED, f"{trigger.severity} now: {trigger.message}"),)
 
 
 def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
@@ -188,8 +189,8 @@ def rolling_back(facts: Facts) -> Outcome:
         # What the next transition waits for, at once: it would be another write.
         next_one = replace(done, transition_id=state.transition_id + 1)
         waiting = reenabled(replace(facts, state=next_one))
-        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify("RolledBack", text),))
-    if followed.waiting.reason in ("DeadlineExceeded", "Blocked"):
+        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
+    if followed.waiting.reason in (Reason.DEADLINE_EXCEEDED, Reason.BLOCKED):
         state = replace(state, reason=followed.waiting.reason)
     desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
     return Outcome(state, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
@@ -200,7 +201,7 @@ def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> 
     state = facts.state
     outcome = compare(facts, incident, everything(facts))
     asked = facts.asked(Command.RETRY)
-    if asked is not None and takes(Command.RETRY, state):
+    if asked is not None and allowed(Command.RETRY, facts.policy, state):
         closed = reenabled(facts)
         if closed is None:
             return _start_again(state, asked)
@@ -223,7 +224,8 @@ def held(facts: Facts) -> Outcome:
 def _record_lost(facts: Facts) -> Trigger:
     """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
     state = facts.state
-    return Trigger(Severity.P0, Scope.FLEET, state.reason, state.message, (), facts.now, Strategy.EMERGENCY)
+    reason = Reason.known(state.reason) or Reason.STATE_LOST
+    return Trigger(Severity.P0, Scope.FLEET, reason, state.message, (), facts.now, Strategy.EMERGENCY)
 
 
 def _start_again(state: State, asked: Answer) -> Outcome:
@@ -232,7 +234,7 @@ def _start_again(state: State, asked: Answer) -> Outcome:
     again = replace(
         state,
         phase=Phase.PENDING,
-        reason="Retried",
+        reason=Reason.RETRIED,
         message=text,
         members=(),
         held=(),
@@ -243,7 +245,7 @@ def _start_again(state: State, asked: Answer) -> Outcome:
         comparison=None,
         mitigations=(),
     )
-    return Outcome(again, notices=(Notify("Retried", text),))
+    return Outcome(again, notices=(Notify(Reason.RETRIED, text),))
 
 
 def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:

@@ -8,7 +8,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import Closed, GateInput, names
+from precision_operator.core.gates import GateInput, names
 from precision_operator.core.gates.chain import first_closed
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
@@ -20,6 +20,7 @@ from precision_operator.core.readings import promotes
 from precision_operator.core.regression import compared, goes_on, newly_shown, regressed, regression
 from precision_operator.core.triggers import cause_elsewhere, find_trigger
 from precision_operator.core.windows import promotion_waits, tuning_of
+from precision_operator.reasons import Cause, Reason
 
 
 def rollout(facts: Facts) -> Outcome:
@@ -28,7 +29,7 @@ def rollout(facts: Facts) -> Outcome:
     trigger = find_trigger(facts)
     if trigger is not None and trigger.scope is Scope.WORKLOAD:
         state = hold(facts, trigger)
-        notice = Notify(trigger.reason, trigger.message, warning=True)
+        notice = Notify(trigger.reason, trigger.message)
         return Outcome(state, assigned(replace(facts, state=state)), notices=(notice,))
     if trigger is not None:
         return begin_rollback(facts, trigger)
@@ -54,7 +55,7 @@ def rollout(facts: Facts) -> Outcome:
     if closed is None:
         promoted = _promote(facts)
         return replace(promoted, notices=(*notices, *promoted.notices))
-    phase = Phase.PAUSED if closed.reason == "AwaitingApproval" else Phase.PROGRESSING
+    phase = Phase.PAUSED if closed.reason == Reason.AWAITING_APPROVAL else Phase.PROGRESSING
     if phase is Phase.PAUSED and facts.state.phase is not Phase.PAUSED:
         notices = (*notices, Notify(closed.reason, closed.message))
     if followed is None:
@@ -66,9 +67,11 @@ def rollout(facts: Facts) -> Outcome:
 def target_changed(facts: Facts) -> Outcome:
     """Another precision is another rollout: from its canary on. What was moved stays as it is, guarded, until its turn."""
     text = f"spec.target is {facts.spec.target} now: a new rollout begins"
-    again = replace(facts.state, phase=Phase.PENDING, reason="TargetChanged", message=text, members=(), step_index=0)
+    again = replace(
+        facts.state, phase=Phase.PENDING, reason=Reason.TARGET_CHANGED, message=text, members=(), step_index=0
+    )
     again = replace(again, mitigations=())
-    return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify("TargetChanged", text),))
+    return Outcome(again, assigned(replace(facts, state=again)), notices=(Notify(Reason.TARGET_CHANGED, text),))
 
 
 def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
@@ -97,18 +100,18 @@ def _into_target(facts: Facts, workload: WorkloadView, delivery: Delivery) -> De
     return Desired(workload, facts.wanted(workload), delivery, tuning=tuning, tuned_by=generation)
 
 
-def _waiting(facts: Facts) -> Closed | None:
+def _waiting(facts: Facts) -> Cause | None:
     if facts.observation.problem is not None:
-        return Closed(*facts.observation.problem)
+        return facts.observation.problem
     inside = frozenset(facts.state.members)
     stranded = [w.name for w in facts.workloads if w.key in facts.stuck_keys and w.key in inside]
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
-        return Closed("Undeliverable", text)
+        return Cause(Reason.UNDELIVERABLE, text)
     for signal in dict.fromkeys(f.signal for f in facts.failing):
         elsewhere = cause_elsewhere(facts, signal)
         if elsewhere is not None:
-            return Closed("CauseNotPrecision", f"{elsewhere}: holding, a rollback would not help")
+            return Cause(Reason.CAUSE_NOT_PRECISION, f"{elsewhere}: holding, a rollback would not help")
     window = promotion_waits(facts) or _learns_nothing(facts) or facts.too_large or facts.admission_waits
     window = window or regressed(facts)
     if window is not None:
@@ -129,13 +132,13 @@ def _waiting(facts: Facts) -> Closed | None:
     return first_closed(given)
 
 
-def _learns_nothing(facts: Facts) -> Closed | None:
+def _learns_nothing(facts: Facts) -> Cause | None:
     """A cohort of which BF16 had to help every member says nothing of the target."""
     running = [w for w, _ in facts.members if w.pods]
     if not running or any(facts.wanted(w) is facts.target for w in running):
         return None
     text = f"overflow ended only in BF16 in {names([w.name for w in running])}: set spec.target: bf16, or abort"
-    return Closed("CohortInBF16", text)
+    return Cause(Reason.COHORT_IN_BF16, text)
 
 
 def _progress(facts: Facts, workload: WorkloadView, delivery: Delivery) -> Progress:
@@ -166,20 +169,20 @@ def _promote(facts: Facts) -> Outcome:
         done = replace(
             state,
             phase=Phase.DEGRADED if state.held else Phase.HEALTHY,
-            reason="Promoted",
+            reason=Reason.PROMOTED,
             message=f"every step is done: guarding {len(state.members)} workloads in {facts.spec.target}",
             step_since=facts.now,
             evidence_since=None,
             comparison=None,
         )
-        return Outcome(done, assigned(facts), notices=(Notify("Promoted", done.message),))
+        return Outcome(done, assigned(facts), notices=(Notify(Reason.PROMOTED, done.message),))
     index = state.step_index + 1
     cohort = facts.in_cohort(index, state.members)
     moved = f"{facts.moved_units(cohort)} of {facts.total_units}"
     promoted = replace(
         state,
         phase=Phase.PROGRESSING,
-        reason="StepPromoted",
+        reason=Reason.STEP_PROMOTED,
         message=f"step {index + 1} of {len(stages)}: {moved} to {facts.spec.target}",
         step_index=index,
         step_since=facts.now,
@@ -189,4 +192,4 @@ def _promote(facts: Facts) -> Outcome:
         shares=cohort.shares,
     )
     facts = replace(facts, state=promoted)
-    return Outcome(promoted, assigned(facts), notices=(Notify("StepPromoted", promoted.message),))
+    return Outcome(promoted, assigned(facts), notices=(Notify(Reason.STEP_PROMOTED, promoted.message),))

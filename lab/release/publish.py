@@ -1,0 +1,77 @@
+"""Bring images into a registry, and the chart from there onto a cluster of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab import paths
+from lab.errors import LabError
+from lab.images import OPERATOR, TRAINER, build_images, push_images
+from lab.images.builder import plain_http
+from lab.process import run
+from lab.progress import say, step
+from lab.release.make import CHART, IMAGES
+from lab.release.tools import tools
+from lab.release.verify import require_sums
+from lab.setup.kube import kube_binaries
+from precision_operator import __version__
+
+RELEASE = "precision-operator"
+NAMESPACE = "precision-system"
+
+
+def require_registry(registry: str, command: str) -> None:
+    """Refuse to go on without one.
+
+    Raises:
+        LabError: it names the command line to use.
+    """
+    if not registry:
+        raise LabError(
+            "REGISTRY=, a registry and path that the cluster's nodes pull from",
+            "nothing",
+            f"name it: make {command} REGISTRY=host/path",
+        )
+
+
+def push(registry: str) -> None:
+    """Build what is stale of this checkout, and push both images under the version that the chart asks for."""
+    for name in push_images(build_images((OPERATOR, TRAINER)), registry, tag=__version__).values():
+        say(f"pushed {name}")
+
+
+def push_release(folder: Path, registry: str) -> None:
+    """Push images and chart of a release, with all that was signed and attested.
+
+    Raises:
+        LabError: the folder is not the release that its checksums name.
+    """
+    require_sums(folder)
+    version = folder.name
+    named = {f"{image.name}-{version}.oci.tar": f"{registry}/{image.name}:{version}" for image in IMAGES}
+    named[f"{CHART.name}-chart-{version}.oci.tar"] = f"{registry}/charts/{CHART.name}:{version}"
+    oras = tools(listing=False)
+    plain = ["--plain-http"] if plain_http(registry) else []
+    for archive, name in named.items():
+        with step(f"push {name}"):
+            oras("oras", "restore", *plain, "--input", folder / archive, name)
+
+
+def install_commands(*, registry: str, prometheus: str = "") -> list[list[str]]:
+    """What installs the operator, as the README has it; the chart is named from the checkout's root."""
+    chart = str(CHART.relative_to(paths.ROOT))
+    values = ["--set", f"image.registry={registry}"]
+    values += ["--set", f"config.prometheus.default.url={prometheus}"] if prometheus else []
+    return [
+        ["helm", "upgrade", "--install", RELEASE, chart, "-n", NAMESPACE, "--create-namespace", *values],
+        ["helm", "test", RELEASE, "-n", NAMESPACE],
+    ]
+
+
+def install(*, registry: str, context: str, prometheus: str) -> None:
+    """Install or upgrade the operator on a cluster of one's own, and test that it works there."""
+    chosen = ["--kube-context", context] if context else []
+    for program, *arguments in install_commands(registry=registry, prometheus=prometheus):
+        with step(f"helm {arguments[0]}"):
+            run([kube_binaries() / program, *arguments, *chosen], cwd=paths.ROOT, timeout=600)
+    say(f"next: kubectl -n {NAMESPACE} get pods; kubectl apply a policy (README.md, On your cluster)")

@@ -1,0 +1,273 @@
+"""Act: carry out what was decided, all at once within the limits, and never let one failure stop the rest.
+
+Running pods are asked first, and wait for nothing. Pods are taken away, and suspended Jobs resumed, only after every API
+server has echoed the committed generation: the new pods would come back in the mode before. A Job that was suspended is
+resumed before anything else is taken away, and waits for admission a short while only: no training run is ended by that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Strategy
+from precision_operator.api.state import Phase, State
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.expectations import Expectations
+from precision_operator.controller.fence import Fence
+from precision_operator.controller.inventory import PolicyKey
+from precision_operator.controller.refusals import Refusals
+from precision_operator.controller.writes import Write, named, send, torn
+from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
+from precision_operator.core.model import RefusedWrite
+from precision_operator.errors import (
+    Conflict,
+    DisruptionBudget,
+    LeaseLost,
+    NotConfirmed,
+    NotFound,
+    OperatorError,
+    PreconditionFailed,
+    TooManyRequests,
+)
+from precision_operator.kube.events import EventRecorder, PolicyRef
+from precision_operator.kube.port import KubeApi
+from precision_operator.runtime.clock import Clock, within
+from precision_operator.runtime.ratelimit import RateLimiter
+
+_LOG = logging.getLogger(__name__)
+
+OVERDUE_SECONDS = 30.0
+"""An emergency waits this long for admission: a freshly started API server lets pods through for as long. So does the end
+of a suspension."""
+
+PATIENCE_SECONDS = 1.0
+"""How long the writes of a pass may take that is no emergency. Then the policy is looked at again, and what is still right
+is written."""
+
+REASON_CHARACTERS = 200
+"""Of why nothing may be written, as it is shown."""
+
+WRITING, EVICTING, SUSPENDING = "write to a pod", "eviction", "suspension of a Job"
+_KIND = {RequestPod: WRITING, DeletePod: WRITING, EvictPod: EVICTING, SuspendJob: SUSPENDING}
+"""What the fence is tried for; not for the end of a suspension, for which nobody may have to wait."""
+
+TAKING = "taking pods away"
+RESUMING = "resuming Jobs"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Something that waits for admission."""
+
+    since: float
+    announced: bool = False
+    """An Event says that it goes on without."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One call of ``act``."""
+
+    policy: Policy
+    emergency: bool
+    holds: Callable[[], bool]
+    cut_short: bool = False
+    """Not all writes were sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acted:
+    """How a pass' writes went."""
+
+    failures: tuple[OperatorError, ...] = ()
+    again: bool = False
+    """Look again at once: pods were found that the caches did not know, or writes were left for the next pass."""
+
+
+class Actor:
+    """Writes to pods, and says so in Events."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        events: EventRecorder,
+        limiter: RateLimiter,
+        expectations: Expectations,
+        enforcement: Enforcement,
+        fence: Fence,
+        clock: Clock,
+    ) -> None:
+        self._api = api
+        self._events = events
+        self._limiter = limiter
+        self._expectations = expectations
+        self._enforcement = enforcement
+        self._fence = fence
+        self._clock = clock
+        self._refusals = Refusals()
+        self._waiting: dict[tuple[PolicyKey, str], _Waiting] = {}
+        """By policy and what waits."""
+
+    def refused(self, key: PolicyKey) -> tuple[RefusedWrite, ...]:
+        """Writes of the last pass that the API server refused, and will refuse again."""
+        return self._refusals.of(key)
+
+    def forget(self, key: PolicyKey) -> None:
+        """The policy and its assignment are gone."""
+        self._refusals.forget(key)
+        for what in (TAKING, RESUMING):
+            self._waiting.pop((key, what), None)
+
+    async def act(
+        self,
+        policy: Policy,
+        state: State,
+        actions: Iterable[Action],
+        *,
+        emergency: bool,
+        holds: Callable[[], bool] = lambda: True,
+    ) -> Acted:
+        """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
+
+        ``emergency``: these writes go before others, and go on to their end. ``holds``: asked before each write, whether the
+        Lease of the decision is still held.
+        """
+        key = PolicyKey(policy.namespace, policy.name)
+        turn = _Turn(policy, emergency, holds)
+        actions = list(actions)
+        wanted = [action for action in actions if isinstance(action, Write)]
+        self._forget_unwanted(key, wanted)
+        failures: list[OperatorError] = []
+        writes = [action for action in wanted if self._expectations.fresh(action)]
+        for what, unfenced in await self._unfenced(writes):
+            detail = str(unfenced)[:REASON_CHARACTERS]
+            self._refusals.remember(key, f"any {what}", unfenced.reason, detail=detail)
+            failures.append(unfenced)
+            writes = [action for action in writes if _KIND.get(type(action)) != what]
+        resumes = [action for action in writes if isinstance(action, ResumeJob)]
+        first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
+        if not state.enforce or self._enforcement.confirmed(key, state.generation):
+            first, resumes = [*resumes, *first], []
+        failures += await self._all(turn, first)
+        again = False
+        taken = [action for action in writes if not isinstance(action, RequestPod | ResumeJob)]
+        if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
+            again = await self._enforcement.confirm(key, state, deleted=policy.deleted)
+        for what, later in ((RESUMING, resumes), (TAKING, taken)):
+            if later:
+                held_back = await self._held_back(policy, state, what)
+                failures += [held_back] if held_back else await self._whole(turn, later)
+        for action in actions:
+            if isinstance(action, Notify):
+                await self._emit(policy, action)
+        return Acted(tuple(failures), again or turn.cut_short)
+
+    async def _unfenced(self, writes: Sequence[Write]) -> list[tuple[str, OperatorError]]:
+        """Which kinds of these writes nothing holds to what is needed, and how that shows."""
+        evicted = [a for a in writes if isinstance(a, EvictPod)]
+        suspended = [a.workload for a in writes if isinstance(a, SuspendJob)]
+        pods = [a for a in writes if isinstance(a, RequestPod | DeletePod)]
+        fence, found = self._fence, list[tuple[str, OperatorError | None]]()
+        if pods:
+            found.append((WRITING, await fence.check((a.workload.namespace, a.pod.name) for a in pods)))
+        if evicted:
+            asked = ((a.workload.namespace, a.pod.name, a.pod.uid) for a in evicted)
+            found.append((EVICTING, await fence.check_evictions(asked)))
+        if suspended:
+            found.append((SUSPENDING, await fence.check_jobs((w.namespace, w.object_name) for w in suspended)))
+        return [(what, error) for what, error in found if error is not None]
+
+    def _forget_unwanted(self, key: PolicyKey, wanted: Sequence[Write]) -> None:
+        """Refusals of what is not wanted any more, and how long was waited for admission where nothing waits."""
+        self._refusals.keep(key, map(named, wanted))
+        if not any(isinstance(action, ResumeJob) for action in wanted):
+            self._waiting.pop((key, RESUMING), None)
+        if all(isinstance(action, RequestPod | ResumeJob) for action in wanted):
+            self._waiting.pop((key, TAKING), None)
+
+    async def _held_back(self, policy: Policy, state: State, what: str) -> OperatorError | None:
+        """Why it may not be done now; an emergency does not wait for ever, nor does a suspended Job, and it says so."""
+        key = PolicyKey(policy.namespace, policy.name)
+        admission = self._enforcement.admission(key)
+        if self._enforcement.confirmed(key, state.generation):
+            self._waiting.pop((key, what), None)
+            return None
+        now = self._clock.monotonic()
+        waiting = self._waiting.setdefault((key, what), _Waiting(now))
+        bounded = what == RESUMING or _is_emergency(state)
+        if not bounded or now - waiting.since < OVERDUE_SECONDS:
+            self._refusals.remember(key, what, NotConfirmed.reason)
+            return NotConfirmed(f"{what} waits: {admission.message}")
+        if not waiting.announced:
+            waiting.announced = True
+            text = f"{what} goes on though admission is not confirmed ({admission.reason}): {admission.message}"
+            await self._emit(policy, Notify(NotConfirmed.reason, text))
+        return None
+
+    async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
+        """All of them, but for evictions that would tear a process group apart."""
+        try:
+            kept = await torn(self._api, writes)
+        except OperatorError as error:
+            return [error]
+        key = PolicyKey(turn.policy.namespace, turn.policy.name)
+        for write in writes:
+            if (against := kept.get(write.workload.key)) is not None and isinstance(write, EvictPod):
+                self._refusals.remember(key, named(write), against.reason, detail=against.budget)
+        go = [write for write in writes if not (isinstance(write, EvictPod) and write.workload.key in kept)]
+        return [*kept.values(), *await self._all(turn, go)]
+
+    async def _all(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
+        tasks = [asyncio.ensure_future(self._write(turn, action)) for action in writes]
+        if not tasks:
+            return []
+        try:
+            if turn.emergency:
+                await asyncio.wait(tasks)
+            else:
+                await within(self._clock, PATIENCE_SECONDS, asyncio.wait(tasks))
+        except TimeoutError:
+            turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [error for task in tasks if not task.cancelled() and (error := task.result()) is not None]
+
+    async def _write(self, turn: _Turn, action: Write) -> OperatorError | None:
+        policy, emergency = turn.policy, turn.emergency
+        key = PolicyKey(policy.namespace, policy.name)
+        what = named(action)
+        try:
+            async with self._limiter.slot(emergency or isinstance(action, ResumeJob), policy.namespace):
+                if not turn.holds():
+                    raise LeaseLost(f"{what}: another replica may lead; nothing is written", status=409)
+                await send(self._api, action)
+            self._expectations.wrote(action)
+        except NotFound:
+            pass  # gone: the watch will say so
+        except TooManyRequests as error:
+            self._limiter.pause(error.retry_after_seconds, policy.namespace)
+            return error
+        except OperatorError as error:
+            stale = isinstance(error, PreconditionFailed | Conflict)
+            budget = error.budget if isinstance(error, DisruptionBudget) else ""
+            # Of a thousand that are refused alike, the log says those that the condition counts, once.
+            is_news = not stale and self._refusals.remember(key, what, error.reason, detail=budget)
+            level = logging.WARNING if is_news else logging.INFO
+            _LOG.log(level, "%s: %s; looking again", what, error, extra={"reason": error.reason, "policy": policy.name})
+            return error
+        self._refusals.accepted(key, what)
+        return None
+
+    async def _emit(self, policy: Policy, notice: Notify) -> None:
+        reference = PolicyRef(policy.namespace, policy.name, policy.uid)
+        await self._events.emit(reference, notice.reason, notice.message, notice.warning)
+
+
+def _is_emergency(state: State) -> bool:
+    rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD) or state.alone
+    return rolled_back and state.incident is not None and state.incident.strategy is Strategy.EMERGENCY

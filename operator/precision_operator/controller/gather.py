@@ -1,0 +1,204 @@
+"""Gather: everything that one decision may know, from the caches and from one reading of the metrics."""
+
+import asyncio
+from collections.abc import Iterable
+
+from precision_operator.api.canary import Choice
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import PolicySpec, Strategy
+from precision_operator.api.state import Phase, State
+from precision_operator.controller.act import Actor
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.controller.nodes import Nodes
+from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.restarts import Restarts
+from precision_operator.core.decide import HURRY_SECONDS
+from precision_operator.core.leaving import late
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.lease import LeaseElector
+from precision_operator.settings import Settings
+from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.service import EvaluationService
+
+Matching = tuple[frozenset[str], frozenset[str]]
+
+
+class Gatherer:
+    """Fills observations. Metrics are the newest finished answer: nothing here waits for Prometheus."""
+
+    def __init__(
+        self,
+        *,
+        inventory: Inventory,
+        nodes: Nodes,
+        way_back: WayBack,
+        evaluator: Evaluator,
+        evaluations: EvaluationService[PolicyKey],
+        elector: LeaseElector,
+        actor: Actor,
+        enforcement: Enforcement,
+        restarts: Restarts,
+        settings: Settings,
+        clock: Clock,
+    ) -> None:
+        self._inventory = inventory
+        self._nodes = nodes
+        self._way_back = way_back
+        self._evaluator = evaluator
+        self._evaluations = evaluations
+        self._elector = elector
+        self._actor = actor
+        self._enforcement = enforcement
+        self._restarts = restarts
+        self._settings = settings
+        self._clock = clock
+
+    async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
+        """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
+        canary_nodes, staging_nodes, admission = await asyncio.gather(
+            self._canary_nodes(policy.spec),
+            self._staging_nodes(policy.spec),
+            self._admission(key, policy, state),
+        )
+        evaluation = self._latest(key, policy, state)
+        # The caches are read after the metrics: they are the fresher of the two.
+        workloads, matching, contested = self._selected(key, policy, state)
+        self._enforcement.doubt(key, _slipped(key.name, state, workloads))
+        suspended = self._suspended(key.namespace, state)
+        begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
+        return Observation(
+            workloads=workloads,
+            matching=matching,
+            evaluation=evaluation,
+            restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
+            problem=self._evaluator.problem(plan_of(policy)),
+            admission=admission,
+            refused=self._actor.refused(key),
+            canary_nodes=canary_nodes,
+            staging_nodes=staging_nodes,
+            way_back=await self._way_back.try_out(policy, workloads) if begins else {},
+            contested=contested,
+            suspended=suspended,
+            nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),
+            unsupported=self._unsupported(key.namespace, policy, state),
+            writer=self._elector.identity,
+            epoch=self._elector.epoch,
+        )
+
+    def _selected(
+        self, key: PolicyKey, policy: Policy, state: State
+    ) -> tuple[tuple[WorkloadView, ...], Matching | None, tuple[tuple[str, str], ...]]:
+        """The workloads that the policy's selector matches, and the one in force; and those that are another policy's."""
+        found = {view.key: view for view in self._inventory.selected(key.namespace, policy.spec.selector)}
+        matching = None
+        if not state.selector.empty and state.selector != policy.spec.selector:
+            before = {view.key: view for view in self._inventory.selected(key.namespace, state.selector)}
+            matching = (frozenset(before), frozenset(found))
+            found = {**before, **found}
+        if self._inventory.policy_keys_in(key.namespace) <= {key}:
+            return tuple(found[name] for name in sorted(found)), matching, ()
+        owners = {view.key: self._inventory.owner(key, view.uid) for view in found.values()}
+        workloads = tuple(found[name] for name in sorted(found) if owners[name] == key)
+        contested = tuple((name, owner.name) for name, owner in sorted(owners.items()) if owner != key)
+        return workloads, matching, contested
+
+    def _late_on(self, workloads: Iterable[WorkloadView]) -> frozenset[str]:
+        """Nodes with pods that should be gone."""
+        now = self._clock.time()
+        return frozenset(pod.node for view in workloads for pod in view.pods if pod.node and late(pod, now))
+
+    def _suspended(self, namespace: str, state: State) -> tuple[WorkloadView, ...]:
+        """Jobs that are to be resumed, each by itself: whatever selects them by now, and whoever else has their label."""
+        found = (self._inventory.workload(namespace, record.uid) for _, record in sorted(state.suspensions.items()))
+        return tuple(view for view in found if view is not None)
+
+    def _unsupported(self, namespace: str, policy: Policy, state: State) -> tuple[str, ...]:
+        """Of the policy's selector, and of the one in force, as with the workloads."""
+        selectors = {policy.spec.selector, state.selector}
+        found = {key for selector in selectors for key in self._inventory.unsupported(namespace, selector)}
+        return tuple(sorted(found)[:UNSUPPORTED_LIMIT])
+
+    async def _admission(self, key: PolicyKey, policy: Policy, state: State) -> Admission:
+        # Nothing is promoted, or there is no assignment yet to ask for; and a rollback asks before it takes pods away.
+        if policy.deleted or not state.policy_uid or state.phase is Phase.ROLLING_BACK:
+            return self._enforcement.admission(key)
+        begins = state.phase is Phase.PENDING
+        return await self._enforcement.current(key, generation=state.generation, patient=begins)
+
+    async def _canary_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
+        rules = spec.rollback.canary
+        asked = rules.by is Choice.NODE_LABEL and Strategy.CANARY in spec.rollback.strategies.values()
+        return await self._nodes.names(rules.node_label) if asked else ()
+
+    async def _staging_nodes(self, spec: PolicySpec) -> tuple[str, ...]:
+        return await self._nodes.names(spec.staging.node_label) if spec.staging.by is Choice.NODE_LABEL else ()
+
+    def awaits(self, key: PolicyKey, policy: Policy, state: State) -> bool:
+        """Whether the first answer is still under way. What decides without it would take a start for silence."""
+        return self._reads(policy) and self._latest(key, policy, state) is None
+
+    def overdue_seconds(self, key: PolicyKey) -> float:
+        """In how many seconds a pass is needed because no evaluation has ended."""
+        return self._evaluations.wait_seconds(key)
+
+    def _reads(self, policy: Policy) -> bool:
+        return not policy.spec.suspend and self._evaluator.problem(plan_of(policy)) is None
+
+    def _latest(self, key: PolicyKey, policy: Policy, state: State) -> Evaluation | None:
+        if not self._reads(policy):
+            self._evaluations.forget(key)
+            return None
+        plan = plan_of(policy)
+        # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
+        hurry = state.phase is Phase.ROLLING_BACK
+        every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds
+        return self._evaluations.latest(key, plan, every_seconds=every, urgent=urgent(state))
+
+    def forget(self, key: PolicyKey) -> None:
+        """The policy is gone."""
+        self._evaluations.forget(key)
+        self._actor.forget(key)
+        self._enforcement.forget(key)
+        self._restarts.forget(key)
+
+
+def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> frozenset[str]:
+    """Uids of pods that admission gave another mode than their workload's: it was not enforcing when they were made.
+
+    Only pods that replace those that were taken away: of any other it is not known when it was asked for.
+    """
+    if not state.enforce or not state.restarts:
+        return frozenset()
+    return frozenset(
+        pod.uid
+        for workload in workloads
+        if (restart := state.restarts.get(workload.key)) is not None
+        for pod in workload.pods
+        if pod.created_at > restart.newest and not _as_assigned(pod, name, state, workload.key)
+    )
+
+
+def _as_assigned(pod: PodView, name: str, state: State, key: str) -> bool:
+    given = max((generation for assignment, generation in pod.admitted if assignment == name), default=-1)
+    return given >= state.changed.get(key, 0) or pod.started_mode is state.assigned(key)
+
+
+def urgent(state: State) -> bool:
+    """A breach or a rollback is under way: this policy goes before others."""
+    return state.phase is Phase.ROLLING_BACK or bool(state.failing)
+
+
+def plan_of(policy: Policy) -> EvaluationPlan:
+    """What the policy's criteria need to be asked."""
+    spec: PolicySpec = policy.spec
+    return EvaluationPlan(
+        endpoint=spec.prometheus_ref,
+        namespace=policy.namespace,
+        window_seconds=spec.evaluation.window_seconds,
+        min_steps=spec.evaluation.min_steps,
+        interval_seconds=spec.evaluation.interval_seconds,
+        queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
+        raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
+    )

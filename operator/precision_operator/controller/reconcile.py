@@ -1,0 +1,286 @@
+"""Reconcile: gather → decide → commit → act, for one policy."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from precision_operator.api.assignment import VERSION, parse_assignment, state_version
+from precision_operator.api.incident import Scope
+from precision_operator.api.mitigation import news
+from precision_operator.api.policy import Policy, deleted_policy, parse_policy
+from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import Summary, lost_transition, parse_summary
+from precision_operator.api.wire import mapping
+from precision_operator.controller.act import Actor
+from precision_operator.controller.commit import commit, remove, write_summary
+from precision_operator.controller.echo import moved_on
+from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.gather import Gatherer, urgent
+from precision_operator.controller.inventory import PolicyKey
+from precision_operator.controller.investigator import Investigator
+from precision_operator.controller.reporter import Reporter
+from precision_operator.controller.restarts import Restarts
+from precision_operator.core.actions import DeleteAssignment, Notify
+from precision_operator.core.decide import Decision, decide
+from precision_operator.core.lifecycle import lost
+from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
+from precision_operator.report.incident import RecordedPass as Seen
+from precision_operator.runtime.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+_ESCALATIONS = frozenset({Reason.ROLLBACK_EXPEDITED, Reason.ROLLBACK_ESCALATED})
+"""Reasons of Events that say that a rollback needs more than was planned."""
+_LATE = Reason.DEADLINE_EXCEEDED
+"""The same, which the Progressing condition says."""
+
+
+PROGRESS_SECONDS = 10.0
+"""How often the status of a rollback is written of which only how far it has come has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """How a pass ended."""
+
+    next_seconds: float
+    """In how many seconds the policy is due again by itself."""
+    failures: tuple[OperatorError, ...] = ()
+    """Writes that did not go through."""
+    urgent: bool = False
+    """A breach or a rollback is under way."""
+
+
+class Reconciler:
+    """One pass over one policy at a time."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        gatherer: Gatherer,
+        actor: Actor,
+        enforcement: Enforcement,
+        restarts: Restarts,
+        metrics: Metrics,
+        clock: Clock,
+        reporter: Reporter | None = None,
+        investigator: Investigator | None = None,
+        leads: Callable[[int], bool] = lambda epoch: True,
+    ) -> None:
+        """``leads``: whether the Lease of that epoch is still held."""
+        self._api = api
+        self._leads = leads
+        self._reporter = reporter
+        self._investigator = investigator
+        self._shown: dict[PolicyKey, float] = {}
+        """Until when mere progress is not shown again, by the monotonic clock."""
+        self._gatherer = gatherer
+        self._actor = actor
+        self._enforcement = enforcement
+        self._restarts = restarts
+        self._metrics = metrics
+        self._clock = clock
+
+    async def reconcile(self, key: PolicyKey) -> Pass | None:
+        """One pass; None where both the policy and its assignment are gone.
+
+        Raises:
+            Conflict: somebody changed the policy or the assignment meanwhile; gather again.
+            LeaseLost: nothing more may be written.
+            NewerVersion: a newer operator wrote the assignment; nothing is written.
+            KubeError: the API server did not answer as it should.
+        """
+        body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
+        if body is None and record is None:
+            self._forget(key)
+            return None
+        policy, before = _parsed(key, body, record)
+        if self._gatherer.awaits(key, policy, before):
+            return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
+        observation = await self._gatherer.gather(key, policy, before)
+        if self._reporter is not None:
+            observation = replace(observation, verified=self._reporter.verified(key))
+        now, decided_at = self._clock.time(), self._clock.monotonic()
+        decision = decide(policy, before, observation, now)
+        if decision.promotes and body is not None:
+            await self._confirm(key, body, before)
+
+        def holds() -> bool:
+            return self._leads(observation.epoch)
+
+        if not holds():
+            raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
+        # The commit comes first: a stale leader loses here, before it has touched anything.
+        if _deletes(decision) and record is not None:
+            await remove(self._api, key, record)
+            return Pass(0.0)
+        committed = await commit(self._api, key, record, before, decision.state)
+        if committed:
+            self._report(policy, before, decision.state)
+            self._report_escalations(policy, before, decision)
+        self._restarts.note(key, decision.state)
+        acted = await self._actor.act(
+            policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds
+        )
+        failures = list(acted.failures)
+        if body is not None and holds():
+            failures += await self._show(key, body, decision)
+        # After the policy's deletion too: an incident is followed until its rollback is over.
+        for listener in (self._reporter, self._investigator):
+            if listener is not None:
+                listener.observe(Seen(policy, before, observation, decision, now))
+        # The first commit is what admission can be asked about.
+        soon = acted.again or (committed and record is None) or decision.wake_at <= now
+        # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
+        due_seconds = decision.wake_at - now - (self._clock.monotonic() - decided_at)
+        # The evaluation's end is what usually brings the next pass.
+        next_seconds = 0.0 if soon else max(due_seconds, self._gatherer.overdue_seconds(key))
+        return Pass(next_seconds, tuple(failures), urgent(decision.state))
+
+    def _forget(self, key: PolicyKey) -> None:
+        if self._reporter is not None:
+            self._reporter.gone(key)
+        self._gatherer.forget(key)
+        self._metrics.forget_policy(key.namespace, key.name)
+
+    async def _read(self, resource: Resource, key: PolicyKey) -> JsonObject | None:
+        try:
+            return await self._api.get(resource, key.namespace, key.name)
+        except NotFound:
+            return None
+
+    async def _confirm(self, key: PolicyKey, body: JsonObject, state: State) -> None:
+        """Before something less safe is assigned: admission works at this moment, and the policy is still the newest.
+
+        Raises:
+            Conflict: neither is certain; the next pass sees what was learnt here.
+        """
+        echo = await self._enforcement.ask(key, generation=state.generation)
+        outdated = moved_on(body, echo.policy)
+        if outdated is not None:
+            raise outdated
+        if not echo.confirmed:
+            raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
+
+    async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
+        """Metrics, and the summary in the policy's status."""
+        state = decision.state
+        self._metrics.policy_state(key.namespace, key.name, phase=state.phase, precision=state.precision or "")
+        self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
+        if state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
+            return []
+        try:
+            await write_summary(self._api, key, body, decision.summary)
+        except NotFound:
+            return []  # deleted meanwhile: the watch will say so
+        except KubeError as error:
+            _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
+            return [error]
+        return []
+
+    def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
+        """In a rollback, how far it has come is written once in a while: its writes are needed for pods."""
+        now = self._clock.monotonic()
+        if _gist(summary) == _gist(parse_summary(body.get("status"))) and now < self._shown.get(key, 0.0):
+            return False
+        self._shown = {known: until for known, until in self._shown.items() if until > now}
+        self._shown[key] = now + PROGRESS_SECONDS
+        return True
+
+    def _report(self, policy: Policy, before: State, after: State) -> None:
+        if after.phase is not before.phase:
+            self._metrics.transition(
+                policy.namespace, policy.name, before=before.phase, after=after.phase, reason=after.reason
+            )
+            _LOG.info(
+                "%s/%s: %s → %s: %s",
+                policy.namespace,
+                policy.name,
+                before.phase,
+                after.phase,
+                after.message,
+                extra={"reason": after.reason, "policy": policy.name, "transition_id": after.transition_id},
+            )
+        for window, reason in news(before.mitigations, after.mitigations):
+            self._metrics.mitigation(
+                policy.namespace, policy.name, signal=window.signal, rung=window.rung or "", reason=reason
+            )
+        new, old = after.incident, before.incident
+        if new is None:
+            return
+        if old is None or old.id != new.id:
+            self._metrics.rollback(
+                policy.namespace, policy.name, severity=new.severity, reason=new.reason, scope=Scope(new.scope)
+            )
+            self._metrics.rollback_stage("detected_to_decided", new.decided_at - new.detected_at)
+        decided_at = new.expedited_at or new.decided_at  # the hours of a canary's comparison are no delay
+        if new.last_patch_at is not None and (old is None or old.last_patch_at is None):
+            self._metrics.rollback_stage("decided_to_patched", new.last_patch_at - decided_at)
+        if new.last_ack_at is not None and (old is None or old.last_ack_at is None):
+            self._metrics.rollback_stage("decided_to_acknowledged", new.last_ack_at - decided_at)
+        if new.recovered_at is not None and new.last_ack_at is not None and (old is None or old.recovered_at is None):
+            self._metrics.rollback_stage("acknowledged_to_recovered", new.recovered_at - new.last_ack_at)
+
+    def _report_escalations(self, policy: Policy, before: State, decision: Decision) -> None:
+        incident = decision.state.incident
+        if incident is None:
+            return
+        raised = [a for a in decision.actions if isinstance(a, Notify) and a.reason in _ESCALATIONS]
+        reasons = {notice.reason: notice.message for notice in raised}
+        if _late(decision.state) and not _late(before):
+            reasons[_LATE] = next(c.message for c in decision.summary.conditions if c.type == "Progressing")
+        for reason, message in reasons.items():
+            self._metrics.escalation(policy.namespace, policy.name, severity=incident.severity, reason=reason)
+            _LOG.warning(
+                "%s/%s: %s", policy.namespace, policy.name, message, extra={"reason": reason, "policy": policy.name}
+            )
+
+
+def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) -> tuple[Policy, State]:
+    """The policy, or what its assignment kept of it; and the state, or what stands in the place of a lost one."""
+    if record is not None and state_version(record) > VERSION:
+        raise NewerVersion(
+            f"{key.namespace}/{key.name}: expected state version {VERSION} or lower, found {state_version(record)}: "
+            "a newer operator wrote it; run that version, or newer"
+        )
+    state = parse_assignment(record) if record is not None else State()
+    if body is None:
+        return deleted_policy(key.namespace, key.name, state), state
+    policy = parse_policy(body)
+    transition = lost_transition(mapping(body.get("status"))) if record is None else None
+    return policy, state if transition is None else lost(policy, transition_id=transition)
+
+
+def _deletes(decision: Decision) -> bool:
+    return any(isinstance(action, DeleteAssignment) for action in decision.actions)
+
+
+def _emergency(state: State) -> bool:
+    return state.phase is Phase.ROLLING_BACK or (state.alone and bool(state.restarts))
+
+
+def _late(state: State) -> bool:
+    """Something is still waited for past the rollback's deadline."""
+    return any(c.type == "Progressing" and c.reason == _LATE for c in state.conditions)
+
+
+def _gist(summary: Summary) -> tuple[object, ...]:
+    """What of a summary is shown at once: not how many have acknowledged, nor for whom it waits."""
+    incident = summary.incident
+    urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
+    conditions = tuple((c.type, c.status) for c in summary.conditions)
+    return summary.phase, summary.reason, summary.transition_id, urgency, conditions
+
+
+def _counts(summary: Summary) -> dict[str, int]:
+    return {
+        "total": summary.total,
+        "moved": summary.moved,
+        "breached": summary.breached,
+        "unknown": summary.unknown,
+        "held": summary.held,
+    }

@@ -1,0 +1,84 @@
+"""From the chart that the first release packed to this one, on a real API server, while a fleet is rolled back."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import ControlPlane
+from lab.cluster.manifests import AS_OPERATOR, until_admitted
+from lab.process import run
+from lab.setup.kube import kube_binaries
+from lab.waiting import wait_for
+from precision_operator.api.assignment import assignment_to_wire
+from precision_operator.api.modes import Mode
+from precision_operator.api.selector import Selector
+from precision_operator.api.state import Phase, State
+from tests.support.rendered import REGISTRY
+from tests.support.users import PREFIX, assignment, policy
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "precision-operator"
+FIRST = ROOT / "tests" / "support" / "charts" / "precision-operator-0.1.0.tgz"
+NAMESPACE = "precision-system"
+MODES = {"done": "fp32", "waiting": "fp16"}
+"""Pods of the fleet, and what each is assigned half-way."""
+
+pytestmark = pytest.mark.cluster
+
+
+def half_way() -> State:
+    return State(
+        phase=Phase.ROLLING_BACK,
+        reason="LossNotFinite",
+        fallback=None,
+        enforce=True,
+        generation=2,
+        selector=Selector((("app", "trainer"),)),
+        modes={f"/Pod/{name}": Mode(mode) for name, mode in MODES.items()},
+    )
+
+
+def helm(cluster: ControlPlane, *arguments: str | Path) -> None:
+    environment = {"KUBECONFIG": str(cluster.kubeconfig), "HELM_CACHE_HOME": str(cluster.directory / "helm")}
+    run([kube_binaries() / "helm", *arguments, "-n", NAMESPACE], env={**os.environ, **environment}, timeout=120)
+
+
+def test_new_pods_keep_their_mode_at_every_moment_of_an_upgrade(tmp_path: Path) -> None:
+    with ControlPlane(tmp_path) as cluster:
+        kubectl = cluster.kubectl
+        helm(cluster, "install", "precision-operator", FIRST, "--create-namespace")
+        until_admitted(kubectl)
+        kubectl("create", "-n", "default", "-f", "-", input=json.dumps(policy("fleet")))
+        body = {**assignment("fleet"), **assignment_to_wire(half_way())}
+        body.pop("default", None)
+        kubectl("create", "-n", "default", "-f", "-", *AS_OPERATOR, input=json.dumps(body))
+
+        def given() -> dict[str, str]:
+            line = ("run", "--image=x", "-l=app=trainer", "--dry-run=server", "-n", "default", "-o", "json")
+            made = {name: kubectl.json(*line, name)["metadata"].get("annotations", {}) for name in MODES}
+            return {name: annotations.get(f"{PREFIX}mode", "") for name, annotations in made.items()}
+
+        wait_for(lambda: given() == MODES, what="the assignment at admission", seconds=60, found=lambda: str(given()))
+        seen, over = [given()], threading.Event()
+
+        def watch() -> None:
+            while not over.is_set():
+                seen.append(given())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            helm(cluster, "upgrade", "precision-operator", CHART, "--reset-then-reuse-values", *REGISTRY)
+            so_far = len(seen)
+            wait_for(lambda: len(seen) > so_far + 10, what="more pods after the upgrade", seconds=60)
+        finally:
+            over.set()
+            watching.join()
+        assert [modes for modes in seen if modes != MODES] == []
+        kept = kubectl.json("get", "precisionassignment", "fleet", "-n", "default")
+        assert kept["metadata"]["generation"] == 1, "nothing wrote what the rollback stands on"

@@ -1,0 +1,497 @@
+"""Whole passes over an API server in memory: read, decide, commit, act, show."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from precision_operator.api.assignment import VERSION
+from precision_operator.api.modes import Mode
+from precision_operator.api.state import Phase, State
+from precision_operator.api.summary import Summary, summary_to_wire
+from precision_operator.controller.enforcement import FRESH_SECONDS
+from precision_operator.controller.inventory import PolicyKey
+from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
+from precision_operator.errors import Conflict, Forbidden, LeaseLost, NewerVersion, NotFound, Unavailable
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
+from tests.support.controller import KEY, Controller
+from tests.support.manual_clock import ManualClock, finished, settle
+
+FAST: dict[str, Any] = {
+    "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},
+    "strategy": {"steps": [{"setWeight": 50}, {"setWeight": 100}]},
+    "reenable": {"prerequisites": [], "backoff": "0s", "dwell": "0s"},
+    "rollback": {"mitigation": {"overflow": {"window": "0s"}}},
+}
+OVERFLOW = {"overflow": 0.9}
+NAMES = ("a", "b", "c", "d")
+
+
+class Rig(Controller):
+    """A controller and its clock."""
+
+    def __init__(self, over: Rig | None = None, identity: str = "one") -> None:
+        self.manual: ManualClock = ManualClock() if over is None else over.manual
+        super().__init__(self.manual, over=over, identity=identity)
+
+    async def go(self) -> Pass | None:
+        return await finished(self.manual, self.turn())
+
+    async def until(self, done: Callable[[], bool], passes: int = 60) -> None:
+        for _ in range(passes):
+            if done():
+                return
+            ended = await self.go()
+            await self.manual.advance(max(1.0, ended.next_seconds if ended is not None else 1.0))
+        raise AssertionError((self.state.phase, self.summary.reason, self.summary.message))
+
+    @property
+    def pod_writes(self) -> list[tuple[str, str, str]]:
+        return [write for write in self.kube.writes if write[1] in ("pods", "pods/eviction")]
+
+
+async def promoted(*names: str, hot: bool = True) -> Rig:
+    rig = Rig()
+    rig.fleet(*(names or NAMES), hot=hot, **FAST)
+    if hot:
+        await rig.until(lambda: rig.assigned and rig.state.phase is Phase.HEALTHY)
+    return rig
+
+
+async def test_the_first_pass_makes_the_assignment_and_asks_for_another_at_once() -> None:
+    rig = Rig()
+    rig.fleet("a")
+    ended = await rig.go()
+    assert ended == Pass(0.0)
+    assert [write for write in rig.kube.writes if write[0] == "create"] == [("create", "precisionassignments", "fleet")]
+    assert rig.state.phase is Phase.PENDING
+    assert not rig.state.enforce
+    assert rig.summary.assignment == "fleet"
+    assert rig.pod_writes == []
+
+
+async def test_a_fleet_is_promoted_step_by_step_and_then_costs_no_write() -> None:
+    rig = await promoted()
+    assert set(rig.modes.values()) == {Mode.FP16}
+    assert (rig.summary.moved, rig.summary.total) == (4, 4)
+    assert rig.state.modes == {f"apps/Deployment/{name}": Mode.FP16 for name in NAMES}
+    await rig.go()
+    rig.kube.writes.clear()
+    for _ in range(10):
+        await rig.go()
+        await rig.manual.advance(15.0)
+    assert rig.kube.writes == []
+
+
+async def test_without_admission_nothing_is_promoted() -> None:
+    rig = Rig()
+    rig.kube.installed = False
+    rig.fleet(*NAMES, **FAST)
+    for _ in range(20):
+        await rig.go()
+        await rig.manual.advance(15.0)
+    assert set(rig.modes.values()) == {Mode.FP32}
+    assert rig.pod_writes == []
+    (condition,) = [c for c in rig.summary.conditions if c.type == "AdmissionEnforced"]
+    assert (condition.status, condition.reason) == ("False", "NotEnforcing")
+    rig.kube.installed = True
+    await rig.until(lambda: rig.state.phase is Phase.HEALTHY)
+
+
+async def test_a_breach_is_rolled_back_and_held() -> None:
+    rig = await promoted()
+    rig.kube.writes.clear()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert set(rig.modes.values()) == {Mode.FP32}
+    assert rig.state.modes == {}
+    assert len(rig.pod_writes) == len(NAMES)
+
+
+async def test_a_rollback_costs_a_write_a_pod_three_commits_two_summaries_and_two_events() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.writes.clear()
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    await rig.go()
+    about = Counter(plural for _, plural, _ in rig.kube.writes)
+    assert about["pods"] == len(NAMES)
+    assert about["precisionassignments"] <= 3
+    assert about["precisionpolicies"] <= 2
+    assert about["events"] == 2
+
+
+async def test_how_far_a_rollback_has_come_is_shown_once_in_a_while() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    rig.trainers.silent = {f"{name}-abc-1" for name in NAMES}
+    for _ in range(3):
+        await rig.manual.advance(5.0)
+        await rig.go()
+    rig.kube.writes.clear()
+    shown = []
+    for name in NAMES[:2]:
+        rig.trainers.silent.discard(f"{name}-abc-1")
+        await rig.manual.advance(5.0)
+        await rig.go()
+        shown.append(sum(plural == "precisionpolicies" for _, plural, _ in rig.kube.writes))
+    assert shown[-1] <= 1, "two workloads acknowledged within ten seconds"
+    await rig.manual.advance(PROGRESS_SECONDS)
+    rig.trainers.silent.clear()
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert rig.summary.moved == len(NAMES)
+
+
+def meanwhile(rig: Rig, change: Callable[[], None]) -> None:
+    """Something changes after a pass has decided to promote, before it makes sure."""
+    confirm = rig.reconciler._confirm
+
+    async def changed(key: PolicyKey, body: JsonObject, state: State) -> None:
+        change()
+        await confirm(key, body, state)
+
+    rig.reconciler._confirm = changed  # type: ignore[method-assign]
+
+
+def edit(rig: Rig) -> None:
+    rig.policy["metadata"]["generation"] += 1
+
+
+def abort(rig: Rig) -> None:
+    rig.policy["metadata"]["annotations"] = {"precision.genesis.ai/abort": "1"}
+
+
+def recreate(rig: Rig) -> None:
+    rig.policy["metadata"]["uid"] = "another"
+
+
+def stop_admission(rig: Rig) -> None:
+    rig.kube.installed = False
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (edit, "generation was 1 and is 2"),
+        (abort, "annotations changed"),
+        (recreate, "uid was pp and is another"),
+        (stop_admission, "nothing is promoted"),
+    ],
+)
+async def test_a_promotion_is_given_up_where_what_it_was_decided_on_has_changed(
+    change: Callable[[Rig], None], why: str
+) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    meanwhile(rig, lambda: change(rig))
+    with pytest.raises(Conflict, match=why):
+        await rig.until(lambda: rig.assigned and rig.state.enforce)
+    assert not rig.state.enforce
+    assert rig.state.modes == {}
+    assert rig.pod_writes == []
+
+
+async def test_an_assignment_that_a_newer_operator_wrote_is_left_alone() -> None:
+    rig = await promoted()
+    assignment = rig.kube.objects["precisionassignments", "default", "fleet"]
+    assert isinstance(assignment["state"], dict)
+    assignment["state"]["version"] = VERSION + 1
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.writes.clear()
+    for _ in range(5):
+        with pytest.raises(NewerVersion, match="newer operator"):
+            await rig.go()
+        await rig.manual.advance(15.0)
+    assert rig.kube.writes == []
+
+
+async def test_an_assignment_that_was_lost_is_made_anew_and_holds_everything() -> None:
+    rig = await promoted()
+    transition = rig.summary.transition_id
+    del rig.kube.objects["precisionassignments", "default", "fleet"]
+    await rig.go()
+    assert set(rig.modes.values()) == {Mode.FP32}
+    assert rig.state.reason == "StateLost"
+    assert rig.state.transition_id > transition
+    assert rig.state.enforce
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert rig.state.modes == {}
+
+
+async def test_a_new_policy_that_never_had_an_assignment_has_lost_none() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    rig.policy["status"] = {"phase": "Pending", "transitionId": 4}
+    await rig.go()
+    assert (rig.state.phase, rig.state.reason) != (Phase.HELD, "StateLost")
+
+
+async def test_a_policy_that_is_deleted_while_all_is_well_takes_its_assignment_along() -> None:
+    rig = await promoted()
+    del rig.kube.objects["precisionpolicies", "default", "fleet"]
+    rig.kube.writes.clear()
+    assert await rig.go() == Pass(0.0)
+    assert rig.kube.writes == [("delete", "precisionassignments", "fleet")]
+    assert await rig.go() is None
+    assert set(rig.modes.values()) == {Mode.FP16}, "no running pod is changed"
+
+
+async def test_an_assignment_that_another_leader_has_changed_is_not_deleted() -> None:
+    rig = await promoted()
+    del rig.kube.objects["precisionpolicies", "default", "fleet"]
+
+    def changed(verb: str, key: tuple[str, str, str]) -> None:
+        if verb == "delete":
+            rig.kube.put(ASSIGNMENTS, copy.deepcopy(rig.kube.objects[key]))
+
+    rig.kube.before_write = changed
+    with pytest.raises(Conflict):
+        await rig.go()
+    assert rig.assigned
+
+
+async def test_a_rollback_in_flight_is_finished_without_its_policy_and_held() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+
+    def nothing_is_written(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            raise Unavailable("away")
+
+    rig.kube.before_write = nothing_is_written
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    del rig.kube.objects["precisionpolicies", "default", "fleet"]
+    rig.kube.before_write = lambda verb, key: None
+    await rig.until(lambda: rig.state.deletable)
+    assert set(rig.modes.values()) == {Mode.FP32}
+    assert rig.state.fallback is None
+    assert set(rig.state.modes.values()) == {Mode.FP32}
+    rig.kube.writes.clear()
+    for _ in range(5):
+        await rig.go()
+        await rig.manual.advance(60.0)
+    assert rig.kube.writes == []
+
+
+async def test_a_forged_status_changes_no_decision_and_is_put_right() -> None:
+    rig = await promoted()
+    before, shown = rig.state, rig.summary
+    forged = Summary(
+        phase=Phase.HELD, reason="StateLost", generation=10**6, transition_id=99, precision=Mode.FP32, total=9
+    )
+    rig.policy["status"] = {**summary_to_wire(forged), "members": ["x"], "assignment": "another"}
+    await rig.go()
+    assert rig.state == before
+    assert rig.summary == shown
+    assert "members" not in rig.policy["status"]
+    assert set(rig.modes.values()) == {Mode.FP16}
+
+
+async def test_a_stale_leader_loses_at_the_commit_before_it_has_touched_a_pod() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.manual.advance(15.0)
+
+    def another_leader_commits(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == ASSIGNMENTS.plural:
+            rig.kube.before_write = lambda verb, key: None
+            rig.kube.put(ASSIGNMENTS, copy.deepcopy(rig.kube.objects[key]))
+
+    rig.kube.before_write = another_leader_commits
+    rig.kube.writes.clear()
+    with pytest.raises(Conflict):
+        await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    assert rig.pod_writes == []
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3], ids=["before the commit", "after it", "after a pod"])
+async def test_a_pass_whose_lease_is_lost_writes_nothing_more(asked: int) -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.manual.advance(15.0)
+    rig.kube.writes.clear()
+    answers = [True] * (asked - 1)
+    rig.leads = lambda: bool(answers) and answers.pop()
+    try:
+        await rig.go()
+    except LeaseLost:
+        assert asked == 1
+    written = [plural for _, plural, _ in rig.kube.writes if plural != "events"]
+    assert written == ["precisionassignments", "pods"][: asked - 1]
+
+
+async def test_a_new_leader_goes_on_where_the_last_one_died() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.before_write = _dies_at_the_third_pod()
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    assert set(rig.modes.values()) == {Mode.FP16, Mode.FP32}
+    rig.kube.before_write = lambda verb, key: None
+    second = Rig(rig, "two")
+    await second.until(lambda: set(second.modes.values()) == {Mode.FP32})
+    assert second.state.transition_id == rig.state.transition_id
+
+
+async def test_a_new_leader_in_mid_rollback_asks_running_pods_before_it_asks_admission() -> None:
+    rig = await promoted()
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.before_write = _dies_at_the_third_pod()
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    rig.kube.asked.clear()
+    rig.kube.installed = False
+    questions: list[int] = []
+
+    def count(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            questions.append(len(rig.kube.asked))
+
+    rig.kube.before_write = count
+    second = Rig(rig, "two")
+    await second.go()
+    assert set(questions) == {0}
+    assert set(second.modes.values()) == {Mode.FP32}
+
+
+def _dies_at_the_third_pod() -> Callable[[str, tuple[str, str, str]], None]:
+    left = [2]
+
+    def before_write(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            left[0] -= 1
+            if left[0] < 0:
+                raise Unavailable("the leader is gone")
+
+    return before_write
+
+
+async def test_what_the_api_server_refuses_is_shown() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+
+    def refuse(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == "pods":
+            raise Forbidden("a webhook says no", status=403)
+
+    rig.kube.before_write = refuse
+    await rig.until(lambda: any(c.type == "WritesAccepted" and c.status == "False" for c in rig.summary.conditions))
+    (condition,) = [c for c in rig.summary.conditions if c.type == "WritesAccepted"]
+    assert condition.reason == "Forbidden"
+    assert "RequestPod" in condition.message
+    rig.kube.before_write = lambda verb, key: None
+    await rig.until(lambda: rig.state.phase is Phase.HEALTHY)
+    await rig.go()
+    assert all(c.status == "True" for c in rig.summary.conditions if c.type == "WritesAccepted")
+
+
+async def test_a_pass_whose_summary_cannot_be_written_has_acted_all_the_same() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+
+    def refuse(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == POLICIES.plural:
+            raise Unavailable("away")
+
+    rig.kube.before_write = refuse
+    ended = await rig.go()
+    assert ended is not None
+    assert [failure.reason for failure in ended.failures] == ["Unavailable"]
+    assert rig.assigned
+
+
+async def test_a_policy_that_goes_in_mid_pass_fails_nothing() -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+
+    def gone(verb: str, key: tuple[str, str, str]) -> None:
+        if key[0] == POLICIES.plural:
+            raise NotFound("gone", status=404)
+
+    rig.kube.before_write = gone
+    ended = await rig.go()
+    assert ended is not None
+    assert ended.failures == ()
+
+
+async def test_nothing_is_left_of_a_policy_that_is_gone() -> None:
+    rig = await promoted()
+    rig.kube.fenced = False
+    rig.trainers.bad = {"a-abc-1": OVERFLOW}
+    await rig.manual.advance(15.0)
+    await rig.go()
+    del rig.kube.objects["precisionpolicies", "default", "fleet"]
+    del rig.kube.objects["precisionassignments", "default", "fleet"]
+    assert await rig.go() is None
+    kept = (rig.evaluations._watches, rig.actor._refusals._known, rig.actor._waiting)
+    assert all(not found for found in (*kept, rig.enforcement._known, rig.restarts._since))
+
+
+async def test_a_literal_workload_is_moved_by_taking_its_pods_away_after_the_echo() -> None:
+    rig = Rig()
+    rig.fleet("a", hot=False, **FAST)
+    await rig.until(lambda: rig.modes == {})
+    assert ("create", "pods/eviction", "a-abc-1") in rig.pod_writes
+    rig.replace("a", hot=False, number=2, created="2026-11-22T10:10:00Z")
+    assert rig.modes == {"a-abc-2": Mode.FP16}, "by admission"
+    await rig.until(lambda: rig.state.phase is Phase.HEALTHY)
+    assert rig.state.restarts == {}
+
+
+async def test_a_pod_that_admission_missed_is_a_reason_to_ask_it_again() -> None:
+    rig = Rig()
+    rig.fleet("a", hot=False, **FAST)
+    await rig.until(lambda: rig.modes == {})
+    rig.kube.installed = False
+    rig.replace("a", hot=False, number=2, created="2026-11-22T10:10:00Z")
+    asked = len(rig.kube.asked)
+    await rig.go()
+    assert len(rig.kube.asked) > asked
+    assert rig.enforcement.admission(KEY).reason == "NotEnforcing"
+    assert rig.modes == {"a-abc-2": Mode.FP32}
+    rig.kube.installed = True
+    await rig.until(lambda: rig.modes == {}, passes=40)
+    assert replace(rig.state, restarts={}) != rig.state
+
+
+async def test_a_breach_does_not_wait_for_an_api_server_that_does_not_answer_about_admission() -> None:
+    rig = await promoted()
+    await rig.go()
+    await rig.manual.advance(FRESH_SECONDS + 1)
+    rig.kube.hanging = {"https://10.0.0.1:6443"}
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    rig.kube.writes.clear()
+    for _ in range(3):
+        began = rig.manual.now
+        task = asyncio.ensure_future(rig.turn())
+        await settle()  # the answer
+        await settle()  # the pass
+        if rig.pod_writes:
+            break
+        assert task.done(), "a pass that has nothing to take away waits for no answer"
+        await rig.manual.advance(15.0)
+    assert len(rig.pod_writes) == len(NAMES)
+    assert rig.manual.now == began
+    task.cancel()
+    await rig.enforcement.close()
+
+
+async def test_admission_is_asked_about_a_steady_fleet_once_a_minute_and_what_is_installed_is_compared_as_often() -> (
+    None
+):
+    rig = await promoted()
+    await rig.go()
+    rig.kube.asked.clear()
+    rig.kube.reads.clear()
+    for _ in range(40):
+        await rig.manual.advance(15.0)
+        await rig.go()
+    assert rig.enforcement.admission(KEY).enforced is True
+    assert len(rig.kube.asked) == 10
+    assert sum(plural.endswith("admissionpolicies") for _, plural, _ in rig.kube.reads) <= 10
+    assert not any(verb == "list" for verb, _, _ in rig.kube.reads)

@@ -1,0 +1,60 @@
+"""The table of reasons: each row is whole, and each is used."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import precision_operator
+from precision_operator.reasons import Cause, Reason, ReasonSeverity
+
+CODE = Path(precision_operator.__file__).parent
+EVENT_REASON_CHARACTERS = 128
+"""What the API server takes of an Event's reason."""
+
+
+@pytest.mark.parametrize("reason", Reason, ids=str)
+def test_a_reason_is_one_word_and_its_member_is_named_after_it(reason: Reason) -> None:
+    assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", reason)
+    assert len(reason) <= EVENT_REASON_CHARACTERS
+    assert reason.name.replace("_", "").lower() == reason.lower()
+
+
+@pytest.mark.parametrize("reason", Reason, ids=str)
+def test_a_reason_says_what_it_means_and_what_a_person_does_about_it(reason: Reason) -> None:
+    assert reason.meaning
+    assert bool(reason.steps) or not reason.warns
+
+
+def test_no_word_stands_for_two_reasons_and_none_is_left_unused() -> None:
+    code = "".join(path.read_text() for path in CODE.rglob("*.py"))
+    used = set(re.findall(r"\bReason\.([A-Z0-9_]+)\b", code))
+    assert used == set(Reason.__members__)
+    assert max(Counter(map(str, Reason)).values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("severity", "warns", "stuck"),
+    [
+        (ReasonSeverity.NORMAL, False, False),
+        (ReasonSeverity.WAITING, False, False),
+        (ReasonSeverity.DECISION, False, False),
+        (ReasonSeverity.ATTENTION, True, False),
+        (ReasonSeverity.STUCK, True, True),
+    ],
+)
+def test_what_follows_from_a_reason_follows_from_its_severity(
+    severity: ReasonSeverity, warns: bool, stuck: bool
+) -> None:
+    found = [reason for reason in Reason if reason.severity is severity]
+    assert found
+    assert {(reason.warns, reason.stuck) for reason in found} == {(warns, stuck)}
+
+
+def test_a_word_of_another_version_is_no_reason_of_this_one() -> None:
+    assert (Reason.known("Soaking"), Reason.known("Weather")) == (Reason.SOAKING, None)
+
+
+def test_a_cause_is_shown_as_its_reason_and_what_it_is_about() -> None:
+    assert str(Cause(Reason.NODE_UNREACHABLE, "node-1")) == "NodeUnreachable: node-1"

@@ -1,0 +1,228 @@
+"""The process group: joining, leaving, and making sure that all ranks were started alike."""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map
+
+from .. import compat
+from ..errors import ConfigError, RankMismatchError
+from ..names import DEFAULT_PORT
+from .agreement import UNUSED
+from .rendezvous import Place, call_roll
+from .watch import Watch
+
+_watches: list[Watch] = []
+"""Of the process group that this process is in, as torch keeps that one: at most one."""
+
+
+def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0) -> tuple[int, int]:
+    """Join the process group that torchrun (or ``precision-trainer launch``) describes in the environment.
+
+    Args:
+        backend: ``nccl`` or ``gloo``; by default nccl where there is CUDA.
+        timeout_seconds: how long a rank waits for the others before it gives up with an error: for rank 0, from then on
+            for the rest, and later in every collective.
+
+    Returns:
+        (rank, world_size); (0, 1), without a process group, if WORLD_SIZE is not set.
+
+    Raises:
+        ConfigError: the environment is incomplete or wrong, or ranks are missing; it names them.
+    """
+    world_size = _whole("WORLD_SIZE", 1)
+    rank = _whole("RANK", 0)
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"RANK={rank}: expected a number in [0, {world_size - 1}] for WORLD_SIZE={world_size}")
+    if world_size == 1 and "RANK" not in os.environ:
+        return 0, 1
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
+    backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if backend == "nccl":
+        torch.cuda.set_device(_whole("LOCAL_RANK", rank))
+    compat.prepare_rendezvous()
+    place = Place.from_env()
+    roll = call_roll(place, rank, world_size, timeout_seconds)
+    try:
+        dist.init_process_group(
+            backend,
+            store=PrefixStore(roll.name, roll.store),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=timeout_seconds),
+        )
+        _watches.append(Watch(place, roll, rank, world_size))
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"rank {rank} of {world_size} could not connect to the others within {timeout_seconds:g} s ({error}); all of "
+            f"them met at {place}, so look whether they reach each other at other ports too"
+        ) from error
+    # A script that forgets to clean up: a thread that wakes while the interpreter is finalised would abort the process.
+    atexit.register(_leave)
+    return rank, world_size
+
+
+def cleanup_distributed() -> None:
+    """Leave the process group; harmless if it was never joined."""
+    _leave()
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def lost_peer(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank is gone or silent (gloo and NCCL say so in words only)."""
+    text = str(error).lower()
+    return any(word in text for word in ("connection closed by peer", "connection reset", "timed out", "gloo", "nccl"))
+
+
+def _leave() -> None:
+    while _watches:
+        _watches.pop().close()
+
+
+def find_loss() -> str:
+    """Who is missing, after :func:`lost_peer`, as a clause. Takes about two seconds; never hangs."""
+    return str(_watches[-1].find()) if _watches else "it is gone or silent"
+
+
+def _whole(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isdigit():
+        raise ConfigError(
+            f"{name}={text!r}: expected a whole number; start ranks with torchrun or precision-trainer launch"
+        )
+    return int(text)
+
+
+def exchange(value: Mapping[str, object]) -> list[dict[str, object]]:
+    """Every rank's ``value``, by rank. JSON inside; a collective, so for start-up and checkpoints, never for a step."""
+    if not dist.is_initialized():
+        return [dict(value)]
+    # all_gather_object would pickle; JSON text in a tensor can only ever be read as data.
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    length = torch.tensor([text.numel()], device=device)
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    sizes = [int(size.item()) for size in lengths]
+    padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+    padded[: text.numel()] = text.to(device)
+    parts = [torch.zeros_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return [json.loads(bytes(part[:size].tolist())) for part, size in zip(parts, sizes, strict=True)]
+
+
+def check_same(setting: Mapping[str, object]) -> None:
+    """Fail on every rank, naming the settings, if the ranks were not started alike.
+
+    Raises:
+        RankMismatchError: with each differing setting and its value by rank.
+    """
+    everyone = exchange(setting)
+    names = sorted({name for one in everyone for name in one})
+    wrong = []
+    for name in names:
+        values = [one.get(name) for one in everyone]
+        if any(value != values[0] for value in values):
+            wrong.append(f"{name}: " + ", ".join(f"rank {rank} has {value!r}" for rank, value in enumerate(values)))
+    if wrong:
+        raise RankMismatchError(
+            "ranks disagree on " + "; ".join(wrong) + "; start all ranks with the same flags and image"
+        )
+
+
+def wrap(
+    model: torch.nn.Module,
+    telemetry: torch.nn.Parameter,
+    device: torch.device,
+    *,
+    find_unused_parameters: bool = False,
+    static_graph: bool = False,
+) -> DistributedDataParallel:
+    """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
+    module = _WithTelemetry(model, telemetry, in_graph=find_unused_parameters)
+    return compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
+
+
+class OwnStep:
+    """Around the forward pass of a trainer's own step. Says which of our settings an error of DDP is about."""
+
+    def __init__(self, wrapped: DistributedDataParallel | None) -> None:
+        """For what :func:`wrap` returned; None without DDP."""
+        module = wrapped.module if wrapped is not None else None
+        self._module = module if isinstance(module, _WithTelemetry) else None
+
+    def __enter__(self) -> None:
+        """The telemetry parameter is a root of the backward pass to come."""
+        if self._module is not None:
+            self._module.in_step = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Translate."""
+        if self._module is not None:
+            self._module.in_step = False
+        if isinstance(error, RuntimeError) and "finished reduction in the prior iteration" in str(error):
+            raise ConfigError(UNUSED) from error
+
+
+class _WithTelemetry(torch.nn.Module):
+    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
+
+    def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter, *, in_graph: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.telemetry = telemetry
+        self._in_graph = in_graph
+        self.in_step = False
+        """Outside its own step the model stands in another one's loss (GAN): DDP waits for the telemetry there too."""
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """The model's forward, unchanged."""
+        output: object = self.model(*args, **kwargs)
+        if (self.in_step and not self._in_graph) or not torch.is_grad_enabled():
+            return output
+        # DDP looks for parameters that the outputs do not depend on, and takes them for unused: not this one.
+        return tree_map(self._tied, output)
+
+    def _tied(self, value: object) -> object:
+        # DDP looks into these; pytree takes those that nobody registered for leaves.
+        if isinstance(value, dict):
+            entries = copy.copy(value)
+            entries.update({key: tree_map(self._tied, part) for key, part in value.items()})
+            return entries
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            twin = copy.copy(value)
+            for part in dataclasses.fields(value):
+                # Not setattr: it may be frozen.
+                object.__setattr__(twin, part.name, tree_map(self._tied, getattr(value, part.name)))
+            return twin
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        tied: torch.Tensor = _Tie.apply(value, self.telemetry)
+        return tied
+
+
+class _Tie(torch.autograd.Function):
+    """The identity of a tensor, in whose graph a parameter stands; no gradient flows to that."""
+
+    @staticmethod
+    def forward(ctx: object, value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        return value.clone()  # not a view: a loss may change it in place
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
