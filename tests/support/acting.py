@@ -8,6 +8,7 @@ from typing import Any
 from lab.model.policies import policy
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
@@ -17,7 +18,7 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.controller.inventory import Inventory
 from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.errors import KubeError
 from precision_operator.kube.events import EventRecorder

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
-from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.controller.inventory import Inventory
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
 from precision_operator.kube.port import POLICIES

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from sys import intern
 
 from precision_operator.admission.injection import asks, inject
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
 from precision_operator.controller.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
@@ -20,14 +21,6 @@ from precision_operator.workloads.records import WorkloadRecord
 
 WATCHED: tuple[Resource, ...] = (POLICIES, ASSIGNMENTS, *(kind.resource for kind in KINDS))
 """What is watched."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class PolicyKey:
-    """What the work queue is keyed by."""
-
-    namespace: str
-    name: str
 
 
 Keys = frozenset[PolicyKey]

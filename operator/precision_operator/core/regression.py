@@ -20,8 +20,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity, Strategy
 from precision_operator.contract import PROMOTE
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Assessment
-from precision_operator.core.assess import assess, trains_in
+from precision_operator.core.assess import Assessment, assess, trains_in
 from precision_operator.core.canary import KNOWN_SHARE
 from precision_operator.core.facts import Facts
 from precision_operator.core.gates import names

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.api.policy import PolicyKey
+from precision_operator.controller.inventory import WATCHED, Inventory
 from precision_operator.controller.reconcile import Pass, Reconciler
 from precision_operator.controller.worker import Worker
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
