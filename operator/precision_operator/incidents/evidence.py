@@ -113,7 +113,7 @@ def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[
     query = bounded(question.query, QUERY_CHARACTERS)
     base = Evidence(question.name, query, stamp(question.start), stamp(question.end), question.step_seconds)
     if isinstance(answer, str):
-        return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, error=answer)
+        return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, error=str(answer))
     ranked = sorted(answer, key=lambda s: (not _of(s, first), sorted(s.labels.items())))
     kept = ranked[:SERIES_LIMIT]
     raw = [

@@ -117,7 +117,7 @@ async def test_unfenced_nothing_is_written_and_it_is_seen() -> None:
     rig.kube.fenced = False
     acted = await rig.act(request("a"), deletion("b"), Notify(Reason.PROMOTED, "all the same"), state=EMERGENCY)
     assert rig.reasons(acted) == ["Unfenced"]
-    assert (rig.order, rig.pods, rig.events) == ([], ["a", "b"], [("Said", 1)])
+    assert (rig.order, rig.pods, rig.events) == ([], ["a", "b"], [("Promoted", 1)])
     (refused,) = rig.actor.refused(KEY)
     assert refused.reason == "Unfenced"
     assert "manifests/admission/fence.yaml" in refused.what
