@@ -19,11 +19,11 @@ from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import INCIDENTS
-from precision_operator.runtime.clock import SystemClock
 from precision_operator.settings import IncidentSettings
 from precision_operator.signals.port import Sample, Series
 from tests.support.fake_kube import FakeKube, Key
 from tests.support.fleets import promoted
+from tests.support.manual_clock import ManualClock
 from tests.support.mitigations import MILD, QUICK, SLOW
 
 BATCH, TENSOR, CPU = CHECKS
@@ -59,9 +59,11 @@ def passes(world: World, count: int) -> list[RecordedPass]:
 
 
 def made(kube: FakeKube, source: Exporters, failed: list[str]) -> Investigator:
+    clock = ManualClock()
+    clock.wall_ahead = 0.0  # the passes' time begins in 1970
     return Investigator(
         EvidenceCollector({"default": source}, {}, failed=failed.append),
-        IncidentStore(kube, settings=IncidentSettings(), clock=SystemClock()),
+        IncidentStore(kube, settings=IncidentSettings(), clock=clock),
         events=EventRecorder(kube, identity="one"),
         failed=failed.append,
     )
