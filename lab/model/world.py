@@ -28,8 +28,8 @@ from precision_operator.core.actions import (
 )
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
+from precision_operator.core.mitigation.windows import TUNINGS
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request, RunsOn
-from precision_operator.core.windows import TUNINGS
 from precision_operator.reasons import Cause, Reason
 
 GOOD = {

@@ -7,7 +7,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy, Unit
 from precision_operator.cli.schema import Fault
-from precision_operator.core.sequential import fewest_looks
+from precision_operator.core.rollback.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
 from precision_operator.signals.promql import written
 

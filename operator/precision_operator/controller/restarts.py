@@ -2,7 +2,7 @@
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
-from precision_operator.core.restarting import RESTARTING_SECONDS
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS
 from precision_operator.runtime.clock import Clock
 
 

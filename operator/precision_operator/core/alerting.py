@@ -6,12 +6,12 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
 from precision_operator.api.state import Failing, Phase, State
+from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Assessment
+from precision_operator.core.breaches import REASONS
+from precision_operator.core.evidence.assessment import Assessment
+from precision_operator.core.evidence.readings import Breach, Ok
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import names
-from precision_operator.core.readings import Breach, Ok
-from precision_operator.core.triggers import REASONS
 from precision_operator.reasons import Reason
 
 ALERTING = "Alerting"

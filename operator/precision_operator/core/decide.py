@@ -16,27 +16,27 @@ from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.actions import Action, DeleteAssignment, Notify, RequestPod
 from precision_operator.core.alerting import alert_events, told
-from precision_operator.core.assess import listed
 from precision_operator.core.assigning import assign
-from precision_operator.core.conditions import conditions, without_messages
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.desired import Desired
+from precision_operator.core.evidence.assessment import listed
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import hurry_from
 from precision_operator.core.lifecycle import continued, without_policy
-from precision_operator.core.look import look
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.pace import KEPT_RESTARTS, Pace
-from precision_operator.core.phases.guard import guard
-from precision_operator.core.phases.pending import pending
-from precision_operator.core.phases.rollback import held, rolling_back
-from precision_operator.core.phases.rollout import rollout
 from precision_operator.core.plan import Plan, plan
 from precision_operator.core.progress import complete, rewound
-from precision_operator.core.recovery import looked_after
-from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
-from precision_operator.core.summary import summarize
+from precision_operator.core.promotion.guard import guard
+from precision_operator.core.promotion.pending import pending
+from precision_operator.core.promotion.rollout import rollout
+from precision_operator.core.restart.pace import KEPT_RESTARTS, Pace
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.rollback.followup import hurry_from
+from precision_operator.core.rollback.recovery import looked_after
+from precision_operator.core.rollback.whole import held, rolling_back
+from precision_operator.core.status.conditions import conditions, without_messages
+from precision_operator.core.status.summary import summarize
 from precision_operator.reasons import Reason
 
 IDLE_SECONDS = 60.0
@@ -80,7 +80,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     """
     now = round(now, 3)
     before, state = state, continued(policy, state)
-    facts = look(policy, state, observation, now)
+    facts = derive_facts(policy, state, observation, now)
     if policy.deleted:
         outcome = without_policy(facts)
         if outcome is None:

@@ -16,10 +16,18 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Delivery, Fallback, PolicySpec, Unit
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.api.steps import Stage
+from precision_operator.api.text import names
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.assess import Assessment, lost
-from precision_operator.core.cohorts import cohort_size, extend_cohort
-from precision_operator.core.gates import names
+from precision_operator.core.cohorts.order import cohort_size, extend_cohort
+from precision_operator.core.cohorts.units import (
+    Cohort,
+    asked_for_less,
+    extend_units,
+    moved_pods,
+    one_group,
+    trains_alone,
+)
+from precision_operator.core.evidence.assessment import Assessment, lost
 from precision_operator.core.leaving import blocked
 from precision_operator.core.memory import lacks_memory
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
@@ -31,14 +39,6 @@ from precision_operator.core.progress import (
     observed_mode,
     progress_of,
     running_pods,
-)
-from precision_operator.core.units import (
-    Cohort,
-    asked_for_less,
-    extend_units,
-    moved_pods,
-    one_group,
-    trains_alone,
 )
 from precision_operator.reasons import Cause, Reason
 

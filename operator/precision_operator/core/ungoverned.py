@@ -1,7 +1,7 @@
 """What the selector matches and is not moved, in words."""
 
+from precision_operator.api.text import names
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import names
 from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
 from precision_operator.reasons import Cause, Reason
 

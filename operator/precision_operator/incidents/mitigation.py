@@ -8,9 +8,9 @@ from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import State
-from precision_operator.core.gates import names
+from precision_operator.api.text import names
+from precision_operator.core.breaches import REASONS
 from precision_operator.core.observer import RecordedPass
-from precision_operator.core.triggers import REASONS
 from precision_operator.incidents.report import WORKLOADS_LIMIT, IncidentPhase, Moment, Report, Stages, stamp
 from precision_operator.reasons import Reason
 

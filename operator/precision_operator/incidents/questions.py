@@ -8,7 +8,7 @@ from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
-from precision_operator.core.triggers import REASONS
+from precision_operator.core.breaches import REASONS
 from precision_operator.incidents.evidence import RUN_INFO, RUN_LABELS, series_of
 from precision_operator.incidents.report import Evidence, Report, ReviewAnswer
 from precision_operator.reasons import Reason

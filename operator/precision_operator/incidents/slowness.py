@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from precision_operator.api.text import names
 from precision_operator.api.wire import count_text
-from precision_operator.core.gates import names
 from precision_operator.signals.port import Sample
 
 ALIGNMENT = 8

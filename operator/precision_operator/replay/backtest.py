@@ -18,10 +18,10 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Severity
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import RequestPod
-from precision_operator.core.cohorts import extend_cohort
+from precision_operator.core.cohorts.order import extend_cohort
 from precision_operator.core.decide import Decision, decide
+from precision_operator.core.evidence.readings import Breach, judge
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, PodView, Request, WorkloadView
-from precision_operator.core.readings import Breach, judge
 from precision_operator.reasons import Reason
 
 _POD = re.compile(r"(-[a-z0-9]{5,10}-[a-z0-9]{5}|-[0-9]+)$")

@@ -105,7 +105,9 @@ def _made(kind: object) -> _Coder:
         if kind is float:
             return _Coder(_encode_float, lambda raw: _NON_FINITE[raw] if isinstance(raw, str) else raw)
         if kind is str:
-            return _Coder(str, lambda raw: raw)  # of a StrEnum's member its text, which any writer of JSON or YAML knows
+            return _Coder(
+                str, lambda raw: raw
+            )  # of a StrEnum's member its text, which any writer of JSON or YAML knows
         if kind in (int, bool):
             return _Coder(lambda value: cast(Json, value), lambda raw: raw)
     raise RecordingError(f"expected a type that can be recorded, found {kind}; teach it to replay/codec.py")
