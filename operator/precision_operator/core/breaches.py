@@ -28,7 +28,7 @@ def standing(facts: Facts) -> list[Failing]:
 def _confirmed(facts: Facts) -> tuple[Failing, ...]:
     """What is confirmed, and seen now: a breach that stands through silence calls for nothing before it is seen again."""
     seen = {(verdict.workload.key, signal) for verdict in facts.verdicts for signal in verdict.breaches}
-    found = confirmed(facts.failing, facts.spec, limit=facts.failure_limit, stood_seconds=facts.stood_seconds)
+    found = confirmed(facts.failing, facts.spec, limit=facts.attempt.failure_limit, stood_seconds=facts.stood_seconds)
     return tuple(f for f in found if (f.key, f.signal) in seen)
 
 
@@ -41,7 +41,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     if signal not in ALWAYS or facts.evaluation is None:
         return None
     # What was moved by us and is back in FP32 proves nothing: its metrics still show what the precision did to it.
-    others = [w for w in facts.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]
+    others = [w for w in facts.fleet.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]
     breached, judged = cohort_breached(others, facts.spec, facts.evaluation, signal)
     rollback = facts.spec.rollback
     if breached >= max(rollback.fleet_minimum, at_least(rollback.fleet_share, judged)):

@@ -119,7 +119,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         )
         if not any(_outranked(facts, action, state.generation) for action in planned.actions):
             break
-        outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
+        outcome = replace(outcome, state=replace(state, generation=facts.fleet.next_generation))
     state = replace(
         outcome.state,
         restarts=planned.restarts,
@@ -184,7 +184,7 @@ def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
     Of a member that has moved in part only the moved ones are asked for something else.
     """
     if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
-        moved = replace(facts, state=state).part(desired.workload)
+        moved = replace(facts, state=state).fleet.part(desired.workload)
         return replace(
             desired, delivery=Delivery.HOT, pods=frozenset(pod.uid for pod in moved.pods), rest=state.fallback
         )
@@ -218,7 +218,7 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
         if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
         age_seconds = facts.now - restart.since
-        seen = workload if desired.pods is None else at.part(workload)
+        seen = workload if desired.pods is None else at.fleet.part(workload)
         acknowledged = at.progress(seen, desired.accepted, desired.delivery).acknowledged
         if acknowledged and complete(workload) and workload.key not in state.suspensions:
             took += [round(age_seconds, 3)] * (0 < age_seconds < RESTARTING_SECONDS)
@@ -232,7 +232,9 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
     if not isinstance(action, RequestPod):
         return False
     request = action.pod.request
-    return max(request.generation if request is not None else 0, facts.reported_generation(action.pod)) >= generation
+    return (
+        max(request.generation if request is not None else 0, facts.fleet.reported_generation(action.pod)) >= generation
+    )
 
 
 def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:

@@ -97,7 +97,7 @@ def _judge(facts: Facts) -> tuple[Assessment, ...]:
     for entry in facts.state.failing:
         if entry.severity is facts.spec.criterion(entry.signal).severity:
             failing.setdefault(entry.key, set()).add(entry.signal)
-            if entry.count > facts.failure_limit:
+            if entry.count > facts.attempt.failure_limit:
                 confirmed.setdefault(entry.key, set()).add(entry.signal)
 
     def judged(workload: WorkloadView, mode: Mode) -> Assessment:
@@ -108,8 +108,8 @@ def _judge(facts: Facts) -> tuple[Assessment, ...]:
     guarding = facts.state.phase in (Phase.HEALTHY, Phase.DEGRADED)
     verdicts = []
     inside = frozenset(facts.state.members) - facts.state.held_keys
-    stranded = tuple((w, d) for w, d in facts.rescuable if w.key in inside)
-    for workload, _ in (*map(facts.asked_part, facts.members), *stranded):
+    stranded = tuple((w, d) for w, d in facts.fleet.rescuable if w.key in inside)
+    for workload, _ in (*map(facts.fleet.asked_part, facts.fleet.members), *stranded):
         pods = live_pods(workload)
         # On its way to BF16 it is judged in what it still trains in; with BF16 as fallback, in what the others have left.
         for mode in dict.fromkeys((facts.wanted(workload), facts.target, facts.spec.target)):
@@ -121,5 +121,5 @@ def _judge(facts: Facts) -> tuple[Assessment, ...]:
             if watched or crashing or trains_in(workload, evaluation.pods, mode):
                 verdicts.append(judged(workload, mode))
                 break
-    verdicts += [judged(workload, facts.state.modes[workload.key]) for workload, _ in facts.residual]
+    verdicts += [judged(workload, facts.state.modes[workload.key]) for workload, _ in facts.fleet.residual]
     return tuple(verdicts)

@@ -227,7 +227,7 @@ def test_another_attempt_tolerates_no_breach_until_it_is_guarded() -> None:
     world = promoted(evaluation={"interval": "15s", "failureLimit": 3, "minSamples": 1})
     for phase, limit in ((Phase.PROGRESSING, 0), (Phase.PAUSED, 0), (Phase.HEALTHY, 3)):
         state = replace(world.state, attempts=1, phase=phase)
-        assert derive_facts(world.policy, state, world.observe(), world.now).failure_limit == limit
+        assert derive_facts(world.policy, state, world.observe(), world.now).attempt.failure_limit == limit
 
 
 def test_nothing_begins_before_the_metrics_have_been_read() -> None:

@@ -34,7 +34,7 @@ def mitigate(facts: Facts) -> tuple[Facts, tuple[Notify, ...]]:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts, ()
-    members, selected = {w.key: w for w, _ in facts.members}, {w.key for w in facts.workloads}
+    members, selected = {w.key: w for w, _ in facts.fleet.members}, {w.key for w in facts.workloads}
     windows = dict(facts.windows)
     for key, window in list(windows.items()):
         after = _followed(facts, window, members.get(window.key), evaluation) if window.key in selected else None
@@ -174,7 +174,7 @@ def _on_rung(facts: Facts, window: Mitigation, rung: Rung) -> Mitigation:
         window,
         rung=rung,
         rung_since=facts.now,
-        generation=facts.next_generation,
+        generation=facts.fleet.next_generation,
         acknowledged_at=None,
         good_since=None,
     )

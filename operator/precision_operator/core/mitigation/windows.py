@@ -61,7 +61,7 @@ def length_seconds(facts: Facts, signal: Signal) -> float:
 
 def rungs_left(facts: Facts, key: str, after: Rung | None) -> tuple[Rung, ...]:
     """What may still be tried on a workload: nothing where a request does not reach it, or no loss scale runs."""
-    if key not in facts.hot_members or facts.spec.target is not Mode.FP16:
+    if key not in facts.fleet.hot_members or facts.spec.target is not Mode.FP16:
         return ()
     # To the fallback goes a rollback, never a mitigation.
     ladder = [

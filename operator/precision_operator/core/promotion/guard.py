@@ -32,7 +32,7 @@ def guard(facts: Facts) -> Outcome:
     facts = replace(facts, state=state)
     window = promotion_waits(facts)
     if window is None and not alerts(facts) and facts.admission_waits is None and facts.too_large is None:
-        cohort = facts.in_cohort(len(facts.stages) - 1, state.members)
+        cohort = facts.places.in_cohort(len(facts.attempt.stages) - 1, state.members)
         state = replace(state, members=cohort.members, shares=cohort.shares)
     outcome = _follow_held(replace(facts, state=state))
     return replace(outcome, waiting=outcome.waiting or retry or window, notices=(*notices, *outcome.notices))

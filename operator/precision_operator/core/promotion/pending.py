@@ -43,11 +43,11 @@ def pending(facts: Facts) -> Outcome:
     # Those in breach are assigned the fallback by the commit that begins to enforce.
     kept = {key: mode for key, mode in modes.items() if key not in breached}
     facts = replace(facts, state=replace(state, modes=kept))
-    cohort = facts.in_cohort(0, tuple(sorted(adopted)))
+    cohort = facts.places.in_cohort(0, tuple(sorted(adopted)))
     members = cohort.members
     if not members:
         return Outcome(state, _swept(facts), waiting=_nobody_joins(facts, closed))
-    first = f"step 1 of {len(facts.stages)}: {names([w.name for w, _ in facts.movable if w.key in members])}"
+    first = f"step 1 of {len(facts.attempt.stages)}: {names([w.name for w, _ in facts.movable if w.key in members])}"
     started = replace(
         facts.state,
         phase=Phase.PROGRESSING,
@@ -74,7 +74,7 @@ def found_modes(facts: Facts) -> Mapping[str, Mode] | Cause:
     state, held = facts.state, facts.state.held_keys
     if state.enforce and state.fallback is not None:
         return {key: mode for key, mode in state.modes.items() if key not in held}
-    found = {w: facts.observed(w) for w, _ in facts.movable if w.key not in held}
+    found = {w: facts.fleet.observed(w) for w, _ in facts.movable if w.key not in held}
     unknown = [w.name for w, mode in found.items() if mode is None]
     if unknown:
         text = (
@@ -113,7 +113,7 @@ def _nobody_joins(facts: Facts, closed: Cause | None) -> Cause:
         text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
         return closed or Cause(Reason.AWAITING_RETRY, text)
     return (
-        facts.unwatched
+        facts.places.unwatched
         or undivided(facts)
         or Cause(Reason.COHORT_NOT_RUNNING, "no workload has a running pod: scale one up")
     )
@@ -138,7 +138,7 @@ def _missing(facts: Facts) -> Cause | None:
             f"{undeliverable(facts)}: cannot be moved by delivery {facts.spec.delivery}; "
             "declare the contract (docs/contract.md), or name ENABLE_FP16_TRAINING in the pod template",
         )
-    if facts.staged is not None and not facts.staged:
+    if facts.places.staged is not None and not facts.places.staged:
         label = facts.spec.staging.node_label
         text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
         return Cause(Reason.NO_STAGING_NODES, f"{text}, or set strategy.canary.by: Share")

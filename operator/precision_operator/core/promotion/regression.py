@@ -97,10 +97,10 @@ def goes_on(comparison: Comparison | None) -> Comparison | None:
 def difference(facts: Facts, evaluation: Evaluation) -> float | None:
     """How much more the rest falls short than the canary, -1 to 1; None where one side is on the way, or not known."""
     target = facts.target
-    moved = [w for w, _ in facts.members if live_pods(w) and facts.wanted(w) is target]
+    moved = [w for w, _ in facts.fleet.members if live_pods(w) and facts.wanted(w) is target]
     if not all(trains_in(w, evaluation.pods, target) for w in moved):
         return None
-    rest = [w for w in facts.unmoved if trains_in(w, evaluation.pods, facts.spec.fallback)]
+    rest = [w for w in facts.fleet.unmoved if trains_in(w, evaluation.pods, facts.spec.fallback)]
     # As if in reduced precision: for FP32 the signals that are relative to its baseline would be left out.
     canary, others = (
         [assess(w, facts.spec, evaluation, mode=Mode.FP16, failing=frozenset()) for w in side] for side in (moved, rest)
@@ -145,7 +145,7 @@ def _found(facts: Facts) -> str:
     comparison = facts.state.comparison
     assert comparison is not None
     mean = comparison.mean or 0.0
-    who = names([w.name for w, _ in facts.members])
+    who = names([w.name for w, _ in facts.fleet.members])
     return (
         f"{who} do worse than what trains in {facts.spec.fallback}: a mean shortfall of {-mean:+.2f} in "
         f"{comparison.looks} looks"

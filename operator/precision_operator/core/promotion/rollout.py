@@ -39,9 +39,9 @@ def rollout(facts: Facts) -> Outcome:
         return target_changed(facts)
     facts = replace(facts, state=retried(facts)[0])
     # A policy whose steps were shortened in mid-rollout goes on from the last one.
-    index = min(facts.state.step_index, len(facts.stages) - 1)
+    index = min(facts.state.step_index, len(facts.attempt.stages) - 1)
     # A member that was deleted is replaced: a cohort without its canary has proved nothing.
-    cohort = facts.in_cohort(index, facts.state.members)
+    cohort = facts.places.in_cohort(index, facts.state.members)
     facts = replace(facts, state=replace(facts.state, step_index=index, members=cohort.members, shares=cohort.shares))
     before, state = facts, replace(facts.state, evidence_since=_evidence_since(facts), comparison=compared(facts))
     followed = follow_held(facts)
@@ -83,9 +83,9 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
     """
     held = facts.state.held_keys
     members = frozenset(facts.state.members) - held
-    found = {w.key for w, _ in facts.residual}
+    found = {w.key for w, _ in facts.fleet.residual}
     desired = []
-    for workload, delivery in (*facts.movable, *facts.rescuable):
+    for workload, delivery in (*facts.movable, *facts.fleet.rescuable):
         key = workload.key
         if key in members:
             desired.append(_into_target(facts, workload, delivery))
@@ -106,7 +106,7 @@ def _waiting(facts: Facts) -> Cause | None:
     if facts.observation.problem is not None:
         return facts.observation.problem
     inside = frozenset(facts.state.members)
-    stranded = [w.name for w in facts.workloads if w.key in facts.stuck_keys and w.key in inside]
+    stranded = [w.name for w in facts.workloads if w.key in facts.fleet.stuck_keys and w.key in inside]
     if stranded:
         text = f"{names(stranded)} cannot be moved any more: declare the contract in their templates again, or abort"
         return Cause(Reason.UNDELIVERABLE, text)
@@ -118,17 +118,17 @@ def _waiting(facts: Facts) -> Cause | None:
     window = window or regressed(facts)
     if window is not None:
         return window
-    places = facts.cohort_size(facts.state.step_index) - facts.moved_units(facts.cohort)
-    if places > 0 and facts.unwatched is not None:
-        return facts.unwatched
+    places = facts.places.cohort_size(facts.state.step_index) - facts.places.moved_units(facts.places.cohort)
+    if places > 0 and facts.places.unwatched is not None:
+        return facts.places.unwatched
     given = CheckInput(
         policy=facts.policy,
         state=facts.state,
-        stage=facts.stages[facts.state.step_index],
+        stage=facts.attempt.stages[facts.state.step_index],
         evaluation=facts.evaluation,
-        progress=tuple((w, _progress(facts, w, d)) for w, d in facts.members),
+        progress=tuple((w, _progress(facts, w, d)) for w, d in facts.fleet.members),
         verdicts=facts.verdicts,
-        promotion=facts.promotion,
+        promotion=facts.attempt.promotion,
         evidence_since=facts.state.evidence_since,
     )
     return first_closed(given)
@@ -136,7 +136,7 @@ def _waiting(facts: Facts) -> Cause | None:
 
 def _learns_nothing(facts: Facts) -> Cause | None:
     """A cohort of which BF16 had to help every member says nothing of the target."""
-    running = [w for w, _ in facts.members if w.pods]
+    running = [w for w, _ in facts.fleet.members if w.pods]
     if not running or any(facts.wanted(w) is facts.target for w in running):
         return None
     text = f"overflow ended only in BF16 in {names([w.name for w in running])}: set spec.target: bf16, or abort"
@@ -152,10 +152,10 @@ def _evidence_since(facts: Facts) -> float | None:
     evaluation = facts.evaluation
     if evaluation is None:
         return facts.state.evidence_since
-    members = {(w.key, len(w.pods)) for w, _ in facts.members if w.pods}
+    members = {(w.key, len(w.pods)) for w, _ in facts.fleet.members if w.pods}
     judged = {(v.workload.key, len(v.workload.pods)) for v in facts.verdicts}
     good = members <= judged and all(
-        promotes(facts.promotion[signal], reading)
+        promotes(facts.attempt.promotion[signal], reading)
         for verdict in facts.verdicts
         for signal, reading in verdict.readings.items()
     )
@@ -166,7 +166,7 @@ def _evidence_since(facts: Facts) -> float | None:
 
 
 def _promote(facts: Facts) -> Outcome:
-    state, stages = facts.state, facts.stages
+    state, stages = facts.state, facts.attempt.stages
     if state.step_index + 1 >= len(stages):
         done = replace(
             state,
@@ -179,8 +179,8 @@ def _promote(facts: Facts) -> Outcome:
         )
         return Outcome(done, assigned(facts), notices=(Notify(Reason.PROMOTED, done.message),))
     index = state.step_index + 1
-    cohort = facts.in_cohort(index, state.members)
-    moved = f"{facts.moved_units(cohort)} of {facts.total_units}"
+    cohort = facts.places.in_cohort(index, state.members)
+    moved = f"{facts.places.moved_units(cohort)} of {facts.places.total_units}"
     promoted = replace(
         state,
         phase=Phase.PROGRESSING,

@@ -39,7 +39,7 @@ def follow_held(facts: Facts) -> Followed | None:
     incident, held = facts.state.incident, facts.state.held_keys
     if not held or incident is None:
         return None
-    back = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in held]
+    back = [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in held]
     followed = follow(facts, incident, back)
     # Whose acknowledgement was seen and is missing later is unobservable, not unresponsive: it is not restarted.
     escalate = followed.escalate and incident.last_ack_at is None

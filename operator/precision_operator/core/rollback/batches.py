@@ -27,7 +27,7 @@ def under_way(facts: Facts, incident: Incident, everything: Iterable[Desired]) -
             begun.append(desired)  # it is named, not restarted, and takes nobody's place
         else:
             waiting.append(desired)
-    size = max(1, at_most(facts.spec.rollback.gradual.batch_share, facts.moved_count))
+    size = max(1, at_most(facts.spec.rollback.gradual.batch_share, facts.fleet.moved_count))
     waiting = [desired for desired in waiting if _in_turn(desired, facts, incident)]
     breached = frozenset(facts.state.breached)
     waiting.sort(key=lambda desired: (desired.workload.key not in breached, desired.workload.key))

@@ -32,12 +32,12 @@ def choose(facts: Facts, trigger: Trigger) -> tuple[str, ...]:
     rules, breached = facts.spec.rollback.canary, frozenset(trigger.workloads)
     pool = [
         w
-        for w, d in (*facts.members, *facts.residual)
+        for w, d in (*facts.fleet.members, *facts.fleet.residual)
         if w.key in breached and d is not Delivery.NEW_ONLY and live_pods(w) and facts.reduced(w)
     ]
     chosen = _labelled(facts, pool)
     if not 0 < len(chosen) < len(pool):
-        size = max(1, at_most(rules.share, facts.moved_count))
+        size = max(1, at_most(rules.share, facts.fleet.moved_count))
         chosen = canary_order(facts.policy.uid, pool)[: min(size, len(pool) // 2)]
     return tuple(sorted(w.key for w in chosen))
 
@@ -53,7 +53,7 @@ def _labelled(facts: Facts, pool: list[WorkloadView]) -> list[WorkloadView]:
 def difference(facts: Facts) -> float | Cause:
     """How much more trouble the rest is in than the canary, -1 to 1; or why that is not known."""
     inside = frozenset(facts.state.canary)
-    fleet = [(w, d) for w, d in (*facts.movable, *facts.rescuable) if live_pods(w)]
+    fleet = [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if live_pods(w)]
     canary = [(w, d) for w, d in fleet if w.key in inside]
     if not canary:
         return Cause(Reason.CANARY_GONE, "no workload of the canary has a pod: there is nothing to compare")

@@ -75,7 +75,7 @@ def compare(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -
 def _await(facts: Facts, incident: Incident, everything: tuple[Desired, ...]) -> Outcome:
     """Until every canary says that it trains in the fallback, or only crashes there."""
     inside = frozenset(facts.state.canary)
-    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in inside])
+    followed = follow(facts, incident, [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in inside])
     desired = tuple(replace(d, escalate=followed.escalate) for d in canary_first(facts, everything))
     # Written and acknowledged is what the whole fleet is, not its canary.
     kept = replace(followed.incident, last_patch_at=None, last_ack_at=None)

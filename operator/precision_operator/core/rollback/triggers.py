@@ -79,7 +79,7 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     breached = {f.key: f.name for f in standing}
     breached.update({h.key: h.name for h in facts.state.held})
     rollback = facts.spec.rollback
-    moved = facts.moved_count
+    moved = facts.fleet.moved_count
     # A fleet of one is a fleet: its rollback is no smaller matter than any other's.
     share = max(min(rollback.fleet_minimum, max(1, moved)), at_least(rollback.fleet_share, moved))
     place = only_place(facts, breached, worst.signal)
@@ -131,7 +131,7 @@ def _no_data(facts: Facts) -> Trigger | None:
     }
     if not since:
         return None
-    rest = any(w.key not in since and live_pods(w) for w, _ in facts.members)
+    rest = any(w.key not in since and live_pods(w) for w, _ in facts.fleet.members)
     keys = tuple(sorted(since)) if rest else facts.state.members
     who = f" of {names([name_of(key) for key in keys])}" if rest else ""
     message = bounded(f"no believable metrics{who} for {limit_seconds:g} s, and onNoData is Rollback")

@@ -124,7 +124,7 @@ def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[I
 def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
     """Every selected workload, moved or not: a fleet in FP32 means all of it. The breached come first."""
     breached = frozenset(facts.state.breached)
-    found = sorted((*facts.movable, *facts.rescuable), key=lambda one: one[0].key not in breached)
+    found = sorted((*facts.movable, *facts.fleet.rescuable), key=lambda one: one[0].key not in breached)
     return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in found)
 
 
@@ -151,7 +151,7 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
 
 def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
     """Those of these workloads whose pods can be moved."""
-    return [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in keys]
+    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in keys]
 
 
 def held_alone(
@@ -251,4 +251,4 @@ def _start_again(state: State, asked: Answer) -> Outcome:
 def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
     """Workloads that were moved, or are less safe than the fallback."""
     moved = frozenset(facts.state.members)
-    return [(w, d) for w, d in (*facts.movable, *facts.rescuable) if w.key in moved or facts.reduced(w)]
+    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in moved or facts.reduced(w)]

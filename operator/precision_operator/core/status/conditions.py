@@ -146,7 +146,7 @@ def _weights(facts: Facts, state: State) -> Condition:
     poisoned = frozenset(state.poisoned)
     suspect = [
         workload.name
-        for workload, delivery in (*facts.movable, *facts.rescuable)
+        for workload, delivery in (*facts.movable, *facts.fleet.rescuable)
         if workload.key in poisoned
         and (not workload.hot or delivery is Delivery.NEW_ONLY or _should_have_rewound(facts, state))
     ]
@@ -212,7 +212,7 @@ def _accepted(facts: Facts) -> Condition:
         return _is("Accepted", bool(facts.movable), Reason.UNDELIVERABLE, text)
     whole = undivided(facts)
     if whole is not None:
-        return _is("Accepted", bool(facts.joinable), whole.reason, whole.message)
+        return _is("Accepted", bool(facts.places.joinable), whole.reason, whole.message)
     disagree = [w.name for w in facts.workloads if w.labels_disagree]
     if disagree:
         text = f"their own labels and their template's disagree about the selector: {names(disagree)}; the template's count"

@@ -44,7 +44,7 @@ def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> S
         found: the conditions, with their messages.
     """
     state, waiting = outcome.state, outcome.waiting
-    stages = facts.stages
+    stages = facts.attempt.stages
     index = min(state.step_index, len(stages) - 1)
     rolled = state.phase in _ROLLED_BACK
     moving = state.phase is not Phase.PENDING and not rolled
@@ -81,7 +81,7 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
         return 0, ()
     at, count, unacknowledged = replace(facts, state=state), 0, list[str]()
     steady = state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
-    for workload, delivery in facts.movable if rollback else at.members:
+    for workload, delivery in facts.movable if rollback else at.fleet.members:
         accepted = accepted_modes(at.fallback_of(workload) if rollback else at.wanted(workload), rollback=rollback)
         progress = at.progress(workload, accepted, delivery)
         count += progress.requested if steady else progress.acknowledged
