@@ -17,7 +17,6 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.gather import Gatherer
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import WATCHED, Inventory
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
 from precision_operator.controller.reconcile import Reconciler
@@ -30,6 +29,7 @@ from precision_operator.incidents.investigator import Investigator
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.reporter import Reporter
 from precision_operator.incidents.store import IncidentStore
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder

@@ -23,9 +23,9 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import PodView, RefusedWrite, WorkloadView
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder

@@ -12,9 +12,9 @@ from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
-from precision_operator.controller.inventory import Inventory
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import POLICIES
 from precision_operator.workloads.kinds.table import KINDS
 

@@ -9,13 +9,13 @@ from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import Actor
 from precision_operator.controller.enforcement import Enforcement
-from precision_operator.controller.inventory import Inventory
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.inventory.caches import Inventory
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings

@@ -8,8 +8,8 @@ import pytest
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import parse_selector
-from precision_operator.controller.inventory import WATCHED, Inventory, Keys
 from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.inventory.caches import WATCHED, Inventory, Keys
 from precision_operator.kube.port import (
     DEPLOYMENTS,
     JOBS,

@@ -9,8 +9,8 @@ from precision_operator.admission.injection import asks, inject
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector, parse_selector
 from precision_operator.api.wire import mapping, text
-from precision_operator.controller.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
 from precision_operator.core.model import WorkloadView
+from precision_operator.inventory.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, REPLICASETS, JsonObject, Resource
 from precision_operator.workloads.kinds.pod import read_bare_pod, strange_pod
 from precision_operator.workloads.kinds.replicaset import strange_replicaset

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import parse_selector
-from precision_operator.controller.inventory import WATCHED, Inventory, Keys
+from precision_operator.inventory.caches import WATCHED, Inventory, Keys
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS, Resource
 from tests.support import objects as b
 
