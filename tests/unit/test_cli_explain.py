@@ -17,11 +17,11 @@ from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import LEFT_BEHIND, PHASES
 from precision_operator.cli.summary import CONCERNED_LIMIT
-from precision_operator.core import conditions
 from precision_operator.core.breaches import REASONS
 from precision_operator.core.leaving import blocked
 from precision_operator.core.model import PodView
 from precision_operator.core.plan import Plan
+from precision_operator.core.status import conditions
 from precision_operator.reasons import Cause, Reason
 from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 

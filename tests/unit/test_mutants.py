@@ -11,7 +11,7 @@ from lab.mutants.operators import places
 from lab.mutants.run import forked, meet
 from precision_operator.core.cohorts.order import cohort_size
 
-COHORTS = CORE / "cohorts.py"
+COHORTS = CORE / "cohorts" / "order.py"
 
 
 def test_mutants_are_wrong_in_one_place_and_spare_texts(tmp_path: Path) -> None:
