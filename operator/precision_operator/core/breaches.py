@@ -1,21 +1,12 @@
 """The breaches that call for an answer: confirmed, seen now, and maybe the precision's fault."""
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Failing
 from precision_operator.core.cohorts.shares import at_least
-from precision_operator.core.evidence.assessment import ALWAYS, cohort_breached, confirmed, trains_in
+from precision_operator.core.evidence.assessment import cohort_breached, confirmed, trains_in
 from precision_operator.core.facts import Facts
-from precision_operator.reasons import Reason
-
-REASONS = {
-    Signal.OVERFLOW: Reason.OVERFLOW_RATE_HIGH,
-    Signal.DIVERGENCE: Reason.LOSS_DIVERGED,
-    Signal.FAILURES: Reason.TRAINING_FAILING,
-    Signal.NON_FINITE: Reason.LOSS_NOT_FINITE,
-    Signal.SPEED: Reason.TRAINING_SLOW,
-    Signal.MEMORY: Reason.MEMORY_RATIO_HIGH,
-}
 
 
 def standing(facts: Facts) -> list[Failing]:
@@ -38,7 +29,7 @@ def cause_elsewhere(facts: Facts, signal: Signal) -> str | None:
     Only signals that FP32 workloads have too can tell: where they breach on the FP32 cohort in the same share that makes a
     fleet emergency, changing precision would not help.
     """
-    if signal not in ALWAYS or facts.evaluation is None:
+    if not SIGNALS[signal].of_fp32 or facts.evaluation is None:
         return None
     # What was moved by us and is back in FP32 proves nothing: its metrics still show what the precision did to it.
     others = [w for w in facts.fleet.unmoved if trains_in(w, facts.evaluation.pods, Mode.FP32)]

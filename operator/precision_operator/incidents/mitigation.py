@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import Mitigation, MitigationResult
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import State
 from precision_operator.api.text import names
-from precision_operator.core.breaches import REASONS
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.report import WORKLOADS_LIMIT, IncidentPhase, Moment, Report, Stages, stamp
 from precision_operator.reasons import Reason
@@ -45,7 +45,7 @@ def closed_report(seen: RecordedPass, windows: Sequence[Mitigation]) -> Report:
         policy_uid=seen.policy.uid,
         severity=Severity.P2,
         scope=Scope.WORKLOAD,
-        reason=REASONS[first.signal],
+        reason=SIGNALS[first.signal].reason,
         message=f"mitigated, not rolled back: {what} in {names([w.name for w in windows])}",
         target=spec.target,
         fallback=spec.fallback,

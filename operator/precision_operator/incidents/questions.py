@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from precision_operator.api.incident import Scope
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec
 from precision_operator.api.state import Phase
 from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
-from precision_operator.core.breaches import REASONS
 from precision_operator.incidents.evidence import RUN_INFO, RUN_LABELS, series_of
 from precision_operator.incidents.report import Evidence, Report, ReviewAnswer
 from precision_operator.reasons import Reason
@@ -94,7 +94,7 @@ def _changed(report: Report) -> ReviewAnswer:
 
 
 def _warnings(report: Report, spec: PolicySpec) -> ReviewAnswer:
-    signal = next((s for s, reason in REASONS.items() if reason == report.reason), None)
+    signal = next((s for s, record in SIGNALS.items() if record.reason == report.reason), None)
     if signal is None:
         return ReviewAnswer(WARNINGS, "unknown", "no metric called for this rollback")
     evidence = _find(report, signal.value)
@@ -135,7 +135,7 @@ def _again(report: Report, changed: ReviewAnswer) -> ReviewAnswer:
             else "configuration changes"
         )
         return ReviewAnswer(AGAIN, f"With {kind}", f"the breach began after: {changed.answer}")
-    if report.reason == REASONS[Signal.SPEED]:
+    if report.reason == SIGNALS[Signal.SPEED].reason:
         return ReviewAnswer(
             AGAIN, "Not recommended (stay on FP32)", "it is slower than FP32 here, so nothing is gained"
         )

@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
 from precision_operator.api.state import Failing
-from precision_operator.core.evidence.readings import LOSSES, Breach, Reading, Unknown, judge
+from precision_operator.core.evidence.readings import Breach, Reading, Unknown, judge
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
 from precision_operator.reasons import Reason
-
-ALWAYS = frozenset({Signal.NON_FINITE, Signal.FAILURES})
-"""Signals for which one sample is enough: a single NaN loss or crash needs no step count behind it."""
 
 SPEED_AGE_SHARE = 0.5
 """Of the window: a silence longer than this leaves two samples too close to one another to tell a speed from their scrapes'
@@ -27,9 +25,6 @@ FAILING_BYTES = 48 * 1024
 
 TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
-
-REDUCED_ONLY = frozenset({Signal.OVERFLOW, Signal.DIVERGENCE, Signal.SPEED, Signal.MEMORY})
-"""Signals that compare with FP32, or need a loss scale: they say nothing of a workload that trains in FP32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +69,7 @@ def _pod_reading(
     if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
         return Unknown(Reason.SAMPLES_TOO_OLD)
     reading = judge(criterion, value, failing=failing)
-    if not enough and not (signal in ALWAYS and isinstance(reading, Breach)):
+    if not enough and not (SIGNALS[signal].at_once and isinstance(reading, Breach)):
         return Unknown(Reason.TOO_FEW_STEPS)
     return reading
 
@@ -123,7 +118,7 @@ def assess(
     readings: dict[Signal, Reading] = {}
     for criterion in spec.criteria:
         signal = criterion.signal
-        if not criterion.enabled or (mode is Mode.FP32 and signal in REDUCED_ONLY):
+        if not criterion.enabled or (mode is Mode.FP32 and not SIGNALS[signal].of_fp32):
             continue
         stands = signal in failing
         judged = live if stands else training
@@ -135,7 +130,7 @@ def assess(
 
 def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bool:
     """A pod's loss is in breach of more than an alert, in whatever precision: the weights that give it are poisoned."""
-    criteria = [criterion for criterion in spec.criteria if criterion.enabled and criterion.signal in LOSSES]
+    criteria = [criterion for criterion in spec.criteria if criterion.enabled and SIGNALS[criterion.signal].of_loss]
     readings = (_pod_reading(c, pod, spec, evaluation, failing=False) for pod in live_pods(workload) for c in criteria)
     return any(isinstance(found, Breach) and found.severity is not Severity.P3 for found in readings)
 

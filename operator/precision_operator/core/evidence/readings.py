@@ -8,6 +8,7 @@ of several series wins).
 import math
 from dataclasses import dataclass
 
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity
 from precision_operator.reasons import Reason
@@ -37,9 +38,6 @@ class Unknown:
 
 Reading = Ok | Breach | Unknown
 
-LOSSES = frozenset({Signal.DIVERGENCE, Signal.NON_FINITE})
-"""Signals made of losses: what is not finite there is not silence but the fault itself."""
-
 
 def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     """One finite or non-finite sample against its thresholds.
@@ -56,7 +54,7 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     if beyond:
         return Breach(value, criterion.severity)
     if not math.isfinite(value):
-        return Breach(value, criterion.severity) if criterion.signal in LOSSES else Unknown(Reason.NOT_A_NUMBER)
+        return Breach(value, criterion.severity) if SIGNALS[criterion.signal].of_loss else Unknown(Reason.NOT_A_NUMBER)
     if criterion.warn is not None and value > criterion.warn:
         return Breach(value, criterion.warn_severity)
     return Ok(value)

@@ -16,6 +16,7 @@ from precision_operator.api.canary import CanaryVerdict, Comparison, OnRegressio
 from precision_operator.api.commands import answered
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity, Strategy
 from precision_operator.api.text import names
@@ -31,7 +32,7 @@ from precision_operator.core.rollback.sequential import look, verdict
 from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Cause, Reason
 
-COMPARED = (Signal.DIVERGENCE, Signal.FAILURES, Signal.SPEED)
+COMPARED = tuple(signal for signal, record in SIGNALS.items() if record.compared)
 """Signals that mean the same in both precisions."""
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.spec import Criterion, Delivery, Severity
 from precision_operator.api.text import names
 from precision_operator.core.cohorts.order import canary_order
@@ -89,8 +89,7 @@ def trouble(facts: Facts, workload: WorkloadView) -> float | None:
     # As if in reduced precision: for FP32 the signals that are relative to its baseline would be left out.
     readings = dict(assess(workload, facts.spec, evaluation, mode=Mode.FP16, failing=frozenset()).readings)
     if trains_in(workload, evaluation.pods, Mode.FP32):
-        readings.pop(Signal.OVERFLOW, None)
-        readings.pop(Signal.MEMORY, None)
+        readings = {signal: reading for signal, reading in readings.items() if not SIGNALS[signal].price}
     answered = facts.spec.rollback.strategies
     judged = [(facts.spec.criterion(signal), reading) for signal, reading in readings.items()]
     levels = [_level(c, reading, answered) for c, reading in judged if c.severity in answered]

@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 from precision_operator.api.commands import Answer, Command
 from precision_operator.api.incident import Scope
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.api.text import bounded, names
 from precision_operator.api.workload import name_of
-from precision_operator.core.breaches import REASONS, standing
+from precision_operator.core.breaches import standing
 from precision_operator.core.cohorts.shares import at_least
 from precision_operator.core.commands import allowed
-from precision_operator.core.evidence.readings import LOSSES
 from precision_operator.core.facts import Facts
 from precision_operator.core.mitigation.windows import spared
 from precision_operator.core.progress import live_pods
@@ -96,14 +96,14 @@ def _from_breaches(facts: Facts, standing: list[Failing]) -> Trigger:
     return Trigger(
         severity=severity,
         scope=scope,
-        reason=REASONS[worst.signal],
+        reason=SIGNALS[worst.signal].reason,
         message=bounded(
             f"{worst.signal} beyond {level:g} in {names(list(breached.values()))}{where}{_tried(facts, worst)}"
         ),
         workloads=tuple(sorted(breached)),
         detected_at=min(_since(facts, f) for f in standing if f.severity is severity),
         strategy=rollback.strategies[severity],
-        poisoned=tuple(sorted({f.key for f in standing if f.signal in LOSSES})),
+        poisoned=tuple(sorted({f.key for f in standing if SIGNALS[f.signal].of_loss})),
     )
 
 
