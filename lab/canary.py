@@ -25,9 +25,9 @@ from precision_operator.api.canary import CanarySpec, CanaryVerdict, Comparison,
 from precision_operator.api.reenable import ReenableSpec
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
-from precision_operator.core.canary import depth
-from precision_operator.core.regression import shortfall
-from precision_operator.core.sequential import look, verdict
+from precision_operator.core.promotion.regression import shortfall
+from precision_operator.core.rollback.canary import depth
+from precision_operator.core.rollback.sequential import look, verdict
 
 LOSS_SIGMA, LOSS_LAG = 0.0033, 0.09
 """Measured: docs/sentinel.md, *by measured noise*."""

@@ -11,7 +11,7 @@ from precision_operator.api.fields import Field
 from precision_operator.api.spec import SPEC, PolicySpec
 from precision_operator.api.state import ASSIGNMENT, State
 from precision_operator.api.summary import STATUS, Summary
-from precision_operator.report.incident import Report
+from precision_operator.incidents.report import Report
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import Any, get_args, get_origin
 
 from precision_operator.api.codec import UNREADABLE, Entry, coder_of, entries
-from precision_operator.api.criteria import ALERT, ANSWERS, COMMON, JUDGED, Criterion, rules
+from precision_operator.api.criteria import ALERT, ANSWERS, Criterion
 from precision_operator.api.fields import Duration, Field, Keyed, Rule, Time
+from precision_operator.api.signal_records import COMMON, SIGNALS
 
 Json = dict[str, Any]
 
@@ -105,10 +106,10 @@ class Schema:
         return node
 
     def _criterion(self, default: Criterion, path: str) -> Json:
-        judged = JUDGED[default.signal]
-        node = self._node("object", Field(judged.text, rules=rules(default)), path) | {"default": {}, "properties": {}}
+        record = SIGNALS[default.signal]
+        node = self._node("object", Field(record.text, rules=record.rules()), path) | {"default": {}, "properties": {}}
         for entry in entries(Criterion):
-            if entry.attribute in (*COMMON, *judged.attributes):
+            if entry.attribute in (*COMMON, *record.attributes):
                 found = replace(entry, field=_of_signal(entry, default))
                 self._add(node, found, getattr(default, entry.attribute), path)
         return node
@@ -203,13 +204,13 @@ def duration_rules(field: Duration, path: str, shown: object) -> tuple[Rule, ...
 
 def _of_signal(entry: Entry, default: Criterion) -> Field:
     """A criterion's field as this signal has it."""
-    judged, field = JUDGED[default.signal], entry.field
+    record, field = SIGNALS[default.signal], entry.field
     beyond, within = ("below", "above") if default.lower_is_worse else ("above", "below")
-    answers = f"{ANSWERS} {ALERT}" if "P3" in judged.severities else ANSWERS
-    text = field.text.replace("{beyond}", beyond).replace("{within}", within).replace("{measure}", judged.measure)
+    answers = f"{ANSWERS} {ALERT}" if "P3" in record.severities else ANSWERS
+    text = field.text.replace("{beyond}", beyond).replace("{within}", within).replace("{measure}", record.measure)
     field = replace(field, text=text.replace("{answers}", answers))
     if entry.attribute == "severity":
-        return replace(field, only=judged.severities)
+        return replace(field, only=record.severities)
     if entry.attribute in ("enter", "leave", "promote_below", "warn"):
-        return replace(field, least=judged.bounds.least, above=judged.bounds.above, most=judged.bounds.most)
+        return replace(field, least=record.bounds.least, above=record.bounds.above, most=record.bounds.most)
     return field

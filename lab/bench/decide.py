@@ -17,19 +17,12 @@ from typing import TypedDict
 
 from lab.model.policies import FAST, policy
 from lab.model.world import World
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.decide import decide
 
-BREACH = {
-    Signal.OVERFLOW: 0.6,
-    Signal.DIVERGENCE: 0.5,
-    Signal.FAILURES: 0.9,
-    Signal.NON_FINITE: 3.0,
-    Signal.SPEED: 0.5,
-    Signal.MEMORY: 0.9,
-}
-"""A value beyond the default threshold of each signal."""
+BREACH = {signal: record.bad for signal, record in SIGNALS.items()}
 
 BUDGET_SECONDS = {1000: 0.15, 5000: 1.0}
 """Of CPU time, by the number of workloads."""

@@ -13,6 +13,7 @@ from lab.cluster.manifests import AS_OPERATOR
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy, parse_policy
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import RequestPod
@@ -21,14 +22,7 @@ from precision_operator.core.model import Admission, Evaluation, Observation, Po
 from precision_operator.reasons import Reason
 
 NAMESPACE = "bench-large"
-_GOOD = {
-    Signal.OVERFLOW: 0.0,
-    Signal.DIVERGENCE: 0.0,
-    Signal.FAILURES: 0.0,
-    Signal.NON_FINITE: 0.0,
-    Signal.SPEED: 1.0,
-    Signal.MEMORY: 0.5,
-}
+_GOOD = {signal: record.good for signal, record in SIGNALS.items()}
 
 
 class Fleet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ KILL_SECONDS = 15.0
 """What each kill in a batch adds for all its runs: an operator starts, reads everything and asks admission anew."""
 QUIET_SECONDS = 2.0
 """At rest nothing is written for so long: four evaluations."""
+READ_SECONDS = 8.0
+"""What an operator that was just started may take to lead and to read the metrics, on a busy machine: it may write then."""
 REST_LOOKS = 10
 """How often it is looked whether all has come to rest before that is held against it."""
 _LOOK_SECONDS = 0.2
@@ -78,6 +81,8 @@ class Batch:
         self._serving: set[str] = set()
         """Operators whose webhook the API server is told of."""
         self.kills = 0
+        self._started_at = 0.0
+        """When the youngest operator was ready, by the monotonic clock."""
         self.crashes: list[str] = []
         """The end of the log of each operator that ended by itself, but for those that a restore of etcd ends."""
 
@@ -125,14 +130,16 @@ class Batch:
         return [self._outcome(*of_one) for of_one in zip(self._runs, places, wrong, strict=True)]
 
     async def _come_to_rest(self) -> None:
-        """Wait until one leads and nothing was written for a while; from then on nothing may be."""
-        await self._operators.leader()
+        """Wait until one has led for a while and nothing was written; from then on nothing may be."""
         for _ in range(REST_LOOKS):
+            await asyncio.gather(*self._restarts)  # a kill may have come after the runs had ended
+            await self._operators.leader()
+            await asyncio.sleep(max(0.0, self._started_at + READ_SECONDS - time.monotonic()))
             await asyncio.to_thread(self._recorder.settle)
-            seen = self._recorder.highest
+            seen = (self._recorder.highest, self.kills, len(self.crashes))
             await asyncio.sleep(QUIET_SECONDS)
             await asyncio.to_thread(self._recorder.settle)
-            if self._recorder.highest == seen:
+            if seen == (self._recorder.highest, self.kills, len(self.crashes)):
                 break
         self._recorder.note(Note.REST, {})
         await asyncio.sleep(QUIET_SECONDS)
@@ -189,6 +196,7 @@ class Batch:
 
     async def _start(self) -> None:
         operator = await self._operators.start()
+        self._started_at = time.monotonic()
         self._recorder.note(Note.START, {"process": operator.name})
         if self._stage.kind is Plane.WEBHOOK:
             port = serving_port(operator.log.read_text())

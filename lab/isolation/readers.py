@@ -32,11 +32,11 @@ from precision_operator.contract import (
     STAMP,
     WORKLOAD,
 )
-from precision_operator.controller.inventory import WATCHED, Inventory
+from precision_operator.incidents.logs import excerpt
+from precision_operator.incidents.slowness import CHECKS, say
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.answers import error_of, parsed_object
 from precision_operator.kube.port import JOBS, PODS, JsonObject
-from precision_operator.report.logs import excerpt
-from precision_operator.report.slowness import CHECKS, say
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.grouping import group
 from precision_operator.signals.port import Sample

@@ -11,7 +11,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import Observation
-from precision_operator.core.restarting import RESTARTING_SECONDS, ROUNDS
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS, ROUNDS
 
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 

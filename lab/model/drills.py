@@ -16,7 +16,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase
 from precision_operator.contract import RETRY
-from precision_operator.core.restarting import ROUNDS
+from precision_operator.core.restart.rounds import ROUNDS
 
 CONVERGE_PASSES = 45
 """L1: so many passes without a fault reach a state of rest (a whole rollout with its pauses needs fewer than 30)."""

@@ -15,7 +15,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import State
-from precision_operator.core.cohorts import rank
+from precision_operator.core.cohorts.order import rank
 from precision_operator.core.decide import Decision
 from precision_operator.core.model import PodSignals
 

@@ -18,7 +18,7 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
-from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.decide import Decision, edge_key
 from precision_operator.core.model import Observation
 

@@ -17,7 +17,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.model import PodView
-from precision_operator.core.pace import quantile
+from precision_operator.core.restart.pace import quantile
 
 COUNT = 60
 """Emergencies that are predicted, and then measured."""

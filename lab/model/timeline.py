@@ -26,7 +26,7 @@ from precision_operator.core.actions import (
     SuspendJob,
 )
 from precision_operator.core.decide import Decision
-from precision_operator.report.recording import describe
+from precision_operator.replay.recording import describe
 
 _LIMIT = 160
 """Characters of a message; the fingerprint has the rest."""

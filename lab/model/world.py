@@ -14,6 +14,7 @@ from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, assignment_to_
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy, deleted_policy
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary, summary_to_wire
@@ -28,18 +29,11 @@ from precision_operator.core.actions import (
 )
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
+from precision_operator.core.mitigation.windows import TUNINGS
 from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request, RunsOn
-from precision_operator.core.windows import TUNINGS
 from precision_operator.reasons import Cause, Reason
 
-GOOD = {
-    Signal.OVERFLOW: 0.0,
-    Signal.DIVERGENCE: -0.1,
-    Signal.FAILURES: 0.0,
-    Signal.NON_FINITE: 0.0,
-    Signal.SPEED: 1.25,
-    Signal.MEMORY: 0.6,
-}
+GOOD = {signal: record.good for signal, record in SIGNALS.items()}
 
 ECHO_SECONDS = 30.0
 """So long a rollback waits for admission before it takes pods away: a new API server may be without it for that time."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.controller.act import Actor
 from precision_operator.controller.alerts import Alerts
 from precision_operator.controller.echo import Echoes
@@ -16,18 +17,19 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.gather import Gatherer
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
-from precision_operator.controller.investigator import Investigator
 from precision_operator.controller.nodes import Nodes
-from precision_operator.controller.notifier import Notifier
 from precision_operator.controller.preflight import WayBack
 from precision_operator.controller.reconcile import Reconciler
 from precision_operator.controller.registry import build_registry, run_kopf
-from precision_operator.controller.reporter import Reporter
 from precision_operator.controller.restarts import Restarts
-from precision_operator.controller.retention import Retention
 from precision_operator.controller.sink import InventorySink
 from precision_operator.controller.worker import Worker
+from precision_operator.incidents.collector import EvidenceCollector
+from precision_operator.incidents.investigator import Investigator
+from precision_operator.incidents.notifier import Notifier
+from precision_operator.incidents.reporter import Reporter
+from precision_operator.incidents.store import IncidentStore
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder
@@ -154,17 +156,13 @@ class App:
             settings=settings,
             clock=clock,
         )
-        self._investigator = Investigator(
-            client,
-            sources=self._sources,
-            events=events,
-            retention=Retention(client, settings.incidents),
-            failed=metrics.report_error,
-        )
+        store = IncidentStore(client, settings=settings.incidents, clock=clock)
+        collector = EvidenceCollector(self._sources, settings.queries, failed=metrics.report_error)
+        self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)
         self._reporter = Reporter(
             client,
-            sources=self._sources,
-            catalogue=settings.queries,
+            store=store,
+            collector=collector,
             settings=settings.incidents,
             notifier=Notifier(settings.notifications, metrics=metrics, clock=clock),
             metrics=metrics,
@@ -181,8 +179,8 @@ class App:
                 restarts=restarts,
                 metrics=metrics,
                 clock=clock,
-                reporter=self._reporter,
-                investigator=self._investigator,
+                observers=(self._reporter, self._investigator),
+                verified=self._reporter.verified,
                 leads=self._elector.leads,
             ),
             queue=self._queue,

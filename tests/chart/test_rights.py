@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from precision_operator.api import commands
-from precision_operator.controller.inventory import WATCHED
+from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube import port
 from tests.support.rendered import REGISTRY, Json, config, of_kind, shipped, the
 

@@ -13,11 +13,11 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.contract import ADMITTED, MODE, WORKLOAD
 from precision_operator.controller.echo import Echoes
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, JsonObject

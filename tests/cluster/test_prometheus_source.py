@@ -27,7 +27,8 @@ from precision_operator.core.model import Evaluation, RunsOn
 from precision_operator.errors import QueryInvalid, SourceUnavailable
 from precision_operator.reasons import Reason
 from precision_operator.settings import PrometheusEndpoint
-from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.promql import confine
 from precision_operator.signals.queries import ALWAYS_ASKED

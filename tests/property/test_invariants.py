@@ -8,7 +8,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod
-from precision_operator.core.cohorts import cohort_size, extend_cohort
+from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from tests.support.fleets import answer
 from tests.support.histories import History, converged, events, heal, new_world, play
 

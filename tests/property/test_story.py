@@ -188,7 +188,7 @@ def test_a_rollout_waits_while_it_is_not_certain_that_admission_enforces() -> No
     world.lagging = True
     world.known = None
     world.run(20)
-    assert (world.state.step_index, world.summary.reason) == (0, "AwaitingEcho")
+    assert (world.state.step_index, world.summary.reason) == (0, "AdmissionBehind")
     assert condition(world, "AdmissionEnforced").status == "Unknown"
     world.catch_up()
     world.run(20)

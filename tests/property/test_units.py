@@ -9,7 +9,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.progress import live_pods
 
 STEPS = {"steps": [{"setWeight": 30}, {"pause": {}}, {"setWeight": 100}]}

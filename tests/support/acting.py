@@ -8,6 +8,7 @@ from typing import Any
 from lab.model.policies import policy
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase, State
@@ -17,9 +18,9 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.errors import KubeError
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, JOBS, PODS, POLICIES
 from precision_operator.runtime.ratelimit import RateLimiter

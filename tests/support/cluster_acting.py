@@ -14,6 +14,7 @@ from lab.model.policies import policy
 from lab.waiting import wait_for
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.controller.act import Acted, Actor
@@ -22,9 +23,9 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import PodView, RefusedWrite, WorkloadView
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
 from precision_operator.kube.events import EventRecorder

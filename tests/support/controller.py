@@ -9,7 +9,7 @@ from typing import Any
 from precision_operator.admission.pod import admit
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.modes import Mode
-from precision_operator.api.policy import deleted_policy, parse_policy
+from precision_operator.api.policy import PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.controller.act import Actor
@@ -19,12 +19,12 @@ from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.gather import Gatherer
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
 from precision_operator.controller.reconcile import Pass, Reconciler
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.model import PodView
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.events import EventRecorder
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from precision_operator.observability.metrics import Metrics

@@ -13,7 +13,7 @@ from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, RequestPod
-from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.decide import Decision, decide, edge_key
 from tests.support.fleets import ROLLED_BACK, answer, member_names
 

@@ -10,16 +10,19 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
-from precision_operator.controller.notifier import Notifier
-from precision_operator.controller.reporter import Reporter
+from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import SourceUnavailable
+from precision_operator.incidents.channels import NotDelivered, Outgoing
+from precision_operator.incidents.collector import EvidenceCollector
+from precision_operator.incidents.document import from_body
+from precision_operator.incidents.notifier import Notifier
+from precision_operator.incidents.report import Report
+from precision_operator.incidents.reporter import Reporter
+from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.port import INCIDENTS
 from precision_operator.observability.metrics import Metrics
-from precision_operator.report.channels import NotDelivered, Outgoing
-from precision_operator.report.document import from_body
-from precision_operator.report.incident import RecordedPass, Report
 from precision_operator.settings import IncidentSettings, NotificationChannel
-from precision_operator.signals.port import Series
+from precision_operator.signals.port import Sample, Series
 from tests.support.fake_kube import FakeKube
 
 
@@ -50,6 +53,10 @@ class Past:
     changed: str = "lr"
     """The label of the run info that differs before and after; kept only where the query asks for it."""
     asked: list[str] = field(default_factory=list)
+
+    async def vector(self, query: str) -> Sequence[Sample]:
+        """See the port."""
+        return []
 
     async def history(self, query: str, start: float, end: float, step_seconds: float) -> Sequence[Series]:
         """See the port."""
@@ -85,7 +92,7 @@ class Stage:
     """(role, kind) of each delivery."""
 
     async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
-        """A channel below the port; the real ones are in tests/unit/test_report_channels.py."""
+        """A channel below the port; the real ones are in tests/unit/incidents/test_channels.py."""
         if self.refused > 0:
             self.refused -= 1
             raise NotDelivered("busy")
@@ -98,15 +105,16 @@ class Stage:
 
     def hired(self) -> Reporter:
         """A reporter, as a new leader starts with."""
-        self.notifier = Notifier(self.channels, metrics=self.metrics, clock=WorldClock(self.world), send=self.send)
+        clock = WorldClock(self.world)
+        self.notifier = Notifier(self.channels, metrics=self.metrics, clock=clock, send=self.send)
         return Reporter(
             self.kube,
-            sources={"default": self.past},
-            catalogue={},
+            store=IncidentStore(self.kube, settings=self.settings, clock=clock),
+            collector=EvidenceCollector({"default": self.past}, {}, failed=self.metrics.report_error),
             settings=self.settings,
             notifier=self.notifier,
             metrics=self.metrics,
-            clock=WorldClock(self.world),
+            clock=clock,
             leading=lambda: True,
         )
 

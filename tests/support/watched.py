@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 from lab.cluster import Kubectl
 from precision_operator.api.wire import mapping
-from precision_operator.controller.inventory import Inventory
 from precision_operator.controller.registry import build_registry, run_kopf
 from precision_operator.controller.sink import InventorySink
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import JsonObject, Resource
 from precision_operator.settings import Settings

@@ -10,6 +10,7 @@ import pytest
 
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, Suspension
@@ -17,11 +18,10 @@ from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY as WORDS
 from precision_operator.cli.guidance import LEFT_BEHIND, PHASES
 from precision_operator.cli.summary import CONCERNED_LIMIT
-from precision_operator.core import conditions
 from precision_operator.core.leaving import blocked
 from precision_operator.core.model import PodView
 from precision_operator.core.plan import Plan
-from precision_operator.core.triggers import REASONS
+from precision_operator.core.status import conditions
 from precision_operator.reasons import Cause, Reason
 from tests.support.cli import HELD, INCIDENT, NO_DIFFERENCE, NOW, PREFIX, WAITING, Cli, mitigating, stands
 
@@ -34,7 +34,9 @@ def test_every_phase_is_explained(cli: Cli, phase: Phase) -> None:
     assert "SomethingNew: as the operator says" in text
 
 
-@pytest.mark.parametrize("reason", [*REASONS.values(), "Aborted", "RollbackRequested", "NoData"])
+@pytest.mark.parametrize(
+    "reason", [*(record.reason for record in SIGNALS.values()), "Aborted", "RollbackRequested", "NoData"]
+)
 def test_every_reason_of_a_rollback_tells_how_to_start_again(cli: Cli, reason: str) -> None:
     cli.policy(stands(Phase.HELD, reason=reason, message="it was so"))
     shown = cli.json("explain")

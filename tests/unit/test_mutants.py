@@ -9,9 +9,9 @@ from pathlib import Path
 from lab.mutants.judges import CORE, Judge
 from lab.mutants.operators import places
 from lab.mutants.run import forked, meet
-from precision_operator.core.cohorts import cohort_size
+from precision_operator.core.cohorts.order import cohort_size
 
-COHORTS = CORE / "cohorts.py"
+COHORTS = CORE / "cohorts" / "order.py"
 
 
 def test_mutants_are_wrong_in_one_place_and_spare_texts(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def spins() -> Iterator[str]:
 
 def test_a_mutant_meets_in_a_process_of_its_own_what_calls_it_and_nothing_else() -> None:
     (lost,) = [
-        place for place in places("precision_operator.core.cohorts", COHORTS) if place.what == "max becomes min"
+        place for place in places("precision_operator.core.cohorts.order", COHORTS) if place.what == "max becomes min"
     ][:1]
     here = frozenset({(str(COHORTS), "cohort_size")})
     elsewhere = Judge("elsewhere", lambda: "met for nothing", 0.0, frozenset({(str(COHORTS), "rank")}))

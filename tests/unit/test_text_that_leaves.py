@@ -22,19 +22,19 @@ from precision_operator.cli.output import write_json
 from precision_operator.contract import ABORT, PREFIX, STAMP, SUSPEND_BY
 from precision_operator.core.actions import Notify
 from precision_operator.errors import SourceUnavailable
+from precision_operator.incidents.document import to_body
+from precision_operator.incidents.events import happenings
+from precision_operator.incidents.evidence import Question, keep, series_of
+from precision_operator.incidents.export import export
+from precision_operator.incidents.logs import excerpt, pods_to_read
+from precision_operator.incidents.markdown import page
+from precision_operator.incidents.report import Evidence, stamp
 from precision_operator.kube.answers import error_of
 from precision_operator.kube.port import JsonObject
 from precision_operator.observability.logging import configure
-from precision_operator.report.codec import RecordingError
-from precision_operator.report.document import to_body
-from precision_operator.report.evidence import Question, keep, series_of
-from precision_operator.report.export import export
-from precision_operator.report.happenings import happenings
-from precision_operator.report.incident import Evidence, stamp
-from precision_operator.report.logs import excerpt, pods_to_read
-from precision_operator.report.markdown import page
-from precision_operator.report.recording import bounded as bounded_tape
-from precision_operator.report.recording import describe, pack, record, to_json, unpack
+from precision_operator.replay.codec import RecordingError
+from precision_operator.replay.recording import bounded as bounded_tape
+from precision_operator.replay.recording import describe, pack, record, to_json, unpack
 from precision_operator.signals.port import Series
 from tests.support.fleets import promoted as promoted_world
 from tests.support.reported import Stage, promoted, rolled_back

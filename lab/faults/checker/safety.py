@@ -18,8 +18,8 @@ from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import boolean, generation, mapping, sequence, text
 from precision_operator.contract import REQUEST
-from precision_operator.core.cohorts import cohort_size
-from precision_operator.core.restarting import ROUNDS
+from precision_operator.core.cohorts.order import cohort_size
+from precision_operator.core.restart.rounds import ROUNDS
 
 
 def latch(step: Step, _: Trace) -> str | None:

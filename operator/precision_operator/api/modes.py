@@ -13,6 +13,11 @@ class Mode(StrEnum):
     __hash__ = str.__hash__
     """As its value: see ``Signal``."""
 
+    @property
+    def reduced(self) -> bool:
+        """Less than FP32."""
+        return self is not Mode.FP32
+
 
 _SAFETY = {Mode.FP32: 2, Mode.BF16: 1, Mode.FP16: 0}
 

@@ -22,6 +22,14 @@ _FINISHING = (
 """What of a spec is needed to finish a rollback after its policy is gone."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PolicyKey:
+    """Which policy: what the work queue and every cache of policies are keyed by."""
+
+    namespace: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Metadata that matters, and the spec."""

@@ -15,13 +15,14 @@ from precision_operator.api.choices import (
     Unit,
 )
 from precision_operator.api.codec import decode
-from precision_operator.api.criteria import CRITERIA, DEFAULT_CRITERIA, Criterion
+from precision_operator.api.criteria import CRITERIA, Criterion
 from precision_operator.api.evaluation import EVALUATION, EvaluationSpec
 from precision_operator.api.fields import Field, Rule, Via
 from precision_operator.api.modes import Mode
 from precision_operator.api.reenable import ReenableSpec
 from precision_operator.api.rollback import RollbackSpec
 from precision_operator.api.selector import Selector
+from precision_operator.api.signal_records import DEFAULT_CRITERIA
 from precision_operator.api.signals import Signal
 from precision_operator.api.steps import AS_STEPS, RULES, STEP, Stage
 

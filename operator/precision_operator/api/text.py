@@ -21,3 +21,13 @@ def bounded(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
         text = "".join(char if char.isprintable() else " " for char in redact(kept, most))
     clean = redact(text, most)  # again, for by now what stood on two lines stands on one
     return clean if len(clean) <= characters else f"{clean[: characters - 1]}…"
+
+
+_NAME_CHARACTERS = 63
+
+
+def names(workloads: list[str], limit: int = 5) -> str:
+    """A bounded list for a message."""
+    shown = ", ".join(bounded(name, _NAME_CHARACTERS) for name in sorted(workloads)[:limit])
+    rest = len(workloads) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown

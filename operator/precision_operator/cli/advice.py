@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy, Unit
 from precision_operator.cli.schema import Fault
-from precision_operator.core.sequential import fewest_looks
+from precision_operator.core.rollback.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
 from precision_operator.signals.promql import written
 
@@ -74,7 +75,7 @@ def _criteria(spec: PolicySpec, namespace: str) -> Iterator[Fault]:
     for signal in Signal:
         criterion = spec.criterion(signal)
         path = f"spec.criteria.{signal}"
-        if not criterion.enabled and signal in (Signal.NON_FINITE, Signal.FAILURES):
+        if not criterion.enabled and SIGNALS[signal].at_once:
             yield Fault(f"{path}.enabled", f"without {signal}, a P0, poisoned weights or failing jobs are not noticed")
         if criterion.query:
             yield Fault(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from precision_operator.api.policy import Policy
     from precision_operator.cli import Commands
     from precision_operator.core.model import Evaluation
-    from precision_operator.report.backtest import Backtest
-    from precision_operator.report.history import Span
-    from precision_operator.report.plots import Panel
+    from precision_operator.replay.backtest import Backtest
+    from precision_operator.replay.history import Span
+    from precision_operator.replay.plots import Panel
 
 PLOT_POINTS = 3000
 """Readings that a plot shows; of more, each n-th one and every breach."""
@@ -69,7 +69,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, decide, show."""
-    from precision_operator.report.plots import draw
+    from precision_operator.replay.plots import draw
 
     policy = _policy(arguments)
     span = _span(arguments, policy)
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _other(arguments: argparse.Namespace, policy: "Policy", span: "Span") -> "tuple[Backtest, float] | None":
     """The same time under other settings, read anew: a window or a query may be among them."""
-    from precision_operator.report.replay import changed, parse_assignments
+    from precision_operator.replay.rerun import changed, parse_assignments
 
     if not arguments.what_if:
         return None
@@ -105,8 +105,8 @@ async def _simulate(
 ) -> "tuple[Backtest, list[Evaluation], float]":
     from rich.progress import Progress
 
-    from precision_operator.report.backtest import Simulation
-    from precision_operator.report.history import queries_for, readings
+    from precision_operator.replay.backtest import Simulation
+    from precision_operator.replay.history import queries_for, readings
     from precision_operator.settings import PrometheusEndpoint
     from precision_operator.signals.prometheus import PrometheusSource
 
@@ -154,7 +154,7 @@ def _policy(arguments: argparse.Namespace) -> "Policy":
 
 
 def _span(arguments: argparse.Namespace, policy: "Policy") -> "Span":
-    from precision_operator.report.history import Span
+    from precision_operator.replay.history import Span
 
     end = _moment(arguments.until, "--until") if arguments.until else time.time()
     back = _duration(arguments.since)
@@ -257,7 +257,7 @@ def _beside(written: "Backtest", other: "Backtest", settings: str) -> None:
 
 
 def _panels(policy: "Policy", result: "Backtest", kept: "list[Evaluation]") -> "Iterator[Panel]":
-    from precision_operator.report.plots import Panel
+    from precision_operator.replay.plots import Panel
     from precision_operator.signals.port import Series
 
     moments = [(i.reason, i.decided_at) for i in result.incidents]

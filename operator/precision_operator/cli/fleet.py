@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 from precision_operator.api.mitigation import in_bf16
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import POLICIES
 from precision_operator.workloads.kinds.table import KINDS
 
@@ -82,7 +83,7 @@ class CohortLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetView:
     """A policy with all that it selects."""
 
     target: Target
@@ -91,7 +92,7 @@ class Fleet:
 
 async def read_fleets(
     session: Session, targets: Sequence[Target], evaluations: Mapping[str, Evaluation] | None = None
-) -> tuple[Fleet, ...]:
+) -> tuple[FleetView, ...]:
     """The fleets of these policies: a list a kind and namespace, however many policies and workloads it has.
 
     ``evaluations``: what Prometheus says now, by the policy's uid.
@@ -106,7 +107,7 @@ async def read_fleets(
     return tuple(fleet_of(target, inventory, known.get(target.policy.uid)) for target in targets)
 
 
-def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None = None) -> Fleet:
+def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None = None) -> FleetView:
     """Sort what the selector in force matches into cohorts."""
     policy, state = target.policy, target.state
     selector = state.selector if state.holds and not state.selector.empty else policy.spec.selector
@@ -116,7 +117,7 @@ def fleet_of(target: Target, inventory: Inventory, evaluation: Evaluation | None
         name = f"left to the policy {rival}" if rival is not None else _cohort(target, view.key)
         assigned = state.assigned(view.key) if state.enforce and rival is None else None
         cohorts.setdefault(name, []).append(_workload(target, view, assigned, evaluation))
-    return Fleet(target, tuple(CohortLine(name, tuple(lines)) for name, lines in cohorts.items()))
+    return FleetView(target, tuple(CohortLine(name, tuple(lines)) for name, lines in cohorts.items()))
 
 
 def _cohort(target: Target, key: str) -> str:

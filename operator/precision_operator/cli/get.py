@@ -14,7 +14,7 @@ from precision_operator.cli.summary import summary
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
-    from precision_operator.cli.fleet import Fleet, PodLine, WorkloadLine
+    from precision_operator.cli.fleet import FleetView, PodLine, WorkloadLine
     from precision_operator.cli.live import LiveReport
     from precision_operator.cli.session import Session
 
@@ -61,7 +61,7 @@ async def _get(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _json(fleet: "Fleet") -> dict[str, object]:
+def _json(fleet: "FleetView") -> dict[str, object]:
     return {
         **summary(fleet.target),
         "cohorts": [
@@ -100,7 +100,7 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
     }
 
 
-def _tree(fleet: "Fleet") -> Tree:
+def _tree(fleet: "FleetView") -> Tree:
     policy, status = fleet.target.policy, fleet.target.status
     stands = "" if policy.deleted else f"step {status.step or 'none'}, moved {status.moved}/{status.total}, "
     head = Text.assemble(

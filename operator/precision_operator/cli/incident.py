@@ -102,8 +102,8 @@ async def _list(session: "Session", arguments: argparse.Namespace) -> int:
 async def _show(session: "Session", arguments: argparse.Namespace) -> int:
     from rich.markdown import Markdown
 
-    from precision_operator.report.document import from_body
-    from precision_operator.report.markdown import page
+    from precision_operator.incidents.document import from_body
+    from precision_operator.incidents.markdown import page
 
     body = await find(session, arguments.name)
     if arguments.output == "json":
@@ -115,7 +115,7 @@ async def _show(session: "Session", arguments: argparse.Namespace) -> int:
 
 
 async def _export(session: "Session", arguments: argparse.Namespace) -> int:
-    from precision_operator.report.export import export
+    from precision_operator.incidents.export import export
 
     body, folder = await find(session, arguments.name), arguments.folder
     files, plots_missing = export(body, folder)
@@ -151,9 +151,9 @@ async def _export_events(session: "Session", body: "JsonObject", path: Path) -> 
 async def _export_logs(session: "Session", body: "JsonObject", folder: Path) -> tuple[list[str], str]:
     """Write what is left of the fleet's logs; (files, why some are missing)."""
     from precision_operator.errors import Forbidden, KubeError
+    from precision_operator.incidents.document import from_body
+    from precision_operator.incidents.logs import containers, excerpt, pods_to_read, since
     from precision_operator.kube.port import PODS
-    from precision_operator.report.document import from_body
-    from precision_operator.report.logs import containers, excerpt, pods_to_read, since
 
     report = from_body(body)
     files: list[str] = []
@@ -182,8 +182,8 @@ def _write_log(path: Path, content: str) -> None:
 
 
 def _write_events(body: "JsonObject", events: "Sequence[JsonObject]", path: Path) -> None:
-    from precision_operator.report.document import from_body
-    from precision_operator.report.happenings import happenings
+    from precision_operator.incidents.document import from_body
+    from precision_operator.incidents.events import happenings
 
     path.write_text(json.dumps(happenings(from_body(body), events), indent=2) + "\n", encoding="utf-8")
 

@@ -72,9 +72,9 @@ async def readings(arguments: argparse.Namespace, targets: "Sequence[Target]") -
     """
     if not arguments.prometheus:
         return {}
-    from precision_operator.controller.gather import plan_of
     from precision_operator.settings import PrometheusEndpoint
     from precision_operator.signals.evaluator import Evaluator
+    from precision_operator.signals.plan import plan_of
     from precision_operator.signals.prometheus import PrometheusSource
 
     endpoint = PrometheusEndpoint(arguments.prometheus, TIMEOUT_SECONDS, arguments.bearer_token_file)

@@ -13,7 +13,7 @@ from precision_operator.cli.output import console, said, write_json
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session
-    from precision_operator.report.recording import Tape
+    from precision_operator.replay.recording import Tape
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _from_cluster(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.incident import find
-    from precision_operator.report.document import from_body
-    from precision_operator.report.recording import unpack
+    from precision_operator.incidents.document import from_body
+    from precision_operator.replay.recording import unpack
 
     report = from_body(await find(session, arguments.incident))
     return _replay(unpack(report.recordings.tape), arguments)
@@ -57,9 +57,9 @@ async def _from_cluster(session: "Session", arguments: argparse.Namespace) -> in
 def _from_file(path: Path) -> "Tape":
     import json
 
-    from precision_operator.report.codec import RecordingError
-    from precision_operator.report.document import from_body
-    from precision_operator.report.recording import unpack
+    from precision_operator.incidents.document import from_body
+    from precision_operator.replay.codec import RecordingError
+    from precision_operator.replay.recording import unpack
 
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
@@ -75,8 +75,8 @@ def _replay(tape: "Tape", arguments: argparse.Namespace) -> int:
 
 
 def _again(tape: "Tape", arguments: argparse.Namespace) -> int:
-    from precision_operator.report.recording import schema
-    from precision_operator.report.replay import first_difference
+    from precision_operator.replay.recording import schema
+    from precision_operator.replay.rerun import first_difference
 
     began = time.perf_counter()
     found = first_difference(tape.recordings)
@@ -118,7 +118,7 @@ def _again(tape: "Tape", arguments: argparse.Namespace) -> int:
 
 
 def _what_if(tape: "Tape", arguments: argparse.Namespace) -> int:
-    from precision_operator.report.replay import parse_assignments, what_if
+    from precision_operator.replay.rerun import parse_assignments, what_if
 
     lanes = what_if(tape.recordings, parse_assignments(arguments.what_if))
     if arguments.output == "json":

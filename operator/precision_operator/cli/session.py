@@ -14,7 +14,7 @@ from precision_operator.api.policy import Policy, deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
-from precision_operator.core.summary import recorded
+from precision_operator.core.status.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.reasons import Reason

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_operator.api.state import State
+from precision_operator.api.text import names
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention, predicted_late_seconds
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
-from precision_operator.core.gates import names
 
 if TYPE_CHECKING:
     from precision_operator.api.canary import Comparison

@@ -12,7 +12,7 @@ from precision_operator.cli.attention import needing_attention
 from precision_operator.cli.output import age
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
-from precision_operator.core.restarting import ROUNDS
+from precision_operator.core.restart.rounds import ROUNDS
 
 ROLLED_BACK = frozenset({Phase.DEGRADED, Phase.ROLLING_BACK, Phase.HELD})
 """The fleet, or a part of it, is not where the policy wants it."""

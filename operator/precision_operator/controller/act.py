@@ -10,13 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from precision_operator.api.policy import Policy
+from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.controller.refusals import Refusals
 from precision_operator.controller.writes import Write, named, send, torn
 from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob

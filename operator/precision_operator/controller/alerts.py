@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from precision_operator.controller.inventory import Inventory, Keys, PolicyKey
+from precision_operator.api.policy import PolicyKey
+from precision_operator.inventory.caches import Inventory, Keys
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.signals.alertmanager import Alert
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from precision_operator.api.assignment import assignment_to_wire
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.api.wire import mapping, text
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.errors import Conflict, NotFound
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Deletion, JsonObject, JsonValue, KubeApi
 

@@ -10,9 +10,9 @@ import logging
 import secrets
 from dataclasses import dataclass
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.wire import generation_text, mapping, text
 from precision_operator.contract import ECHO, ECHO_NONCE
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.core.model import Admission
 from precision_operator.errors import Conflict, KubeError, NotFound, Unavailable
 from precision_operator.kube.endpoints import ready_servers

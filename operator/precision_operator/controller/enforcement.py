@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.controller.echo import Echo, Echoes
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.core.model import Admission
 from precision_operator.errors import KubeError
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import PODS, JsonObject, KubeApi
 from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, within

@@ -4,22 +4,23 @@ import asyncio
 from collections.abc import Iterable
 
 from precision_operator.api.canary import Choice
-from precision_operator.api.policy import Policy
+from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.controller.act import Actor
 from precision_operator.controller.enforcement import Enforcement
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.inventory.caches import Inventory
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
-from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.plan import plan_of
 from precision_operator.signals.service import EvaluationService
 
 Matching = tuple[frozenset[str], frozenset[str]]
@@ -188,17 +189,3 @@ def _as_assigned(pod: PodView, name: str, state: State, key: str) -> bool:
 def urgent(state: State) -> bool:
     """A breach or a rollback is under way: this policy goes before others."""
     return state.phase is Phase.ROLLING_BACK or bool(state.failing)
-
-
-def plan_of(policy: Policy) -> EvaluationPlan:
-    """What the policy's criteria need to be asked."""
-    spec: PolicySpec = policy.spec
-    return EvaluationPlan(
-        endpoint=spec.prometheus_ref,
-        namespace=policy.namespace,
-        window_seconds=spec.evaluation.window_seconds,
-        min_steps=spec.evaluation.min_steps,
-        interval_seconds=spec.evaluation.interval_seconds,
-        queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
-        raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
-    )

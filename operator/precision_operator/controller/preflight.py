@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Delivery
 from precision_operator.contract import REQUEST
-from precision_operator.core.cohorts import canary_order
+from precision_operator.core.cohorts.order import canary_order
 from precision_operator.core.model import PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods, resolve_delivery
 from precision_operator.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable

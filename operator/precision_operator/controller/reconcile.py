@@ -1,33 +1,31 @@
 """Reconcile: gather → decide → commit → act, for one policy."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
-from precision_operator.api.policy import Policy, deleted_policy, parse_policy
+from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary
+from precision_operator.api.verification import Checks
 from precision_operator.api.wire import mapping
 from precision_operator.controller.act import Actor
 from precision_operator.controller.commit import commit, remove, write_summary
 from precision_operator.controller.echo import moved_on
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.gather import Gatherer, urgent
-from precision_operator.controller.inventory import PolicyKey
-from precision_operator.controller.investigator import Investigator
-from precision_operator.controller.reporter import Reporter
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
+from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
-from precision_operator.report.incident import RecordedPass as Seen
 from precision_operator.runtime.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -67,15 +65,21 @@ class Reconciler:
         restarts: Restarts,
         metrics: Metrics,
         clock: Clock,
-        reporter: Reporter | None = None,
-        investigator: Investigator | None = None,
+        observers: Sequence[Observer] = (),
+        verified: Callable[[PolicyKey], tuple[str, Checks] | None] = lambda key: None,
         leads: Callable[[int], bool] = lambda epoch: True,
     ) -> None:
-        """``leads``: whether the Lease of that epoch is still held."""
+        """A pass over one policy.
+
+        Args:
+            observers: who is shown each pass once it is carried out.
+            verified: (incident, its checklist, counted) of a policy, where one was checked.
+            leads: whether the Lease of that epoch is still held.
+        """
         self._api = api
         self._leads = leads
-        self._reporter = reporter
-        self._investigator = investigator
+        self._observers = tuple(observers)
+        self._verified = verified
         self._shown: dict[PolicyKey, float] = {}
         """Until when mere progress is not shown again, by the monotonic clock."""
         self._gatherer = gatherer
@@ -102,8 +106,7 @@ class Reconciler:
         if self._gatherer.awaits(key, policy, before):
             return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
         observation = await self._gatherer.gather(key, policy, before)
-        if self._reporter is not None:
-            observation = replace(observation, verified=self._reporter.verified(key))
+        observation = replace(observation, verified=self._verified(key))
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         if decision.promotes and body is not None:
@@ -130,9 +133,8 @@ class Reconciler:
         if body is not None and holds():
             failures += await self._show(key, body, decision)
         # After the policy's deletion too: an incident is followed until its rollback is over.
-        for listener in (self._reporter, self._investigator):
-            if listener is not None:
-                listener.observe(Seen(policy, before, observation, decision, now))
+        for observer in self._observers:
+            observer.observe(RecordedPass(policy, before, observation, decision, now))
         # The first commit is what admission can be asked about.
         soon = acted.again or (committed and record is None) or decision.wake_at <= now
         # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
@@ -142,8 +144,8 @@ class Reconciler:
         return Pass(next_seconds, tuple(failures), urgent(decision.state))
 
     def _forget(self, key: PolicyKey) -> None:
-        if self._reporter is not None:
-            self._reporter.gone(key)
+        for observer in self._observers:
+            observer.gone(key)
         self._gatherer.forget(key)
         self._metrics.forget_policy(key.namespace, key.name)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from precision_operator.controller.inventory import PolicyKey
+from precision_operator.api.policy import PolicyKey
 from precision_operator.core.model import RefusedWrite
 from precision_operator.reasons import Reason
 

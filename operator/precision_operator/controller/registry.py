@@ -12,10 +12,10 @@ from collections.abc import Callable
 import kopf
 
 from precision_operator.contract import PREFIX
-from precision_operator.controller.inventory import WATCHED
 from precision_operator.controller.sink import Handover, Sink
 from precision_operator.controller.streams import Identity, listen
 from precision_operator.errors import OperatorError
+from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube.access import Access, credentials
 from precision_operator.kube.port import JsonObject
 from precision_operator.reasons import Reason

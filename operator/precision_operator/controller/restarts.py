@@ -1,8 +1,8 @@
 """How many workloads are restarting, policy by policy: the budget of gradual restarts is the whole cluster's."""
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import State
-from precision_operator.controller.inventory import PolicyKey
-from precision_operator.core.restarting import RESTARTING_SECONDS
+from precision_operator.core.restart.rounds import RESTARTING_SECONDS
 from precision_operator.runtime.clock import Clock
 
 

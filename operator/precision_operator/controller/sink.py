@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from precision_operator.admission.known import KnownAssignments
-from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.api.policy import PolicyKey
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import ASSIGNMENTS, JsonObject, Resource
 
 log = logging.getLogger(__name__)

@@ -2,9 +2,10 @@
 
 import logging
 
-from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.api.policy import PolicyKey
 from precision_operator.controller.reconcile import Reconciler
 from precision_operator.errors import Conflict, KubeError, NewerVersion, OperatorError, TooManyRequests
+from precision_operator.inventory.caches import Inventory
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock

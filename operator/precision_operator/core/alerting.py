@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 
 from precision_operator.api.conditions import Condition
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity
 from precision_operator.api.state import Failing, Phase, State
+from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import Assessment
+from precision_operator.core.evidence.assessment import Assessment
+from precision_operator.core.evidence.readings import Breach, Ok
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import names
-from precision_operator.core.readings import Breach, Ok
-from precision_operator.core.triggers import REASONS
 from precision_operator.reasons import Reason
 
 ALERTING = "Alerting"
@@ -22,9 +22,6 @@ SPEEDUP_LOW = Reason.SPEEDUP_LOW
 
 _LEAVE_SHARE = 1.1
 """Of what is expected: so much it must be before the condition ends (hysteresis)."""
-
-MILD = {Signal.DIVERGENCE: Reason.LOSS_DIVERGING}
-"""Reasons of P3 breaches, where they differ from those of a rollback."""
 
 
 def alerts(facts: Facts) -> tuple[Failing, ...]:
@@ -101,7 +98,8 @@ def alert_events(before: State, after: State) -> tuple[Notify, ...]:
 
 
 def _reason(signal: Signal) -> Reason:
-    return MILD.get(signal, REASONS[signal])
+    record = SIGNALS[signal]
+    return record.alert or record.reason
 
 
 def _level(spec: PolicySpec, signal: Signal) -> float:

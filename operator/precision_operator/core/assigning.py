@@ -27,7 +27,7 @@ def assign(facts: Facts, before: State, state: State) -> State:
             assigned = _nothing_raised(before, assigned)
     if _read_by_admission(assigned) == _read_by_admission(before):
         return replace(assigned, changed=_alive(facts, assigned.changed, assigned))
-    generation = max(facts.next_generation, assigned.generation)
+    generation = max(facts.fleet.next_generation, assigned.generation)
     changed = {**assigned.changed, **dict.fromkeys(_changed(facts, before, assigned), generation)}
     return replace(assigned, generation=generation, changed=_alive(facts, changed, assigned))
 
@@ -83,7 +83,7 @@ def _newly_selected(facts: Facts, before: State) -> dict[str, Mode]:
     if facts.observation.matching is None or not before.enforce or facts.selector == before.selector:
         return {}
     known = facts.observation.matching[0]
-    found = {w.key: facts.observed(w) for w in facts.workloads if w.key not in known}
+    found = {w.key: facts.fleet.observed(w) for w in facts.workloads if w.key not in known}
     return {key: mode for key, mode in found.items() if mode is not None}
 
 
@@ -97,7 +97,7 @@ def _changed(facts: Facts, before: State, after: State) -> list[str]:
         governed = before.enforce and (inside is None or workload.key in inside)
         was = before.assigned(workload.key) if governed else None
         mode = after.assigned(workload.key)
-        if mode is not None and mode is not (was or facts.observed(workload)):
+        if mode is not None and mode is not (was or facts.fleet.observed(workload)):
             changed.append(workload.key)
     return changed
 

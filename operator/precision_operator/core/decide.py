@@ -16,27 +16,27 @@ from precision_operator.api.summary import Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.actions import Action, DeleteAssignment, Notify, RequestPod
 from precision_operator.core.alerting import alert_events, told
-from precision_operator.core.assess import listed
 from precision_operator.core.assigning import assign
-from precision_operator.core.conditions import conditions, without_messages
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.desired import Desired
+from precision_operator.core.evidence.assessment import listed
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import hurry_from
 from precision_operator.core.lifecycle import continued, without_policy
-from precision_operator.core.look import look
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Observation
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.pace import KEPT_RESTARTS, Pace
-from precision_operator.core.phases.guard import guard
-from precision_operator.core.phases.pending import pending
-from precision_operator.core.phases.rollback import held, rolling_back
-from precision_operator.core.phases.rollout import rollout
 from precision_operator.core.plan import Plan, plan
 from precision_operator.core.progress import complete, rewound
-from precision_operator.core.recovery import looked_after
-from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
-from precision_operator.core.summary import summarize
+from precision_operator.core.promotion.guard import guard
+from precision_operator.core.promotion.pending import pending
+from precision_operator.core.promotion.rollout import rollout
+from precision_operator.core.restart.pace import KEPT_RESTARTS, Pace
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.rollback.followup import hurry_from
+from precision_operator.core.rollback.recovery import looked_after
+from precision_operator.core.rollback.whole import held, rolling_back
+from precision_operator.core.status.conditions import conditions, without_messages
+from precision_operator.core.status.summary import summarize
 from precision_operator.reasons import Reason
 
 IDLE_SECONDS = 60.0
@@ -80,7 +80,7 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
     """
     now = round(now, 3)
     before, state = state, continued(policy, state)
-    facts = look(policy, state, observation, now)
+    facts = derive_facts(policy, state, observation, now)
     if policy.deleted:
         outcome = without_policy(facts)
         if outcome is None:
@@ -119,7 +119,7 @@ def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan
         )
         if not any(_outranked(facts, action, state.generation) for action in planned.actions):
             break
-        outcome = replace(outcome, state=replace(state, generation=facts.next_generation))
+        outcome = replace(outcome, state=replace(state, generation=facts.fleet.next_generation))
     state = replace(
         outcome.state,
         restarts=planned.restarts,
@@ -184,7 +184,7 @@ def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
     Of a member that has moved in part only the moved ones are asked for something else.
     """
     if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
-        moved = replace(facts, state=state).part(desired.workload)
+        moved = replace(facts, state=state).fleet.part(desired.workload)
         return replace(
             desired, delivery=Delivery.HOT, pods=frozenset(pod.uid for pod in moved.pods), rest=state.fallback
         )
@@ -218,7 +218,7 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
         if restart is None or state.changed.get(workload.key) != facts.state.changed.get(workload.key):
             continue
         age_seconds = facts.now - restart.since
-        seen = workload if desired.pods is None else at.part(workload)
+        seen = workload if desired.pods is None else at.fleet.part(workload)
         acknowledged = at.progress(seen, desired.accepted, desired.delivery).acknowledged
         if acknowledged and complete(workload) and workload.key not in state.suspensions:
             took += [round(age_seconds, 3)] * (0 < age_seconds < RESTARTING_SECONDS)
@@ -232,7 +232,9 @@ def _outranked(facts: Facts, action: Action, generation: int) -> bool:
     if not isinstance(action, RequestPod):
         return False
     request = action.pod.request
-    return max(request.generation if request is not None else 0, facts.reported_generation(action.pod)) >= generation
+    return (
+        max(request.generation if request is not None else 0, facts.fleet.reported_generation(action.pod)) >= generation
+    )
 
 
 def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:

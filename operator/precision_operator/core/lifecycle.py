@@ -7,9 +7,9 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import follow
 from precision_operator.core.outcome import Outcome
-from precision_operator.core.phases.rollback import held_alone, in_our_hands, rolling_back
+from precision_operator.core.rollback.followup import follow
+from precision_operator.core.rollback.whole import held_alone, in_our_hands, rolling_back
 from precision_operator.reasons import Reason
 
 

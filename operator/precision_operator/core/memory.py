@@ -3,8 +3,8 @@
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, OnMemoryShortage, RollbackSpec
 from precision_operator.api.state import Phase, State
+from precision_operator.api.text import names
 from precision_operator.core.actions import Notify
-from precision_operator.core.gates import names
 from precision_operator.core.model import Evaluation, RestartBy, WorkloadView
 from precision_operator.reasons import Reason
 

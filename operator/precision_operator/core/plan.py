@@ -9,9 +9,9 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, RequestPod
 from precision_operator.core.desired import Desired
 from precision_operator.core.model import PodSignals, PodView, WorkloadView
-from precision_operator.core.pace import Pace
 from precision_operator.core.progress import live_pods, outran, right
-from precision_operator.core.restarting import Restarting, Sight
+from precision_operator.core.restart.pace import Pace
+from precision_operator.core.restart.rounds import Restarting, Sight
 from precision_operator.reasons import Cause
 
 

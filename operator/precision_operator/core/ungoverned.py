@@ -1,7 +1,7 @@
 """What the selector matches and is not moved, in words."""
 
+from precision_operator.api.text import names
 from precision_operator.core.facts import Facts
-from precision_operator.core.gates import names
 from precision_operator.core.model import UNSUPPORTED_LIMIT, RestartBy
 from precision_operator.reasons import Cause, Reason
 
@@ -30,15 +30,15 @@ def hot_only(facts: Facts) -> str:
 
 def undivided(facts: Facts) -> Cause | None:
     """Which workloads ``unit: Pod`` cannot divide, and what to do; None: there are none."""
-    if facts.indivisible:
-        who = names([w.name for w in facts.indivisible])
+    if facts.places.indivisible:
+        who = names([w.name for w in facts.places.indivisible])
         text = (
             f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart, which moves all of them: "
             "declare the contract in their templates (docs/contract.md), or select them by a policy with unit: Workload"
         )
         return Cause(Reason.PODS_INDIVISIBLE, text)
-    if facts.unknown_groups:
-        who = names([w.name for w in facts.unknown_groups])
+    if facts.places.unknown_groups:
+        who = names([w.name for w in facts.places.unknown_groups])
         text = (
             f"whether the pods of {who} are one process group is not known, so they move as a whole and at 100 % only: "
             "export world_size in genesis_run_info (docs/contract.md), or set spec.unit: Workload"
@@ -51,7 +51,7 @@ def undeliverable(facts: Facts) -> str:
     """Which workloads cannot be moved; with why, where one cannot be restarted."""
     found: dict[str, list[str]] = {}
     for workload in facts.workloads:
-        if workload.key in facts.stuck_keys:
+        if workload.key in facts.fleet.stuck_keys:
             found.setdefault(workload.no_restart, []).append(workload.name)
     shown = [f"{names(found[why])} ({why})" if why else names(found[why]) for why in sorted(found)[:_REASONS_LIMIT]]
     rest = sum(len(found[why]) for why in sorted(found)[_REASONS_LIMIT:])

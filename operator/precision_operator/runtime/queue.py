@@ -12,8 +12,10 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Generic, TypeVar
 
+from precision_operator.runtime.backoff import Backoff
 from precision_operator.runtime.clock import Clock, SystemClock
 
+RETRY = Backoff(0.1, 30.0)
 K = TypeVar("K", bound=Hashable)
 
 
@@ -36,8 +38,7 @@ class WorkQueue(Generic[K]):
         self,
         clock: Clock | None = None,
         *,
-        backoff_base_seconds: float = 0.1,
-        backoff_limit_seconds: float = 30.0,
+        backoff: Backoff = RETRY,
         group: Callable[[K], str] = lambda key: "",
         most_of_group: float = float("inf"),
     ) -> None:
@@ -46,8 +47,7 @@ class WorkQueue(Generic[K]):
         self._most_of_group = most_of_group
         self._busy: Counter[str] = Counter()
         self._clock: Clock = clock or SystemClock()
-        self._backoff_base = backoff_base_seconds
-        self._backoff_limit = backoff_limit_seconds
+        self._backoff = backoff
         self._ready: dict[Priority, dict[str, dict[K, float]]] = {lane: {} for lane in Priority}
         """By lane and group, in the order of their turns: since when each key is ready."""
         self._active: set[K] = set()
@@ -83,7 +83,7 @@ class WorkQueue(Generic[K]):
         """Add ``key`` again after its exponential delay; returns that delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = min(self._backoff_limit, self._backoff_base * 2.0 ** min(failures, 60))
+        delay = self._backoff.seconds(failures)
         self.add_after(key, delay, priority=priority)
         return delay
 

@@ -18,6 +18,7 @@ from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock, SystemClock, within
 from precision_operator.signals.endpoint import Author, Circuit, Endpoint
 from precision_operator.signals.grouping import Grouped, group
+from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
 from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, check, render
@@ -37,22 +38,6 @@ _NAMED = 3
 
 Observe = Callable[[str, str, float], None]
 """Told of each request: query name, result (``success`` or the error's reason), seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationPlan:
-    """What a policy wants to know; equal plans are one."""
-
-    endpoint: str
-    """Name in ``prometheusRef``."""
-    namespace: str
-    window_seconds: float
-    min_steps: int
-    interval_seconds: float
-    queries: tuple[tuple[str, str], ...] = ()
-    """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
-    raw: tuple[tuple[str, str], ...] = ()
-    """(signal name, PromQL of the policy's own, in the place of the above)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,3 +47,7 @@ class MetricHistory(Protocol):
             SourceUnavailable: as ``MetricSource.vector``.
         """
         ...
+
+
+class MetricArchive(MetricSource, MetricHistory, Protocol):
+    """One Prometheus, asked for both."""

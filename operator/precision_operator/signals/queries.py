@@ -25,6 +25,8 @@ from promql_parser import (  # type: ignore[import-untyped, unused-ignore]
     parse,
 )
 
+from precision_operator.api.series import FP32, LOSS, ON_CPU, REDUCED, baseline, increase, metric
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.errors import QueryInvalid
 
 ACK = "ack"
@@ -35,80 +37,31 @@ RUN = "run"
 ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
 """Asked in every evaluation, beside the signals."""
 
-_REDUCED, _FP32, _ON_CPU = ',mode!="fp32"', ',mode="fp32"', ',device="cpu"'
-
-
-def _metric(name: str, labels: str = "") -> str:
-    return f'genesis_{name}{{namespace="$namespace"{labels}}}'
-
-
-def _increase(name: str) -> str:
-    return f"increase({_metric(name)}[$window])"
-
-
-def _baseline(name: str) -> str:
-    """A ratio's denominator: positive and finite, or absent."""
-    return f"({_metric(f'fp32_baseline_{name}')} > 0 < Inf)"
-
-
-_LOSS, _BASELINE_LOSS = _metric("training_loss"), _metric("fp32_baseline_loss")
-
 # One model a pod: a pod that reports two must not make the query fail for its whole namespace.
-_MODEL = f"topk by (pod) (1, max by (pod, model) ({_metric('run_info')}))"
-_LOSS_BY_MODEL = f"(max by (pod) ({_LOSS}) * on (pod) group_left (model) {_MODEL})"
-_IN_FP32 = f"({_LOSS_BY_MODEL} > -Inf < Inf and on (pod) {_metric('precision_info', _FP32)})"
+_MODEL = f"topk by (pod) (1, max by (pod, model) ({metric('run_info')}))"
+_LOSS_BY_MODEL = f"(max by (pod) ({LOSS}) * on (pod) group_left (model) {_MODEL})"
+_IN_FP32 = f"({_LOSS_BY_MODEL} > -Inf < Inf and on (pod) {metric('precision_info', FP32)})"
 _FP32_COHORT = f"(avg by (model) ({_IN_FP32}) and (count by (model) ({_IN_FP32}) >= 2))"
-
-# Between two samples that were scraped, a window apart, over the time that lay between these: `rate` divides by the whole
-# window, so that it takes a pod younger than the window, or a gap in the scrapes, for slowness. Absent for such a pod, and
-# for one whose counter began anew.
-_SAMPLES = _metric("training_samples_total")
-_SAMPLES_PER_SECOND = (
-    f"((({_SAMPLES} - {_SAMPLES} offset $window) / (timestamp({_SAMPLES}) - timestamp({_SAMPLES} offset $window)))"
-    f" unless (resets({_SAMPLES}[$window]) > 0))"
-)
 
 BUILT_IN: Mapping[str, str] = {
     # Value: when the acknowledgement was scraped, seconds since the epoch, by Prometheus' clock.
-    ACK: f"max by (pod, mode, generation) (timestamp({_metric('precision_info')})) - time()",
+    ACK: f"max by (pod, mode, generation) (timestamp({metric('precision_info')})) - time()",
     # Training steps within the window.
-    STEPS: f"max by (pod) ({_increase('training_steps_total')})",
+    STEPS: f"max by (pod) ({increase('training_steps_total')})",
     # Bytes of device memory that FP32, by the most that it took before, would lack; absent where it fits, or is not known.
     SHORTAGE: (
-        f"max by (pod) {_baseline('peak_bytes')}"
-        f" - max by (pod) ({_metric('cuda_memory_allocated_bytes', _REDUCED)})"
-        f" - min by (pod) ({_metric('memory_headroom_bytes')}) > 0"
+        f"max by (pod) {baseline('peak_bytes')}"
+        f" - max by (pod) ({metric('cuda_memory_allocated_bytes', REDUCED)})"
+        f" - min by (pod) ({metric('memory_headroom_bytes')}) > 0"
     ),
     # Device memory allocated in FP32, relative to the baseline's peak; 0 on a CPU.
     FP32_MEMORY: (
-        f"max by (pod) ({_metric('cuda_memory_allocated_bytes', _FP32)}) / max by (pod) {_baseline('peak_bytes')}"
-        f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
+        f"max by (pod) ({metric('cuda_memory_allocated_bytes', FP32)}) / max by (pod) {baseline('peak_bytes')}"
+        f" or 0 * max by (pod) ({metric('run_info', ON_CPU)})"
     ),
     # What the process says that it runs on.
-    RUN: f"max by (pod, torch, device, capability, world_size) ({_metric('run_info')})",
-    # Share (0..1) of the low-precision steps that the scaler skipped; absent below $minSteps of them.
-    "overflow": (
-        f"max by (pod) ({_increase('fp16_overflow_steps_total')}"
-        f" / ({_increase('fp16_training_steps_total')} >= $minSteps))"
-    ),
-    # Steps with a non-finite loss that the scaler did not skip, within the window.
-    "nonFinite": f"max by (pod) ({_increase('nonfinite_loss_steps_total')})",
-    # How far the loss lies above (positive) its FP32 baseline, relative; absent without a baseline.
-    "divergence": f"max by (pod) (({_LOSS} - {_BASELINE_LOSS}) / (abs({_BASELINE_LOSS}) > 0 < Inf))",
-    # Share (0..1) of the runs that ended badly within the window; NaN where none ended; absent where they are not counted.
-    "failures": (
-        f"max by (pod) (clamp_min(1 - {_increase('training_success_total')} / ({_increase('training_total')} > 0), 0)"
-        f" or 0 * {_increase('training_success_total')} / ({_increase('training_total')} == 0))"
-    ),
-    # Throughput relative to the FP32 baseline (1 = the same); absent without a baseline.
-    "speed": f"min by (pod) ({_SAMPLES_PER_SECOND} / {_baseline('samples_per_second')})",
-    # Most device memory seen allocated in low precision, relative to the FP32 baseline's peak; absent without a baseline. A
-    # trainer that says itself that it runs on a CPU allocates none on a device: that is data, not the want of it.
-    "memory": (
-        f"max by (pod) (max_over_time({_metric('cuda_memory_allocated_bytes', _REDUCED)}[$window]))"
-        f" / max by (pod) {_baseline('peak_bytes')}"
-        f" or 0 * max by (pod) ({_metric('run_info', _ON_CPU)})"
-    ),
+    RUN: f"max by (pod, torch, device, capability, world_size) ({metric('run_info')})",
+    **{signal.value: record.query for signal, record in SIGNALS.items()},
     # In the place of divergence, by name, for workloads that never trained in FP32: how far the loss lies above the mean of
     # the pods of the same model that train in FP32 now, where there are two or more of them.
     "divergence-cohort": (

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lab.isolation.redaction import CORPUS, Case, cases, counted, missed
@@ -140,6 +140,7 @@ def test_masking_twice_is_masking_once(case: Case) -> None:
     assert redact(redact(case.text)) == redact(case.text)
 
 
+@example(["redis-cli -a", "redis-cli -a", "aws_access_key_id = AKIAWECBC0CNO31YJ57N"])
 @given(
     st.lists(st.sampled_from([*(c.text for c in (*SECRETS, *LOOK_ALIKES)), *REPEATED, "***", " ", "\n"]), max_size=6)
 )

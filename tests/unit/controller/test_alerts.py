@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.controller.alerts import Alerts
-from precision_operator.controller.inventory import Inventory, PolicyKey
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from precision_operator.runtime.ratelimit import RateLimiter
 from precision_operator.signals.alertmanager import MAX_ALERTS, Alert, parse_webhook

@@ -11,11 +11,11 @@ import pytest
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.controller.commit import commit, difference, remove, write_summary
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.errors import Conflict
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, JsonValue, Resource
 from tests.support.fake_kube import FakeKube

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.controller.echo import (
     PATIENCE_SECONDS,
     SERVERS_FRESH_SECONDS,
@@ -16,7 +17,6 @@ from precision_operator.controller.echo import (
     Echoes,
     moved_on,
 )
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.core.model import Admission
 from precision_operator.errors import Forbidden, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES

@@ -8,13 +8,14 @@ from typing import NoReturn
 
 import pytest
 
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
 from precision_operator.api.state import State
 from precision_operator.controller.echo import PATIENCE_SECONDS, SETTLE_SECONDS, Echo, Echoes
 from precision_operator.controller.enforcement import FIRST_SECONDS, FRESH_SECONDS, RETRY_SECONDS, Enforcement
 from precision_operator.controller.installed import InstalledPolicies
-from precision_operator.controller.inventory import Inventory, PolicyKey
 from precision_operator.errors import Unavailable
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from tests.support import objects as b
 from tests.support.manual_clock import ManualClock, finished

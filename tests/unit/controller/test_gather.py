@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lab.model.policies import policy
-from precision_operator.api.policy import Policy
+from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.state import Phase, Restart, State, Suspension
-from precision_operator.controller.inventory import PolicyKey
-from precision_operator.core.assess import TURN_SHARE
+from precision_operator.core.evidence.assessment import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import JOBS, PODS, POLICIES

@@ -13,10 +13,10 @@ import pytest
 
 from precision_operator.api.assignment import VERSION
 from precision_operator.api.modes import Mode
+from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
 from precision_operator.controller.enforcement import FRESH_SECONDS
-from precision_operator.controller.inventory import PolicyKey
 from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
 from precision_operator.errors import Conflict, Forbidden, LeaseLost, NewerVersion, NotFound, Unavailable
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject

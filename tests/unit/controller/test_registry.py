@@ -17,9 +17,9 @@ from kopf._core.reactor import queueing
 
 import precision_operator
 from precision_operator.controller import streams
-from precision_operator.controller.inventory import WATCHED
 from precision_operator.controller.registry import build_registry, configure
 from precision_operator.controller.sink import AT_ONCE, Handover
+from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube.port import PODS, JsonObject, Resource
 from precision_operator.settings import Settings
 

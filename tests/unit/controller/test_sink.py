@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from precision_operator.admission.known import KnownAssignments
-from precision_operator.controller.inventory import Inventory
 from precision_operator.controller.sink import InventorySink
+from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
 from tests.support import objects as b
 from tests.support.bodies import Json, assignment

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from precision_operator.controller.inventory import WATCHED, Inventory, PolicyKey
+from precision_operator.api.policy import PolicyKey
 from precision_operator.controller.reconcile import Pass, Reconciler
 from precision_operator.controller.worker import Worker
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
+from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.observability.metrics import Metrics
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.runtime.queue import WorkQueue

@@ -11,7 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import PolicySpec, Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.assess import (
+from precision_operator.core.evidence.assessment import (
     SPEED_AGE_SHARE,
     Assessment,
     assess,
@@ -19,8 +19,8 @@ from precision_operator.core.assess import (
     trains_in,
     update_failing,
 )
+from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unknown
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
-from precision_operator.core.readings import Breach, Ok, Reading, Unknown
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import held_names, incident_of, promoted
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, Restart
-from precision_operator.core.batches import under_way
-from precision_operator.core.look import look
-from precision_operator.core.phases.rollback import everything
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.rollback.batches import under_way
+from precision_operator.core.rollback.whole import everything
 from tests.support.fleets import change
 from tests.support.rollbacks import gradually
 from tests.support.views import key
@@ -19,7 +19,7 @@ def requested(world: World, *, ago: float = 3600.0) -> list[str]:
     """Whom a gradual rollback that was decided so many seconds ago asks for something, in its order."""
     assert world.state.incident is not None
     incident = replace(world.state.incident, decided_at=world.now - ago, workloads=())
-    facts = look(world.policy, world.state, world.observe(), world.now)
+    facts = derive_facts(world.policy, world.state, world.observe(), world.now)
     return [desired.workload.name for desired in under_way(facts, incident, everything(facts))]
 
 

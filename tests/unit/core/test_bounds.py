@@ -19,9 +19,9 @@ from precision_operator.api.summary import summary_to_wire
 from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import Notify
-from precision_operator.core.assess import FAILING_BYTES
 from precision_operator.core.decide import Decision
-from precision_operator.core.phases.mitigation import MITIGATIONS_BYTES
+from precision_operator.core.evidence.assessment import FAILING_BYTES
+from precision_operator.core.mitigation.ladder import MITIGATIONS_BYTES
 from tests.support.fleets import NAN, condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 

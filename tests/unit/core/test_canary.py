@@ -12,11 +12,11 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
-from precision_operator.core.canary import choose, depth, difference, trouble
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.look import look
 from precision_operator.core.model import Request
-from precision_operator.core.triggers import Trigger
+from precision_operator.core.rollback.canary import choose, depth, difference, trouble
+from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import promoted, until
 from tests.support.rollbacks import MILD, QUICK, by_canary, canary_of, compared
@@ -26,7 +26,7 @@ ANSWERED = (Severity.P0, Severity.P1, Severity.P2)
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.state, world.observe(), world.now)
+    return derive_facts(world.policy, world.state, world.observe(), world.now)
 
 
 def reading(world: World) -> float | Cause:
@@ -197,7 +197,7 @@ def test_two_kinds_with_the_same_name_are_compared_as_two() -> None:
     twin = replace(other, key=f"apps/StatefulSet/{other.name}")
     seen = world.observe()
     world.state = replace(world.state, breached=(*world.state.canary, other.key, twin.key))
-    both = look(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
+    both = derive_facts(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
     assert difference(both) == 1.0
 
 

@@ -11,8 +11,8 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
 from precision_operator.contract import MAX_GENERATION, MAX_POD_GENERATION
 from precision_operator.core.decide import decide
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.look import look
 from precision_operator.core.model import PodSignals, PodView, Request
 from precision_operator.core.progress import observed_mode
 from tests.support.fleets import NAN, answer, change, fleet, held_names, promoted, until
@@ -20,7 +20,7 @@ from tests.support.views import key, literal, pod, reported
 
 
 def facts(world: World) -> Facts:
-    return look(world.policy, world.state, world.observe(), world.now)
+    return derive_facts(world.policy, world.state, world.observe(), world.now)
 
 
 def undeclared(world: World, name: str, *hot: bool) -> None:
@@ -36,7 +36,7 @@ def test_of_workloads_without_the_contract_those_with_a_pod_that_reads_requests_
     undeclared(world, "hot-1", True, False)
     found = facts(world)
     assert found.stuck == (key("hot-0"), key("hot-1"))
-    assert [w.name for w, _ in found.rescuable] == ["hot-1"]
+    assert [w.name for w, _ in found.fleet.rescuable] == ["hot-1"]
 
 
 def test_of_two_kinds_with_the_same_name_only_the_one_that_cannot_be_moved_is_stuck() -> None:
@@ -44,20 +44,20 @@ def test_of_two_kinds_with_the_same_name_only_the_one_that_cannot_be_moved_is_st
     undeclared(world, "hot-0", True)
     twin = replace(world.workloads["hot-1"], key="apps/StatefulSet/hot-0")
     seen = world.observe()
-    found = look(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
+    found = derive_facts(world.policy, world.state, replace(seen, workloads=(*seen.workloads, twin)), world.now)
     assert found.stuck == (key("hot-0"),)
-    assert [w.key for w, _ in found.rescuable] == [key("hot-0")]
+    assert [w.key for w, _ in found.fleet.rescuable] == [key("hot-0")]
     assert twin.key in {w.key for w, _ in found.movable}
 
 
 def test_what_cannot_be_moved_joins_no_cohort_and_keeps_the_place_it_has() -> None:
     world = fleet()
     undeclared(world, "hot-0", False)
-    assert key("hot-0") not in facts(world).in_cohort(len(facts(world).stages) - 1, ()).members
+    assert key("hot-0") not in facts(world).places.in_cohort(len(facts(world).attempt.stages) - 1, ()).members
     world = promoted()
     members = world.state.members
     undeclared(world, "hot-0", False)
-    assert key("hot-0") in facts(world).in_cohort(len(facts(world).stages) - 1, members).members
+    assert key("hot-0") in facts(world).places.in_cohort(len(facts(world).attempt.stages) - 1, members).members
 
 
 def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer() -> None:
@@ -74,7 +74,7 @@ def test_the_window_is_clear_once_it_holds_nothing_from_before_the_last_answer()
 
 def test_what_the_window_still_reaches_is_not_known_before_the_metrics_have_been_read() -> None:
     world = promoted()
-    assert look(world.policy, world.state, replace(world.observe(), evaluation=None), world.now).window_clear
+    assert derive_facts(world.policy, world.state, replace(world.observe(), evaluation=None), world.now).window_clear
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(4)
     world.bad, world.now = {}, world.now + 3600.0
@@ -106,7 +106,7 @@ def test_a_workload_that_one_of_its_pods_reports_nothing_of_is_unknown_and_not_l
     seen = {name: signals for name, signals in observation.evaluation.pods.items() if name != two.pods[0].name}
     assert len(seen) < len(observation.evaluation.pods)
     partly = replace(observation, evaluation=replace(observation.evaluation, pods=seen))
-    facts = look(world.policy, world.state, partly, world.now)
+    facts = derive_facts(world.policy, world.state, partly, world.now)
     assert world.state.phase is Phase.PROGRESSING
     assert facts.verdict_of[key("two")].unknown
 
@@ -120,19 +120,19 @@ def test_another_attempt_asks_for_its_own_share_of_good_runs_where_runs_are_aske
     """``promoteBelow: null``: not breached is enough."""
     world = fleet(criteria={"failures": {"promoteBelow": level}}, reenable={"success": 0.9})
     world.state = replace(world.state, attempts=attempts)
-    assert facts(world).promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
+    assert facts(world).attempt.promotion[Signal.FAILURES].promote_below == pytest.approx(expected)
 
 
 def test_a_workload_that_is_assigned_reduced_precision_is_guarded_though_it_is_no_member() -> None:
     """Of a fleet whose target has changed nobody is a member, and what was moved is looked after all the same."""
     world = promoted()
     world.state = replace(world.state, members=())
-    assert {w.name for w, _ in facts(world).residual} == set(world.workloads)
+    assert {w.name for w, _ in facts(world).fleet.residual} == set(world.workloads)
     assert {v.workload.name for v in facts(world).verdicts} == set(world.workloads)
     world.scale("hot-0", 0)
-    assert "hot-0" not in {w.name for w, _ in facts(world).residual}
+    assert "hot-0" not in {w.name for w, _ in facts(world).fleet.residual}
     new_only = replace(world.policy, spec=replace(world.policy.spec, delivery=Delivery.NEW_ONLY))
-    assert look(new_only, world.state, world.observe(), world.now).residual == ()
+    assert derive_facts(new_only, world.state, world.observe(), world.now).fleet.residual == ()
 
 
 FP16, FP32 = pod("a", hot=False, started_mode=Mode.FP16), pod("b", hot=False, started_mode=Mode.FP32)
@@ -180,8 +180,8 @@ def test_a_held_workload_keeps_its_place_in_no_cohort() -> None:
     world.bad = {"hot-2": {Signal.NON_FINITE: 3.0}}
     world.run(2)
     assert held_names(world) == {"hot-2"}
-    assert key("hot-2") not in facts(world).in_cohort(len(facts(world).stages) - 1, ()).members
-    assert "hot-2" not in {w.name for w, _ in facts(world).members}
+    assert key("hot-2") not in facts(world).places.in_cohort(len(facts(world).attempt.stages) - 1, ()).members
+    assert "hot-2" not in {w.name for w, _ in facts(world).fleet.members}
 
 
 @pytest.mark.parametrize("written", [MAX_GENERATION, MAX_GENERATION - 1, MAX_POD_GENERATION])

@@ -11,10 +11,10 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Severity, Strategy
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import Notify
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.followup import follow, hurry_from
-from precision_operator.core.look import look
 from precision_operator.core.model import Request
+from precision_operator.core.rollback.followup import follow, hurry_from
 from tests.support.fleets import change, promoted
 from tests.support.views import pod
 
@@ -38,7 +38,7 @@ INCIDENT = Incident(
 def facts(world: World, *, after: float) -> Facts:
     """What is known so many seconds after the decision."""
     world.now = DECIDED + after
-    return look(world.policy, world.state, world.observe(), world.now)
+    return derive_facts(world.policy, world.state, world.observe(), world.now)
 
 
 @pytest.mark.parametrize(

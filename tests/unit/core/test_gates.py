@@ -5,10 +5,11 @@ import pytest
 from lab.model.policies import policy
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import State
-from precision_operator.core.gates import GateInput, names
-from precision_operator.core.gates.monitored import monitored
+from precision_operator.api.text import names
 from precision_operator.core.model import Evaluation
 from precision_operator.core.progress import accepted_modes, progress_of
+from precision_operator.core.promotion.checks import CheckInput
+from precision_operator.core.promotion.checks.monitored import monitored
 from tests.support.views import workload
 
 
@@ -28,7 +29,7 @@ def test_a_cohort_of_which_nobody_is_judged_promotes_nothing(replicas: tuple[int
     views = [workload(f"w{number}", replicas=count, pods=()) for number, count in enumerate(replicas)]
     accepted = accepted_modes(given.spec.target, rollback=False)
     closed = monitored(
-        GateInput(
+        CheckInput(
             policy=given,
             state=State(),
             stage=given.spec.stages[0],

@@ -6,7 +6,7 @@ from precision_operator.api.assignment import failing_bytes
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
-from precision_operator.core.assess import FAILING_BYTES, listed
+from precision_operator.core.evidence.assessment import FAILING_BYTES, listed
 from tests.support.views import key
 
 

@@ -15,8 +15,8 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import RequestPod
 from precision_operator.core.decide import Decision, decide
+from precision_operator.core.mitigation.ladder import ended
 from precision_operator.core.model import Observation
-from precision_operator.core.phases.mitigation import ended
 from tests.support.fleets import ROLLED_BACK, answer, change, promoted, until
 from tests.support.mitigations import EVALUATION, MILD, QUICK, RULES, SLOW, WINDOWS, breached, window
 from tests.support.views import key, keys

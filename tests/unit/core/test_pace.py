@@ -13,8 +13,8 @@ from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeletePod, EvictPod, Notify
 from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begun, blocked, late
 from precision_operator.core.model import PodView, RestartBy
-from precision_operator.core.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
-from precision_operator.core.restarting import PLACELESS_SECONDS
+from precision_operator.core.restart.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
+from precision_operator.core.restart.rounds import PLACELESS_SECONDS
 from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import NAN, change, condition, until
 from tests.support.views import key, pod, workload

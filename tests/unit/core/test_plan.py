@@ -11,11 +11,11 @@ from precision_operator.api.state import Restart
 from precision_operator.core import plan as planning
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Tuning
 from precision_operator.core.desired import Desired
-from precision_operator.core.facts import highest_generation
+from precision_operator.core.fleet import highest_generation
 from precision_operator.core.model import PodSignals, PodView, Request, WorkloadView
-from precision_operator.core.pace import Pace
 from precision_operator.core.plan import Plan
-from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUND_SECONDS, Sight
+from precision_operator.core.restart.pace import Pace
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUND_SECONDS, Sight
 from tests.support.views import key, literal, pod, reported, workload
 
 GENERATION = 9

@@ -9,9 +9,9 @@ from precision_operator.api.incident import Scope
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.core.look import look
-from precision_operator.core.phases.alone import hold
-from precision_operator.core.triggers import Trigger
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.rollback.alone import hold
+from precision_operator.core.rollback.triggers import Trigger
 from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, fleet, held_names, promoted, until
 from tests.support.views import key, keys
@@ -113,5 +113,5 @@ def test_whose_weights_are_poisoned_stays_known_when_another_is_rolled_back_by_i
         Strategy.EMERGENCY,
         poisoned=keys("hot-3"),
     )
-    after = hold(look(world.policy, state, world.observe(), world.now), another)
+    after = hold(derive_facts(world.policy, state, world.observe(), world.now), another)
     assert after.poisoned == keys("hot-1", "hot-3")

@@ -12,7 +12,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
-from precision_operator.core.cohorts import canary_order, cohort_size, extend_cohort
+from precision_operator.core.cohorts.order import canary_order, cohort_size, extend_cohort
 from precision_operator.core.model import PodView, WorkloadView
 from tests.support.fleets import promoted
 from tests.support.views import key

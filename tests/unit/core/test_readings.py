@@ -8,9 +8,9 @@ from lab.model.policies import policy
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import DEFAULT_CRITERIA, Criterion, Severity
-from precision_operator.core.assess import assess
+from precision_operator.core.evidence.assessment import assess
+from precision_operator.core.evidence.readings import Breach, Ok, Reading, Unknown, judge, promotes
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
-from precision_operator.core.readings import Breach, Ok, Reading, Unknown, judge, promotes
 from precision_operator.reasons import Cause, Reason
 
 CRITERIA = {c.signal: c for c in DEFAULT_CRITERIA}

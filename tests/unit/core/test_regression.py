@@ -14,7 +14,7 @@ from precision_operator.api.spec import DEFAULT_CRITERIA
 from precision_operator.api.state import Phase
 from precision_operator.api.workload import name_of
 from precision_operator.contract import PROMOTE
-from precision_operator.core.regression import shortfall
+from precision_operator.core.promotion.regression import shortfall
 from precision_operator.reasons import Reason
 
 WINDOW_SECONDS = 30.0

@@ -14,7 +14,7 @@ from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.progress import live_pods
-from precision_operator.core.restarting import CHECKPOINT_SECONDS, RESTARTING_SECONDS
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS
 from tests.support.fleets import NAN, answer, change, condition, promoted, until
 from tests.support.views import key
 

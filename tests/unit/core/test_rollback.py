@@ -11,7 +11,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.decide import decide
-from precision_operator.core.look import look
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.progress import live_pods
 from tests.support.fleets import fleet, member_names, promoted
 from tests.support.views import key
@@ -227,7 +227,7 @@ def test_another_attempt_tolerates_no_breach_until_it_is_guarded() -> None:
     world = promoted(evaluation={"interval": "15s", "failureLimit": 3, "minSamples": 1})
     for phase, limit in ((Phase.PROGRESSING, 0), (Phase.PAUSED, 0), (Phase.HEALTHY, 3)):
         state = replace(world.state, attempts=1, phase=phase)
-        assert look(world.policy, state, world.observe(), world.now).failure_limit == limit
+        assert derive_facts(world.policy, state, world.observe(), world.now).attempt.failure_limit == limit
 
 
 def test_nothing_begins_before_the_metrics_have_been_read() -> None:

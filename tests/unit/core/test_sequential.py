@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.codec import decode, encode
-from precision_operator.core.sequential import fewest_looks, look, verdict
+from precision_operator.core.rollback.sequential import fewest_looks, look, verdict
 
 ALPHA, MARGIN = 0.05, 0.10
 

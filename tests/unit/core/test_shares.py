@@ -10,7 +10,7 @@ from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.core.shares import at_least, at_most
+from precision_operator.core.cohorts.shares import at_least, at_most
 from tests.support.fleets import NAN
 
 

@@ -10,9 +10,9 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing
+from precision_operator.core.derive import derive_facts
 from precision_operator.core.facts import Facts
-from precision_operator.core.look import look
-from precision_operator.core.windows import promotion_waits, rungs_left, spared
+from precision_operator.core.mitigation.windows import promotion_waits, rungs_left, spared
 from tests.support.fleets import promoted
 from tests.support.views import key
 
@@ -30,7 +30,7 @@ def with_window(world: World, left: float) -> Facts:
     began, until = world.now - 60.0, world.now + left
     opened = Mitigation(key("hot-1"), Signal.OVERFLOW, began, until, Rung.HALVE_SCALE, 7, rung_since=began)
     world.state = replace(world.state, mitigations=(opened,))
-    return look(world.policy, world.state, world.observe(), world.now)
+    return derive_facts(world.policy, world.state, world.observe(), world.now)
 
 
 def breach(severity: Severity = Severity.P2) -> Failing:

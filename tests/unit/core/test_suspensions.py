@@ -16,9 +16,9 @@ from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, Susp
 from precision_operator.core.decide import Decision
 from precision_operator.core.desired import Desired
 from precision_operator.core.model import RestartBy
-from precision_operator.core.pace import Pace
 from precision_operator.core.plan import plan
-from precision_operator.core.restarting import ABANDONED_SECONDS, Sight
+from precision_operator.core.restart.pace import Pace
+from precision_operator.core.restart.rounds import ABANDONED_SECONDS, Sight
 from tests.support.fleets import NAN, condition, until
 from tests.support.views import workload
 

@@ -12,8 +12,8 @@ from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase
 from precision_operator.contract import ROLLBACK
 from precision_operator.core.decide import decide
-from precision_operator.core.look import look
-from precision_operator.core.triggers import Trigger, find_trigger
+from precision_operator.core.derive import derive_facts
+from precision_operator.core.rollback.triggers import Trigger, find_trigger
 from tests.support.fleets import NAN, answer, promoted
 from tests.support.views import key
 
@@ -22,7 +22,7 @@ AT_ONCE = {"gradual": {"sustain": "0s"}, "mitigation": {"overflow": {"window": "
 
 
 def trigger(world: World) -> Trigger:
-    found = find_trigger(look(world.policy, world.state, world.observe(), world.now))
+    found = find_trigger(derive_facts(world.policy, world.state, world.observe(), world.now))
     assert found is not None
     return found
 

@@ -14,12 +14,12 @@ from lab.model.policies import policy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, State
-from precision_operator.controller.gather import plan_of
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Admission, Observation, Request, WorkloadView
 from precision_operator.reasons import Reason
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.plan import plan_of
 from precision_operator.signals.prometheus import PrometheusSource
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.prometheus_bodies import (

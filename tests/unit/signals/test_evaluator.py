@@ -11,7 +11,8 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import PodSignals
 from precision_operator.errors import QueryInvalid, SourceUnavailable
-from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Sample
 from tests.support.manual_clock import ManualClock, settle
 

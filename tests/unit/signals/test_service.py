@@ -12,7 +12,8 @@ import pytest
 from precision_operator.core.model import Evaluation
 from precision_operator.errors import SourceUnavailable
 from precision_operator.reasons import Reason
-from precision_operator.signals.evaluator import EvaluationPlan, Evaluator
+from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.service import DEADLINE_SECONDS, STALE_INTERVALS, EvaluationService, phase
 from tests.support.manual_clock import ManualClock, settle

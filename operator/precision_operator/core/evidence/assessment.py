@@ -1,0 +1,235 @@
+"""What the metrics say of each workload, and which breaches stand."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from precision_operator.api.assignment import failing_bytes
+from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
+from precision_operator.api.state import Failing
+from precision_operator.core.evidence.readings import Breach, Reading, Unknown, judge
+from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
+from precision_operator.core.progress import live_pods
+from precision_operator.reasons import Reason
+
+SPEED_AGE_SHARE = 0.5
+"""Of the window: a silence longer than this leaves two samples too close to one another to tell a speed from their scrapes'
+jitter.
+"""
+
+FAILING_BYTES = 48 * 1024
+"""What the list of standing breaches may take in the assignment."""
+
+TURN_SHARE = 0.8
+"""Evaluations closer than this share of an interval count as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """All readings of one workload."""
+
+    workload: WorkloadView
+    readings: Mapping[Signal, Reading]
+
+    @property
+    def breaches(self) -> tuple[Signal, ...]:
+        """Signals in breach, in the order of their names in the API."""
+        return tuple(s for s, r in self.readings.items() if isinstance(r, Breach))
+
+    @property
+    def unknown(self) -> tuple[tuple[Signal, Reason], ...]:
+        """Signals without a believable value, and why."""
+        return tuple((s, r.reason) for s, r in self.readings.items() if isinstance(r, Unknown))
+
+
+def _pod_reading(
+    criterion: Criterion, pod: PodView, spec: PolicySpec, evaluation: Evaluation, *, failing: bool
+) -> Reading:
+    signal = criterion.signal
+    if signal is Signal.FAILURES and pod.crashing:
+        # The metrics of a pod are gone *because* it crashes: that is a failure, not silence.
+        return Breach(1.0, criterion.severity)
+    if evaluation.errors:
+        for query in ("ack", "steps", signal.value):
+            if query in evaluation.errors:
+                return Unknown(evaluation.errors[query].reason)
+    signals = evaluation.pods.get(pod.name)
+    if signals is None or signals.sampled_at is None:
+        return Unknown(Reason.NO_SAMPLES)
+    age_seconds = evaluation.at - signals.sampled_at
+    if age_seconds > spec.evaluation.max_sample_age_seconds:
+        return Unknown(Reason.SAMPLES_TOO_OLD)
+    value = signals.values.get(signal)
+    enough = signals.steps is not None and signals.steps >= spec.evaluation.min_steps
+    if value is None:
+        return Unknown(Reason.NO_SAMPLES if enough else Reason.TOO_FEW_STEPS)
+    if signal is Signal.SPEED and age_seconds > SPEED_AGE_SHARE * spec.evaluation.window_seconds:
+        return Unknown(Reason.SAMPLES_TOO_OLD)
+    reading = judge(criterion, value, failing=failing)
+    if not enough and not (SIGNALS[signal].at_once and isinstance(reading, Breach)):
+        return Unknown(Reason.TOO_FEW_STEPS)
+    return reading
+
+
+def _worst(criterion: Criterion, readings: Sequence[Reading]) -> Reading:
+    """The worst of a workload's pods: a breach beats Unknown beats Ok; among equals the worse value."""
+    if len(readings) == 1:
+        return readings[0]
+    sign = -1.0 if criterion.lower_is_worse else 1.0
+
+    def key(reading: Reading) -> tuple[int, float]:
+        if isinstance(reading, Unknown):
+            return (1, 0.0)
+        return (
+            2 if isinstance(reading, Breach) else 0,
+            math.inf if math.isnan(reading.value) else sign * reading.value,
+        )
+
+    return max(readings, key=key, default=Unknown(Reason.NO_PODS))
+
+
+def assess(
+    workload: WorkloadView,
+    spec: PolicySpec,
+    evaluation: Evaluation,
+    *,
+    mode: Mode,
+    failing: frozenset[Signal],
+    confirmed: frozenset[Signal] = frozenset(),
+) -> Assessment:
+    """Judge every enabled signal of one workload that trains in ``mode``.
+
+    Args:
+        workload: the workload.
+        spec: with the criteria.
+        evaluation: what is judged.
+        mode: what it trains in.
+        failing: signals of which a breach stands: silence of any pod is Unknown there.
+        confirmed: those of them with a breach of the criterion's own severity that was seen often enough to act on. Only
+            these have to come back to ``leave``: one outlier must not make a breach of a value that is none.
+    """
+    live = live_pods(workload)
+    # A pod that finds no node would hold a rollout for as long as it waits. But where none runs, or where a breach stands
+    # (its pod may be the one that is being replaced), silence is Unknown.
+    training = tuple(pod for pod in live if not pod.pending or pod.crashing or pod.name in evaluation.pods) or live
+    readings: dict[Signal, Reading] = {}
+    for criterion in spec.criteria:
+        signal = criterion.signal
+        if not criterion.enabled or (mode is Mode.FP32 and not SIGNALS[signal].of_fp32):
+            continue
+        stands = signal in failing
+        judged = live if stands else training
+        readings[signal] = _worst(
+            criterion, [_pod_reading(criterion, pod, spec, evaluation, failing=signal in confirmed) for pod in judged]
+        )
+    return Assessment(workload, readings)
+
+
+def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bool:
+    """A pod's loss is in breach of more than an alert, in whatever precision: the weights that give it are poisoned."""
+    criteria = [criterion for criterion in spec.criteria if criterion.enabled and SIGNALS[criterion.signal].of_loss]
+    readings = (_pod_reading(c, pod, spec, evaluation, failing=False) for pod in live_pods(workload) for c in criteria)
+    return any(isinstance(found, Breach) and found.severity is not Severity.P3 for found in readings)
+
+
+def update_failing(
+    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float
+) -> tuple[Failing, ...]:
+    """The breaches that stand after this evaluation.
+
+    A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
+    are not judged any more (rolled back, gone) end.
+    """
+    before = {(f.key, f.signal, f.severity): f for f in old}
+    known_of = {(f.key, f.signal): f for f in old if f.key}
+    rest = {signal: [f for f in old if f.signal is signal and not f.key] for signal in Signal}
+    at = round(at, 3)
+    standing: list[Failing] = []
+    for verdict in verdicts:
+        for signal, reading in verdict.readings.items():
+            key = verdict.workload.key
+            known = known_of.get((key, signal))
+            if isinstance(reading, Breach):
+                # Another severity is another breach: five mild evaluations are not one severe one.
+                found = before.get((key, signal, reading.severity)) or before.get(("", signal, reading.severity))
+                now = Failing(key, signal, reading.severity, at, 1, at, f"{reading.value:.3g}")
+                standing.append(_counted(found, now, spec))
+            elif isinstance(reading, Unknown):
+                # Where too many were in breach to list them all, it may be one of the rest.
+                standing += [known] if known else rest[signal]
+    return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
+
+
+def _counted(found: Failing | None, now: Failing, spec: PolicySpec) -> Failing:
+    """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes."""
+    if found is None:
+        return now
+    if found.since > now.since:
+        found = replace(found, since=now.since)  # the clock was set back
+    # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
+    again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.evaluation.interval_seconds
+    if again or found.count > spec.evaluation.failure_limit:
+        return found if found.key else replace(found, key=now.key)
+    return replace(now, since=found.since, count=found.count + 1)
+
+
+def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
+    """What is kept of the breaches from one pass to the next: the worst, and one entry for all others of a kind.
+
+    Bounded by bytes: a rollback is never refused because too much is in breach.
+    """
+    kept: list[Failing] = []
+    rest: dict[tuple[Signal, Severity], Failing] = {}
+    room = FAILING_BYTES
+    for found in sorted(failing, key=lambda f: (f.severity, f.since, f.key, f.signal)):
+        size = failing_bytes(found) if found.key and room else room + 1
+        if size <= room:
+            kept.append(found)
+            room -= size
+            continue
+        room = room if not found.key else 0
+        others = rest.get((found.signal, found.severity))
+        if others is None or found.count > others.count:
+            rest[found.signal, found.severity] = replace(found, key="", measured="")
+    return tuple(sorted((*kept, *rest.values()), key=lambda f: (f.key, f.signal, f.severity)))
+
+
+def confirmed(
+    failing: Iterable[Failing], spec: PolicySpec, *, limit: int, stood_seconds: Callable[[float], float]
+) -> tuple[Failing, ...]:
+    """The breaches that more than ``limit`` evaluations in a row found, and that call for a rollback.
+
+    Evaluations are counted, not time: an evaluation without data lets time pass, but has seen nothing. What is answered
+    gradually, or by canary, must have stood for its time besides (``stood_seconds``: since then).
+    """
+    rules, unhurried = spec.rollback, (Strategy.GRADUAL, Strategy.CANARY)
+    return tuple(
+        f
+        for f in failing
+        if f.count > limit
+        and f.severity is not Severity.P3
+        and rules.strategies[f.severity] is not Strategy.HOLD
+        and (rules.strategies[f.severity] not in unhurried or stood_seconds(f.since) >= rules.gradual.sustain_seconds)
+    )
+
+
+def cohort_breached(
+    workloads: Iterable[WorkloadView], spec: PolicySpec, evaluation: Evaluation, signal: Signal
+) -> tuple[int, int]:
+    """(breached, judged) among workloads that train in FP32: is it the precision at all?"""
+    breached = judged = 0
+    for workload in workloads:
+        reading = assess(workload, spec, evaluation, mode=Mode.FP32, failing=frozenset()).readings.get(signal)
+        if reading is not None and not isinstance(reading, Unknown):
+            judged += 1
+            breached += isinstance(reading, Breach)
+    return breached, judged
+
+
+def trains_in(workload: WorkloadView, signals: Mapping[str, PodSignals], mode: Mode) -> bool:
+    """Every pod's process reports ``mode``."""
+    pods = live_pods(workload)
+    return bool(pods) and all((s := signals.get(p.name)) is not None and s.mode is mode for p in pods)

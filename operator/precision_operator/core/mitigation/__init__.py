@@ -1,0 +1,1 @@
+"""Windows in which a mild breach is mitigated before it is rolled back."""

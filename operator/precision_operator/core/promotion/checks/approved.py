@@ -1,0 +1,17 @@
+"""A step with ``pause: {}`` waits for a person."""
+
+from precision_operator.api.commands import answered
+from precision_operator.contract import PROMOTE
+from precision_operator.core.promotion.checks import CheckInput
+from precision_operator.reasons import Cause, Reason
+
+
+def approved(given: CheckInput) -> Cause | None:
+    """Closed until the promote annotation answers this very transition."""
+    answer = given.state.transition_id
+    if not given.stage.approval or answered(given.policy.annotations, PROMOTE, answer) is not None:
+        return None
+    return Cause(
+        Reason.AWAITING_APPROVAL,
+        f"kubectl annotate --overwrite precisionpolicy {given.policy.name} {PROMOTE}={answer}",
+    )

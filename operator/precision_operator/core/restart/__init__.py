@@ -1,0 +1,1 @@
+"""Which pods may be taken away now, for workloads that only a restart moves."""

@@ -1,0 +1,317 @@
+"""Restarts: pods are taken away and their controller makes others, or a Job is suspended until it is empty, and resumed.
+
+Ask for a checkpoint first, take away what is in the wrong mode, in rounds of which there are two, within the pace.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Delivery
+from precision_operator.api.state import Restart, Suspension
+from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
+from precision_operator.core.desired import Desired
+from precision_operator.core.leaving import begun, blocked, late
+from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
+from precision_operator.core.progress import live_pods, pod_acknowledged
+from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
+from precision_operator.reasons import Cause
+
+CHECKPOINT_SECONDS = 30.0
+"""How long a pod that is to be taken away is waited for to save a checkpoint, where nothing says otherwise."""
+
+ROUNDS = 2
+"""How often a workload's pods are taken away for one change of its mode."""
+
+YOUNG_SECONDS = 2.0
+"""A pod that is younger is not taken away yet: creation times have whole seconds, its replacement's must be a later one."""
+
+ROUND_SECONDS = 10.0
+"""Replacements that came back in the wrong mode are collected this long, and taken away together."""
+
+RESTARTING_SECONDS = 600.0
+"""A workload that is not back after this does not count among those that are restarting."""
+
+PLACELESS_SECONDS = 120.0
+"""A replacement that has not started after this, though no old pod is in its place, finds none."""
+
+ABANDONED_SECONDS = 60.0
+"""A suspension that is not wanted any more and was not carried out for so long will not be: no write is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the writes of a pass are worked out from."""
+
+    evaluation: Evaluation | None
+    generation: int
+    """What the writes carry."""
+    changed: Mapping[str, int]
+    """Workload → the generation of its last change of mode."""
+    now: float
+    certain: bool = True
+    """New pods do get the assigned mode: only then is it worth to take away what came back in another one."""
+    nodes_away: frozenset[str] = frozenset()
+    """See :class:`~precision_operator.core.model.Observation`."""
+
+
+@dataclass(slots=True)
+class Restarting:
+    """The restarts of one pass: what is under way goes on, what is missing begins within the pace."""
+
+    sight: Sight
+    pace: Pace
+    known: Mapping[str, Restart]
+    recorded: Mapping[str, Suspension]
+    restarts: dict[str, Restart] = field(init=False)
+    suspensions: dict[str, Suspension] = field(init=False)
+    resumptions: list[Action] = field(default_factory=list)
+    requests: list[Action] = field(default_factory=list)
+    removals: list[Action] = field(default_factory=list)
+    stuck: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    blocked: set[tuple[str, Cause]] = field(default_factory=set)
+    predicted_seconds: float | None = None
+    _waiting: list[tuple[Desired, list[PodView]]] = field(default_factory=list)
+    """Whose restart has not begun, and which of its pods have to go."""
+    _workloads: int = 0
+    """That are restarting."""
+    _pods: int = 0
+    """Of those."""
+    _asked: int = 0
+    """Workloads whose restart has begun, and whose pods wait for a budget, a checkpoint or admission before they go."""
+    _placeless_keys: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.restarts, self.suspensions = dict(self.known), {}
+
+    def carry_on(self, wanted: Iterable[Desired], elsewhere: Iterable[WorkloadView]) -> None:
+        """Take forward what is under way; what has to restart besides is collected for :meth:`begin`."""
+        seen: dict[str, WorkloadView] = {}
+        still_wanted: dict[str, Desired] = {}
+        for desired in wanted:
+            workload = desired.workload
+            seen[workload.key] = workload
+            pods = self._to_take_away(desired)
+            if workload.key in self.recorded:
+                still_wanted.update({workload.uid: desired} if pods else {})
+            elif workload.key in self.known:
+                self._continue(desired, pods)
+            elif pods and workload.restart_by is not RestartBy.NEVER:
+                self._waiting.append((desired, pods))
+            if desired.rollback and workload.key not in self.recorded:
+                self._hurry(workload, unless=desired.accepted)
+        # A Job is known by its uid: its key may be another's by now, or that of several together.
+        jobs = {view.uid: view for view in (*seen.values(), *elsewhere)}
+        for key, record in self.recorded.items():
+            if (job := jobs.get(record.uid)) is not None:
+                self._go_on(key, record, job, still_wanted.get(record.uid))
+        for key, restart in self.restarts.items():
+            self._count(restart, seen.get(key))
+
+    def _count(self, restart: Restart, workload: WorkloadView | None) -> None:
+        """What this restart takes up: a place of its own kind while no pod has gone, and the pods that are not back."""
+        if workload is not None and not begun(workload, restart):
+            self._asked += 1
+            self._pods += workload.replicas
+        elif 0 <= self.sight.now - restart.since < RESTARTING_SECONDS and (
+            workload is None or workload.key not in self._placeless_keys
+        ):
+            self._workloads += 1
+            self._pods += _not_back(workload, restart) if workload is not None else 1
+
+    def begin(self) -> None:
+        """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
+        urgent = [(d, pods) for d, pods in self._waiting if d.rollback and self.pace.urgent]
+        waits = [(d, pods) for d, pods in self._waiting if not (d.rollback and self.pace.urgent)]
+        if self.pace.urgent and urgent:
+            sizes = [len(pods) for _, pods in urgent]
+            at_once = self.pace.pods_at_once(sum(sizes) + self._pods)
+            self.predicted_seconds = self.pace.predicted_seconds(sizes)
+            for desired, pods in urgent:
+                if self._pods and self._pods + len(pods) > at_once:
+                    break  # in this order: smaller ones would overtake a large one for ever
+                self._pods += self._begin(desired, pods) * len(pods)
+        slots = 0 if self.lost else min(self.pace.slots, SLOTS_LIMIT) - max(self._workloads, self._asked)
+        for desired, pods in waits:
+            if slots > 0:
+                slots -= self._begin(desired, pods)
+            elif desired.workload.pending_revision:
+                self.pending.add(desired.workload.name)
+
+    def _begin(self, desired: Desired, pods: list[PodView]) -> bool:
+        """Whether its restart begins."""
+        workload = desired.workload
+        urgent = desired.rollback and self.pace.urgent
+        if workload.pending_revision and not (urgent and self.pace.brings_changes_in):
+            self.pending.add(workload.name)
+            return False
+        newest = max(pod.created_at for pod in pods)
+        restart = Restart(1, self.sight.now, newest)
+        self.restarts[workload.key] = restart
+        if not 0 <= self.sight.now - newest < YOUNG_SECONDS:
+            self._take(desired, pods, restart)
+        return True
+
+    def _continue(self, desired: Desired, pods: list[PodView]) -> None:
+        """What goes of a workload that is restarting."""
+        workload = desired.workload
+        restart = self.known[workload.key]
+        if self._placeless(workload, restart):
+            self.lost.add(workload.name)
+            self._placeless_keys.add(workload.key)
+        if not pods:
+            return
+        newest = max(pod.created_at for pod in pods)
+        replacements = [pod for pod in pods if pod.created_at > restart.newest]
+        taken = pods if not 0 <= self.sight.now - newest < YOUNG_SECONDS else []
+        if replacements:
+            # Who was restarted because it did not answer is not restarted again: its new pods have started in the mode.
+            again = desired.delivery is Delivery.RESTART and restart.rounds < ROUNDS and self.sight.certain
+            if again and self.sight.now - restart.since >= ROUND_SECONDS:
+                restart, taken = Restart(restart.rounds + 1, self.sight.now, newest), pods
+                self.restarts[workload.key] = restart
+            else:
+                taken = [pod for pod in pods if pod.created_at <= restart.newest]
+        self._take(desired, taken, restart)
+        if not taken and restart.rounds >= ROUNDS:
+            self.stuck.add(workload.name)
+
+    def _take(self, desired: Desired, pods: list[PodView], restart: Restart) -> None:
+        """These pods go: each once its checkpoint is saved; of a Job all together."""
+        workload, ready = desired.workload, list[PodView]()
+        for pod in pods:
+            waits = self._checkpoint_first(desired, pod, restart)
+            if waits is None:
+                ready.append(pod)
+            else:
+                self.requests += waits
+        if workload.restart_by is RestartBy.SUSPENSION:
+            if ready and len(ready) == len(pods) and not workload.suspended:
+                self._suspend(desired)
+            return
+        if workload.restart_by is RestartBy.NEVER:
+            return
+        if self._evicts(desired):
+            self.removals += [EvictPod(workload, pod, self.sight.generation) for pod in ready]
+        else:
+            self.removals += [DeletePod(workload, pod, self.sight.generation, self._grace(pod)) for pod in ready]
+
+    def _grace(self, pod: PodView) -> int | None:
+        """No longer than is waited for; None: the pod's own. A kubelet that waits already cannot be hastened."""
+        patience = self.pace.leaving_seconds
+        return max(1, round(patience)) if patience is not None and pod.own_grace_seconds > patience else None
+
+    def _evicts(self, desired: Desired) -> bool:
+        return self.pace.evicts or not desired.rollback
+
+    def _suspend(self, desired: Desired, *, since: float | None = None) -> None:
+        """Record it and do it: whoever leads next finds the record."""
+        workload, generation = desired.workload, desired.workload.object_generation
+        began = since if since is not None else self.sight.now
+        self.suspensions[workload.key] = Suspension(workload.uid, generation, began)
+        self.removals.append(
+            SuspendJob(workload, self.sight.generation, generation, respects_budgets=self._evicts(desired))
+        )
+
+    def _go_on(self, key: str, record: Suspension, workload: WorkloadView, desired: Desired | None) -> None:
+        """The next step of a suspension that we recorded: none is left half done, and none of others is undone.
+
+        A write carries the generation of the Job for which its step was recorded, so that one that arrives late does
+        nothing. While a suspension may still arrive its record stands. Without ``desired`` it is not wanted any more.
+        """
+        if workload.suspended_by:
+            return  # somebody else's suspension, who ends it too
+        self._hurry(workload)
+        generation, moved = workload.object_generation, workload.object_generation > record.generation
+        if workload.suspended:
+            empty = not workload.pods and workload.emptied
+            if empty and (not record.resuming or moved):
+                record = Suspension(record.uid, generation, self.sight.now, resuming=True)
+            self.suspensions[key] = record
+            if record.resuming:
+                self.resumptions.append(ResumeJob(workload, self.sight.generation, record.generation))
+        elif record.resuming:
+            if not moved:  # not seen yet
+                self.suspensions[key] = record
+        elif desired is not None and desired.workload.restart_by is RestartBy.SUSPENSION:
+            self._suspend(desired, since=record.since)
+        elif not moved and 0 <= self.sight.now - record.since < ABANDONED_SECONDS:
+            self.suspensions[key] = record
+
+    def _hurry(self, workload: WorkloadView, *, unless: frozenset[Mode] = frozenset()) -> None:
+        """Pods that should be gone are given one second, once; those that do not go for all that are named.
+
+        It helps against a kubelet that has not begun: one that already waits for a process to end waits out its grace.
+        ``unless``: pods that were asked for one of these modes may take their time.
+        """
+        for pod in workload.pods:
+            if not pod.terminating or pod.effective_mode in unless:
+                continue
+            why = blocked(pod, self.sight.now, self.sight.nodes_away)
+            if why is not None:
+                self.blocked.add((workload.name, why))
+            elif pod.grace_seconds > 1 and late(pod, self.sight.now, leaving_seconds=self.pace.leaving_seconds):
+                self.removals.append(DeletePod(workload, pod, self.sight.generation, grace_seconds=1))
+
+    def _placeless(self, workload: WorkloadView, restart: Restart) -> bool:
+        """A replacement waits for a place that no pod of its own workload takes up."""
+        return not any(pod.terminating for pod in workload.pods) and any(
+            pod.pending and pod.created_at > restart.newest and self.sight.now - pod.created_at >= PLACELESS_SECONDS
+            for pod in workload.pods
+        )
+
+    def _to_take_away(self, desired: Desired) -> list[PodView]:
+        """Pods that only a restart brings into the mode: those that cannot be asked, or did not answer."""
+        pods = live_pods(desired.workload)
+        if desired.delivery is Delivery.RESTART:
+            return [pod for pod in pods if pod.effective_mode not in desired.accepted]
+        if desired.delivery is Delivery.HOT and desired.escalate:
+            return self._unresponsive(desired, pods)
+        return []
+
+    def _unresponsive(self, desired: Desired, pods: tuple[PodView, ...]) -> list[PodView]:
+        """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline.
+
+        Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever.
+        """
+        seen = self.sight.evaluation.pods if self.sight.evaluation is not None else {}
+        since = self.sight.changed.get(desired.workload.key, 0)
+        found = [
+            pod
+            for pod in pods
+            if (pod.effective_mode in desired.accepted or (desired.force and self._lasts(pod)))
+            and not (pod.pending or pod.crashing)
+            and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted, since=since)
+        ]
+        return found if desired.force or any(pod.name in seen for pod in found) else []
+
+    def _lasts(self, pod: PodView) -> bool:
+        """Not one that appeared a moment ago, and is asked now."""
+        return self.sight.now - pod.created_at >= CHECKPOINT_SECONDS
+
+    def _checkpoint_first(self, desired: Desired, pod: PodView, restart: Restart) -> list[Action] | None:
+        """What a pod that can save a checkpoint is asked before it goes; None: it goes now."""
+        can = pod.hot and desired.delivery is Delivery.RESTART and not pod.pending and not pod.crashing
+        patience = self.pace.checkpoint_seconds if desired.rollback else CHECKPOINT_SECONDS
+        # Of poisoned weights another checkpoint is no help.
+        if (
+            not can
+            or desired.rewind
+            or pod.effective_mode is None
+            or not 0 <= self.sight.now - restart.since < patience
+        ):
+            return None
+        asked = pod.request is not None and pod.request.generation >= max(
+            1, self.sight.changed.get(desired.workload.key, 0)
+        )
+        if not asked:
+            return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
+        signals = self.sight.evaluation.pods.get(pod.name) if self.sight.evaluation is not None else None
+        return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
+
+
+def _not_back(workload: WorkloadView, restart: Restart) -> int:
+    back = sum(not pod.pending and pod.created_at > restart.newest for pod in live_pods(workload))
+    return max(0, workload.replicas - back)

@@ -1,0 +1,254 @@
+"""RollingBack and Held: everything to the fallback, proven by the processes; then kept there until a person retries."""
+
+from collections.abc import Container
+from dataclasses import replace
+
+from precision_operator.api.canary import Comparison
+from precision_operator.api.commands import Answer, Command
+from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Delivery, Severity, Strategy
+from precision_operator.api.state import Phase, State
+from precision_operator.api.workload import name_of
+from precision_operator.core.actions import Notify
+from precision_operator.core.commands import allowed, carried_out
+from precision_operator.core.desired import Desired
+from precision_operator.core.facts import Facts
+from precision_operator.core.mitigation.ladder import ended
+from precision_operator.core.model import RestartBy, WorkloadView
+from precision_operator.core.outcome import Outcome
+from precision_operator.core.rollback.batches import under_way
+from precision_operator.core.rollback.canary import choose
+from precision_operator.core.rollback.comparing import canary_first, compare
+from precision_operator.core.rollback.followup import follow, hurry_from, not_in_fallback
+from precision_operator.core.rollback.retry import reenabled
+from precision_operator.core.rollback.triggers import Trigger, find_trigger
+from precision_operator.reasons import Reason
+
+_URGENCY = (Strategy.HOLD, Strategy.CANARY, Strategy.GRADUAL, Strategy.EMERGENCY)
+
+
+def new_incident(facts: Facts, trigger: Trigger, *, canary: bool = False) -> Incident:
+    """The incident of a rollback that is decided now; without a ``canary`` to compare, what asks for one is gradual."""
+    strategy = Strategy.GRADUAL if trigger.strategy is Strategy.CANARY and not canary else trigger.strategy
+    limit = round(facts.now + facts.spec.rollback.canary.limit_seconds, 3)
+    return Incident(
+        id=f"{facts.policy.name}-{facts.state.transition_id + 1}",
+        severity=trigger.severity,
+        scope=trigger.scope,
+        reason=trigger.reason,
+        message=trigger.message,
+        workloads=tuple(name_of(key) for key in trigger.workloads[:NAMES_LIMIT]),
+        detected_at=trigger.detected_at,
+        decided_at=facts.now,
+        deadline_at=limit if canary else _deadline(facts, trigger),
+        strategy=strategy,
+    )
+
+
+def _deadline(facts: Facts, trigger: Trigger) -> float:
+    return round(trigger.detected_at + facts.spec.rollback.deadlines_seconds[trigger.severity], 3)
+
+
+def begin_rollback(facts: Facts, trigger: Trigger) -> Outcome:
+    """Assign the fleet, or its canary, the fallback, and ask for it in the same pass."""
+    canary = choose(facts, trigger) if trigger.strategy is Strategy.CANARY else ()
+    state = replace(
+        facts.state,
+        phase=Phase.ROLLING_BACK,
+        reason=trigger.reason,
+        message=trigger.message,
+        precision=facts.spec.fallback,
+        fallback=facts.spec.fallback,
+        enforce=True,
+        breached=trigger.workloads,
+        poisoned=tuple(sorted({*trigger.poisoned, *facts.state.poisoned})),
+        incident=new_incident(facts, trigger, canary=bool(canary)),
+        canary=canary,
+        comparison=Comparison() if canary else None,
+        evidence_since=None,
+        step_since=facts.now,
+        # A canary says nothing of those that were rolled back by themselves before.
+        held=facts.state.held if canary else (),
+        mitigations=ended(facts.state),
+        attempts=_attempts(facts) + 1,
+    )
+    facts = replace(facts, state=state)
+    return Outcome(state, _next_batch(facts), notices=(Notify(trigger.reason, trigger.message),))
+
+
+def _attempts(facts: Facts) -> int:
+    """Failed attempts that still count: a fleet that stayed Healthy for long enough has proved itself."""
+    state, since = facts.state, facts.state.step_since
+    guarded = state.phase in (Phase.HEALTHY, Phase.DEGRADED)
+    proved = guarded and since is not None and facts.now - since >= facts.spec.reenable.stable_seconds
+    return 0 if proved else state.attempts
+
+
+def _next_batch(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
+    """Everything, or what a gradual rollback has come to."""
+    all_of_it, incident = everything(facts, escalate=escalate, force=force), facts.state.incident
+    if incident is not None and incident.strategy is Strategy.CANARY:
+        return canary_first(facts, all_of_it)
+    gradual = incident is not None and incident.strategy is Strategy.GRADUAL
+    if incident is None or not gradual or facts.now >= hurry_from(facts, incident):
+        return all_of_it
+    return under_way(facts, incident, all_of_it)
+
+
+def _raise(facts: Facts, incident: Incident, trigger: Trigger | None) -> tuple[Incident, tuple[Notify, ...]]:
+    """Neither severity nor urgency falls within an incident, and what they rise to is carried out at once."""
+    if trigger is None:
+        return incident, ()
+    severity = min(trigger.severity, incident.severity)
+    strategy = max(trigger.strategy, incident.strategy, key=_URGENCY.index)
+    if severity is incident.severity and strategy is incident.strategy:
+        return incident, ()
+    if severity is incident.severity:
+        trigger = replace(trigger, severity=severity, detected_at=facts.now)  # the breach is not new, only the answer
+    raised = replace(
+        incident,
+        severity=severity,
+        strategy=strategy,
+        reason=trigger.reason,
+        message=trigger.message,
+        workloads=tuple(sorted({*incident.workloads, *map(name_of, trigger.workloads)}))[:NAMES_LIMIT],
+        deadline_at=min(incident.deadline_at, _deadline(facts, trigger)),
+        expedited_at=facts.now,
+    )
+    if strategy is Strategy.CANARY:
+        raised = replace(raised, deadline_at=incident.deadline_at)
+    return raised, (Notify(Reason.ROLLBACK_EXPEDITED, f"{trigger.severity} now: {trigger.message}"),)
+
+
+def everything(facts: Facts, *, escalate: bool = False, force: bool = False) -> tuple[Desired, ...]:
+    """Every selected workload, moved or not: a fleet in FP32 means all of it. The breached come first."""
+    breached = frozenset(facts.state.breached)
+    found = sorted((*facts.movable, *facts.fleet.rescuable), key=lambda one: one[0].key not in breached)
+    return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in found)
+
+
+def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, escalate: bool, force: bool) -> Desired:
+    """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned.
+
+    Where FP32 would run out of memory it goes to BF16, if the policy allows that. Else it is restarted: a process that dies
+    of a flip would have lost more.
+    """
+    fallback = facts.fallback_of(workload)
+    starts_anew = delivery is Delivery.HOT and fallback is Mode.FP32 and facts.lacks_memory(workload)
+    if starts_anew and workload.restart_by is not RestartBy.NEVER:
+        delivery = Delivery.RESTART
+    return Desired(
+        workload,
+        fallback,
+        delivery,
+        rollback=True,
+        rewind=workload.key in facts.poisoned,
+        escalate=escalate,
+        force=force,
+    )
+
+
+def in_our_hands(facts: Facts, keys: Container[str]) -> list[tuple[WorkloadView, Delivery]]:
+    """Those of these workloads whose pods can be moved."""
+    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in keys]
+
+
+def held_alone(
+    facts: Facts, keys: Container[str], *, escalate: bool = False, force: bool = False
+) -> tuple[Desired, ...]:
+    """These in the fallback, and nothing of all others."""
+    return tuple(into_fallback(facts, w, d, escalate=escalate, force=force) for w, d in in_our_hands(facts, keys))
+
+
+def rolling_back(facts: Facts) -> Outcome:
+    """Write, wait for the processes' acknowledgement, escalate past its limit; Held when all are in the fallback."""
+    state = replace(facts.state, precision=facts.spec.fallback)
+    if state.incident is None:
+        return Outcome(replace(state, phase=Phase.HELD), everything(facts))
+    trigger = find_trigger(facts) if not facts.policy.deleted else None
+    incident, raised = _raise(facts, state.incident, trigger)
+    if trigger is not None and raised:
+        breached = tuple(sorted({*state.breached, *trigger.workloads}))
+        state = replace(state, breached=breached, poisoned=tuple(sorted({*state.poisoned, *trigger.poisoned})))
+        state = carried_out(state, trigger.command) if trigger.command is not None else state
+    if incident.strategy is Strategy.CANARY:
+        if not_in_fallback(facts, _concerned(facts)):
+            return _by_canary(replace(facts, state=replace(state, incident=incident)), incident, raised)
+        incident = replace(incident, strategy=Strategy.GRADUAL)  # nothing is left to compare it with
+    followed = follow(facts, incident, _concerned(facts))
+    state = replace(state, incident=followed.incident)
+    if raised:
+        state = replace(state, reason=incident.reason, message=incident.message)
+    facts = replace(facts, state=state)
+    if followed.waiting is None:
+        text = (
+            f"all of the fleet trains in {facts.spec.fallback}; annotate retry={state.transition_id + 1} to start again"
+        )
+        done = replace(state, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
+        # What the next transition waits for, at once: it would be another write.
+        next_one = replace(done, transition_id=state.transition_id + 1)
+        waiting = reenabled(replace(facts, state=next_one))
+        return Outcome(done, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
+    if followed.waiting.reason in (Reason.DEADLINE_EXCEEDED, Reason.BLOCKED):
+        state = replace(state, reason=followed.waiting.reason)
+    desired = _next_batch(facts, escalate=followed.escalate, force=followed.force)
+    return Outcome(state, desired, waiting=followed.waiting, notices=(*raised, *followed.notices))
+
+
+def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> Outcome:
+    """The canary is compared; a verdict that holds it can be ended by a person's retry, as a finished rollback can."""
+    state = facts.state
+    outcome = compare(facts, incident, everything(facts))
+    asked = facts.asked(Command.RETRY)
+    if asked is not None and allowed(Command.RETRY, facts.policy, state):
+        closed = reenabled(facts)
+        if closed is None:
+            return _start_again(state, asked)
+        outcome = replace(outcome, waiting=closed)
+    return replace(outcome, notices=(*raised, *outcome.notices))
+
+
+def held(facts: Facts) -> Outcome:
+    """Keep everything in the fallback; leave only when a person answers this very transition with retry."""
+    if not facts.state.enforce:
+        return begin_rollback(facts, _record_lost(facts))
+    state = replace(facts.state, precision=facts.spec.fallback)
+    asked = facts.asked(Command.RETRY)
+    closed = reenabled(facts)
+    if asked is not None and closed is None:
+        return _start_again(state, asked)
+    return Outcome(state, everything(facts), waiting=closed)
+
+
+def _record_lost(facts: Facts) -> Trigger:
+    """What is not enforced yet stands in the place of a record that was lost: nobody knows who was moved."""
+    state = facts.state
+    reason = Reason.known(state.reason) or Reason.STATE_LOST
+    return Trigger(Severity.P0, Scope.FLEET, reason, state.message, (), facts.now, Strategy.EMERGENCY)
+
+
+def _start_again(state: State, asked: Answer) -> Outcome:
+    """Another attempt, because a person retries. Everything stays in its mode until the first step."""
+    text = f"{asked.by or 'a person'} asked for another attempt"
+    again = replace(
+        state,
+        phase=Phase.PENDING,
+        reason=Reason.RETRIED,
+        message=text,
+        members=(),
+        held=(),
+        failing=(),
+        canary=(),
+        breached=(),
+        poisoned=(),
+        comparison=None,
+        mitigations=(),
+    )
+    return Outcome(again, notices=(Notify(Reason.RETRIED, text),))
+
+
+def _concerned(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
+    """Workloads that were moved, or are less safe than the fallback."""
+    moved = frozenset(facts.state.members)
+    return [(w, d) for w, d in (*facts.movable, *facts.fleet.rescuable) if w.key in moved or facts.reduced(w)]

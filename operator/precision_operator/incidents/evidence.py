@@ -1,0 +1,156 @@
+"""The metrics around a breach, as bounded range queries; and reading them back."""
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from precision_operator.api.text import bounded
+from precision_operator.errors import QueryInvalid
+from precision_operator.incidents.report import Evidence, stamp
+from precision_operator.incidents.slowness import of_pods
+from precision_operator.replay.codec import RecordingError
+from precision_operator.signals.port import Series
+from precision_operator.signals.promql import written
+from precision_operator.signals.queries import BUILT_IN, render
+
+AROUND_SECONDS = 1800.0
+"""How far before the breach was detected the signals are kept."""
+DAY_SECONDS = 86400.0
+"""How far back trends and run infos are looked at."""
+QUERY_CHARACTERS = 8192
+"""What the schema takes of a query: one that a policy brings grows when it is confined to its namespace."""
+LABEL_CHARACTERS = 256
+"""Of a label's value that are kept: trainers write them."""
+POINTS = 120
+"""Of one series."""
+SERIES_LIMIT = 50
+"""Of one query; the breached workloads' first."""
+
+RUN_INFO = "run_info"
+RUN_LABELS = (
+    *("model", "model_hash", "torch", "device", "world_size", "batch_size", "lr", "accumulation", "clipping"),
+    *("fp32", "fp8"),
+)
+"""Of ``genesis_run_info``: what a person may have changed, the model first."""
+
+_DAY_QUERIES = {
+    RUN_INFO: f'max by (pod, {", ".join(RUN_LABELS)}) (genesis_run_info{{namespace="$namespace"}})',
+    "loss_of_a_day": 'max by (pod) (genesis_training_loss{namespace="$namespace"})',
+    "throughput_of_a_day": 'max by (pod) (rate(genesis_training_samples_total{namespace="$namespace"}[15m]))',
+}
+"""What changed, and the trends that led there."""
+
+_STATISTICS = {
+    "loss_scale": 'max by (pod) (genesis_loss_scale{namespace="$namespace"})',
+    "grad_norm": 'max by (pod) (genesis_grad_norm{namespace="$namespace"})',
+    "sentinel_level": 'max by (pod) (genesis_sentinel_level{namespace="$namespace"})',
+    "gpu_utilisation": of_pods("DCGM_FI_DEV_GPU_UTIL"),
+    "gpu_memory_used": of_pods("DCGM_FI_DEV_FB_USED"),
+}
+"""What the trainers, and the GPUs where a DCGM exporter runs, said of themselves around the breach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One range query to ask."""
+
+    name: str
+    query: str
+    start: float
+    end: float
+
+    @property
+    def step_seconds(self) -> float:
+        """So that a series has at most ``POINTS`` points."""
+        return max(1.0, (self.end - self.start) / POINTS)
+
+
+def questions(
+    *, namespace: str, queries: Mapping[str, str], window_seconds: float, detected_at: float, now: float
+) -> list[Question]:
+    """What to ask: each signal and the trainers' statistics around the breach; a day of run infos and trends.
+
+    Two points lie at most about half a metrics window apart, so that a short breach falls on some.
+    """
+    before = min(AROUND_SECONDS, POINTS * window_seconds / 2)
+    signals = {name: query for name, query in queries.items() if name not in ("ack", "steps")}
+    around = {**signals, **{name: render(query, namespace, 60.0, 1) for name, query in _STATISTICS.items()}}
+    day = {name: render(query, namespace, 60.0, 1) for name, query in _DAY_QUERIES.items()}
+    return [
+        *(Question(name, query, detected_at - before, now) for name, query in around.items()),
+        *(Question(name, query, detected_at - DAY_SECONDS, now) for name, query in day.items()),
+    ]
+
+
+def queries_of(
+    wanted: Sequence[tuple[str, str]],
+    catalogue: Mapping[str, str],
+    *,
+    namespace: str,
+    window_seconds: float,
+    min_steps: int,
+    raw: Sequence[tuple[str, str]] = (),
+) -> dict[str, str]:
+    """PromQL by signal name, as the evaluator asks it; what cannot be rendered is left out: a condition names it."""
+    found: dict[str, str] = {}
+    own = dict(raw)
+    for signal, name in wanted:
+        template = catalogue.get(name) or BUILT_IN.get(name or signal)
+        try:
+            if signal in own:
+                found[signal] = written(own[signal], namespace, window_seconds, min_steps)
+            elif template is not None:
+                found[signal] = render(template, namespace, window_seconds, min_steps)
+        except QueryInvalid:
+            continue
+    return found
+
+
+def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[str]) -> Evidence:
+    """The evidence of an answer, or of the error that stands for it; ``first`` are workloads whose series matter most."""
+    query = bounded(question.query, QUERY_CHARACTERS)
+    base = Evidence(question.name, query, stamp(question.start), stamp(question.end), question.step_seconds)
+    if isinstance(answer, str):
+        return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, error=str(answer))
+    ranked = sorted(answer, key=lambda s: (not _of(s, first), sorted(s.labels.items())))
+    kept = ranked[:SERIES_LIMIT]
+    raw = [
+        [
+            {k: bounded(v, LABEL_CHARACTERS) for k, v in s.labels.items()},
+            [[round(t, 3), _short(v)] for t, v in s.points[-POINTS - 1 :]],
+        ]
+        for s in kept
+    ]
+    text = json.dumps(raw, separators=(",", ":"), sort_keys=True)
+    data = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
+    dropped = len(answer) - len(kept)
+    return Evidence(base.name, base.query, base.start, base.end, base.step_seconds, len(kept), dropped, data)
+
+
+def series_of(evidence: Evidence) -> list[Series]:
+    """The series that were kept.
+
+    Raises:
+        RecordingError: the data is damaged.
+    """
+    if not evidence.data:
+        return []
+    try:
+        raw = json.loads(gzip.decompress(base64.b64decode(evidence.data)))
+        return [Series(labels, tuple((float(t), float(v)) for t, v in points)) for labels, points in raw]
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise RecordingError(
+            f"evidence {evidence.name}: expected series as gzip in base64, found {type(error).__name__}: {error}; "
+            "take the incident from the cluster again"
+        ) from error
+
+
+def _of(series: Series, workloads: Sequence[str]) -> bool:
+    pod = series.labels.get("pod", "")
+    return any(pod == name or pod.startswith(f"{name}-") for name in workloads)
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"

@@ -1,0 +1,199 @@
+"""Delivers messages to the channels of their roles: at least once, with back-off, and given up after a while.
+
+The reporter only hands over and collects: each channel has a bounded queue, and a channel that hangs keeps only itself
+waiting. No decision and no write of the operator waits for a message.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_operator.incidents.channels import NotDelivered, Outgoing, send
+from precision_operator.incidents.document import name_for
+from precision_operator.incidents.report import Message, Report
+from precision_operator.observability.metrics import Metrics
+from precision_operator.reasons import Reason
+from precision_operator.runtime.backoff import Backoff
+from precision_operator.runtime.clock import Clock
+from precision_operator.settings import NotificationChannel
+
+_LOG = logging.getLogger(__name__)
+
+ON_CALL, ML_LEAD, EXECUTIVE = "on-call", "ml-lead", "executive"
+_LADDER = (ON_CALL, ML_LEAD, EXECUTIVE)
+
+TRIES = 8
+"""Then a channel is given up for a message: with the back-off that is after about ten minutes."""
+RETRY = Backoff(2.0, 300.0)
+QUEUE = 64
+"""Messages that wait for one channel; more are handed over again later."""
+BATCH = 5
+"""Messages of one process."""
+AT_ONCE = 2
+"""Processes at once: each takes about 50 MiB."""
+LOOK_AGAIN_SECONDS = 60.0
+"""When to look again at what is in a queue; the delivery itself wakes the reporter."""
+
+Send = Callable[[NotificationChannel, Sequence[Outgoing]], Awaitable[int]]
+Key = tuple[str, str, str]
+"""(incident, kind and time of the message, channel)."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One channel, and what waits for it."""
+
+    name: str
+    channel: NotificationChannel
+    waiting: deque[tuple[Key, Outgoing]] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Notifier:
+    """Delivers reports' messages, and notes on them to whom they went. Belongs to one event loop."""
+
+    def __init__(
+        self, channels: Mapping[str, NotificationChannel], *, metrics: Metrics, clock: Clock, send: Send = send
+    ) -> None:
+        self._lanes = {name: _Lane(name, channel) for name, channel in sorted(channels.items())}
+        self._metrics = metrics
+        self._clock = clock
+        self._send = send
+        self._at_once = asyncio.Semaphore(AT_ONCE)
+        self._queued: set[Key] = set()
+        self._taken: set[Key] = set()
+        """Delivered, and not yet noted on the report."""
+        self._tries: dict[Key, tuple[int, float]] = {}
+        """Tries so far, and when the next is due."""
+
+    def due_at(self, report: Report, namespace: str) -> float | None:
+        """When there is something to do for a report; None: nothing is owed."""
+        now, moments = self._clock.time(), []
+        for key, _, _ in self._owed(report, namespace):
+            waits = key in self._queued or key in self._taken
+            moments.append(now + LOOK_AGAIN_SECONDS if waits else self._tries.get(key, (0, 0.0))[1])
+        return min(moments, default=None)
+
+    def deliver(self, report: Report, namespace: str) -> Report:
+        """Hand over all that is due; the report with what was delivered meanwhile. Returns at once, and never raises."""
+        now = self._clock.time()
+        for key, message, lane in self._owed(report, namespace):
+            if key in self._taken:
+                self._taken.discard(key)
+                messages = (_noted(m, lane.name) if _id(m) == _id(message) else m for m in report.messages)
+                report = replace(report, messages=tuple(messages))
+                continue
+            tries, due_at = self._tries.get(key, (0, 0.0))
+            if due_at > now or key in self._queued:
+                continue
+            if len(lane.waiting) >= QUEUE:
+                self._tries[key] = (tries, now + LOOK_AGAIN_SECONDS)
+                self._metrics.notification(lane.name, "Deferred")
+                continue
+            self._queued.add(key)
+            lane.waiting.append((key, Outgoing(message, _facts(report, namespace))))
+            lane.wake.set()
+        return report
+
+    def forget(self, report: Report, namespace: str) -> None:
+        """The incident is over: what waits already is tried once more, and nothing is noted of it."""
+        whose = f"{namespace}/{name_for(report)}"
+        self._tries = {key: value for key, value in self._tries.items() if key[0] != whose}
+        self._taken = {key for key in self._taken if key[0] != whose}
+        self._queued = {key for key in self._queued if key[0] != whose}
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Deliver until cancelled; ``changed`` is called when something was tried."""
+        async with asyncio.TaskGroup() as group:
+            for lane in self._lanes.values():
+                group.create_task(self._work(lane, changed))
+
+    async def turn(self) -> int:
+        """Try what waits, once; how many messages were tried."""
+        return sum([await self._batch(lane) for lane in self._lanes.values()])
+
+    async def _work(self, lane: _Lane, changed: Callable[[], None]) -> None:
+        while True:
+            await lane.wake.wait()
+            lane.wake.clear()
+            while lane.waiting:
+                await self._batch(lane)
+                changed()
+
+    async def _batch(self, lane: _Lane) -> int:
+        batch = [lane.waiting.popleft() for _ in range(min(BATCH, len(lane.waiting)))]
+        if not batch:
+            return 0
+        delivered, why = 0, ""
+        try:
+            async with self._at_once:
+                delivered = await self._send(lane.channel, [outgoing for _, outgoing in batch])
+        except NotDelivered as error:
+            why = str(error)
+        except Exception:  # noqa: BLE001 - the last barrier: a message is no reason to end the operator
+            why = Reason.INTERNAL_ERROR
+            _LOG.exception("channel %s", lane.name, extra={"reason": why})
+        wanted = self._queued.intersection(key for key, _ in batch)
+        self._queued -= wanted
+        for key, _ in batch[:delivered]:
+            self._metrics.notification(lane.name, "Delivered")
+            self._tries.pop(key, None)
+        self._taken |= {key for key, _ in batch[:delivered] if key in wanted}
+        if why:  # the rest was not tried, and is handed over again
+            self._failed(*batch[0], why=why, again=batch[0][0] in wanted)
+        return len(batch)
+
+    def _failed(self, key: Key, outgoing: Outgoing, *, why: str, again: bool) -> None:
+        tries = self._tries.get(key, (0, 0.0))[0]
+        last = tries + 1 >= TRIES or not again
+        if again:
+            self._tries[key] = (tries + 1, self._clock.time() + RETRY.seconds(tries))
+        self._metrics.report_error(NotDelivered.reason)
+        self._metrics.notification(key[2], "GivenUp" if last else "Failed")
+        _LOG.log(
+            logging.ERROR if last else logging.WARNING,
+            "channel %s, %s of %s: %s; %s",
+            *(key[2], outgoing.message.kind, key[0], why, "given up" if last else "again later"),
+            extra={"reason": NotDelivered.reason, "channel": key[2]},
+        )
+
+    def _owed(self, report: Report, namespace: str) -> list[tuple[Key, Message, _Lane]]:
+        owed = []
+        whose = f"{namespace}/{name_for(report)}"
+        for message in report.messages:
+            roles = _roles(report, message)
+            for name, lane in self._lanes.items():
+                key = (whose, _id(message), name)
+                tried = self._tries.get(key, (0, 0.0))[0]
+                if lane.channel.role in roles and name not in message.delivered and tried < TRIES:
+                    owed.append((key, message, lane))
+        return owed
+
+
+def _id(message: Message) -> str:
+    return f"{message.kind} {message.at}"
+
+
+def _noted(message: Message, channel: str) -> Message:
+    return replace(message, delivered=(*message.delivered, channel))
+
+
+def _roles(report: Report, message: Message) -> tuple[str, ...]:
+    """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one."""
+    escalations = [m.at for m in report.messages if m.kind == "Escalation"]
+    reached = sum(at <= message.at for at in escalations) if message.kind != "AllClear" else len(escalations)
+    return _LADDER[: 1 + min(reached, len(_LADDER) - 1)]
+
+
+def _facts(report: Report, namespace: str) -> dict[str, str]:
+    return {
+        "incident": name_for(report),
+        "namespace": namespace,
+        "policy": report.policy,
+        "severity": str(report.severity),
+        "scope": str(report.scope),
+        "reason": report.reason,
+        "phase": str(report.phase),
+    }

@@ -1,0 +1,81 @@
+"""How a report ripens with time: checks, messages, escalation, the end. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from precision_operator.core.model import Evaluation
+from precision_operator.core.observer import RecordedPass
+from precision_operator.incidents.checklist import verify
+from precision_operator.incidents.messages import Wording, all_clear, escalation, notice, unresolved
+from precision_operator.incidents.report import IncidentPhase, Message, Report, Windows, close
+from precision_operator.replay.recording import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPace:
+    """When what is done, and how it is worded."""
+
+    windows: Windows
+    wording: Wording
+
+
+def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float, first: Evaluation | None) -> Report:
+    """The report at ``now``, by the newest pass; ``first`` is the reading that the rollback was decided on."""
+    if report.phase is IncidentPhase.CLOSED:
+        return report
+    report = replace(report, checklist=verify(report, seen, pace.windows, now=now))
+    namespace, windows = seen.policy.namespace, pace.windows
+    after = seen.observation.evaluation
+    if not report.said("Notice"):
+        report = _say(report, notice(report, pace.wording, namespace=namespace, now=now))
+    if report.phase is IncidentPhase.ACTIVE:
+        late = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
+        if sum(message.kind == "Escalation" for message in report.messages) < late:
+            report = _say(report, escalation(report, pace.wording, namespace=namespace, now=now))
+        return report
+    elapsed = now - (report.in_fallback_at or report.decided_at)
+    over = elapsed >= windows.long_seconds
+    clear = elapsed >= windows.short_seconds and not unresolved(report.checklist, "Long" if over else "Short")
+    if clear and not report.said("AllClear"):
+        message = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
+        report = _say(report, message)
+    if over:
+        failed = [c.name for c in report.checklist if c.result.value == "Failed"]
+        what = "VerificationFailed" if failed else "Verified"
+        report = close(report, what, ", ".join(failed) or "no check has failed", now=now)
+    return report
+
+
+def _asked_at(report: Report, seen: RecordedPass) -> float:
+    """From when on all must reach the fallback: not while a canary is compared, but from when the rest follows it."""
+    state = seen.decision.state
+    if state.by_canary:
+        return math.inf
+    expedited = state.incident.expedited_at if state.incident is not None else None
+    return report.decided_at if expedited is None else expedited
+
+
+def next_due(report: Report, pace: TrainingPace, *, now: float) -> float | None:
+    """When time alone changes the report; None: never."""
+    if report.phase is IncidentPhase.CLOSED:
+        return None
+    began, windows = report.in_fallback_at or report.decided_at, pace.windows
+    moments = [began + s for s in (windows.immediate_seconds, windows.short_seconds, windows.long_seconds)]
+    if report.phase is IncidentPhase.ACTIVE:
+        moments += [report.decided_at + s for s in pace.wording.escalate_after_seconds]
+    return min((moment for moment in moments if moment > now), default=None)
+
+
+def worth_keeping(report: Report, seen: RecordedPass) -> bool:
+    """Whether a pass belongs on the tape: all while the rollback runs, later those that changed anything."""
+    return report.phase is IncidentPhase.ACTIVE or seen.before != seen.decision.state or bool(seen.decision.actions)
+
+
+def first_reading(recordings: Sequence[Recording]) -> Evaluation | None:
+    """The earliest reading on the tape: from before the rollback."""
+    return next((r.observation.evaluation for r in recordings if r.observation.evaluation is not None), None)
+
+
+def _say(report: Report, message: Message) -> Report:
+    return replace(report, messages=(*report.messages, message))

@@ -1,0 +1,53 @@
+"""What the reporter knows of a policy, and of an incident that is not closed."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from precision_operator.api.verification import Checks
+from precision_operator.core.observer import RecordedPass
+from precision_operator.incidents.report import IncidentPhase, Report
+from precision_operator.replay.recording import Recording
+
+LEAD_UP = 2
+"""Passes before the decision that are kept too."""
+
+
+@dataclass(slots=True)
+class Case:
+    """An incident that is not closed."""
+
+    report: Report
+    version: str = ""
+    """The object's resourceVersion; empty: not created yet."""
+    recordings: list[Recording] = field(default_factory=list)
+    dropped: int = 0
+    unsaved: int = 0
+    """Recordings that are not written yet."""
+    written: Report | None = None
+    """As it was written last."""
+    saved_at: float = 0.0
+    """When that was, by the monotonic clock."""
+    updates: int = 0
+    """Writes since its phase changed: each makes the next one wait longer."""
+    asked: IncidentPhase | None = None
+    """The phase that the evidence was last gathered in."""
+
+
+@dataclass(slots=True)
+class Track:
+    """What is known of one policy."""
+
+    recent: deque[RecordedPass] = field(default_factory=lambda: deque(maxlen=LEAD_UP))
+    pending: deque[RecordedPass] = field(default_factory=deque)
+    dropped: int = 0
+    last: RecordedPass | None = None
+    case: Case | None = None
+    stale: Case | None = None
+    """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""
+    finished: str = ""
+    """The newest incident that is closed, or too old to begin with."""
+    verified: tuple[str, Checks] | None = None
+    """(incident, its checklist, counted), once something was checked."""
+    gone: bool = False
+    failures: int = 0
+    retry_at: float = 0.0

@@ -1,0 +1,35 @@
+"""What a policy's criteria ask of Prometheus."""
+
+from dataclasses import dataclass
+
+from precision_operator.api.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """What a policy wants to know; equal plans are one."""
+
+    endpoint: str
+    """Name in ``prometheusRef``."""
+    namespace: str
+    window_seconds: float
+    min_steps: int
+    interval_seconds: float
+    queries: tuple[tuple[str, str], ...] = ()
+    """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
+    raw: tuple[tuple[str, str], ...] = ()
+    """(signal name, PromQL of the policy's own, in the place of the above)."""
+
+
+def plan_of(policy: Policy) -> EvaluationPlan:
+    """What the policy's enabled criteria need to be asked."""
+    spec = policy.spec
+    return EvaluationPlan(
+        endpoint=spec.prometheus_ref,
+        namespace=policy.namespace,
+        window_seconds=spec.evaluation.window_seconds,
+        min_steps=spec.evaluation.min_steps,
+        interval_seconds=spec.evaluation.interval_seconds,
+        queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
+        raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
+    )
