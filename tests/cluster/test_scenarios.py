@@ -33,7 +33,7 @@ POLICIES: dict[str, Json] = {
         "criteria": NO_SPEED,
         "strategy": AT_ONCE,
         "evaluation": {"interval": "500ms", "window": "4s", "failureLimit": 4, "maxSampleAge": "5s"},
-        "reenable": {"backoff": "6s", "backoffLimit": "1h", **CANARY_FIRST},
+        "reenable": {"backoff": "20s", "backoffLimit": "1h", **CANARY_FIRST},
     },
 }
 
@@ -167,11 +167,11 @@ def test_a_retry_is_staged_rolled_back_at_once_and_backed_off(
 
     # From the second failure on time has to pass, twice as much each time.
     ask_again(scene)
-    assert "6 s" in scene.condition("Progressing", "BackingOff")["message"]
+    assert "20 s" in scene.condition("Progressing", "BackingOff")["message"]
     third = until(scene, lambda s: s["phase"] == "Held" and s["attempts"] == 3, what="the third rollback")
-    assert decided(third) - decided(second) >= 6.0
+    assert decided(third) - decided(second) >= 20.0
     ask_again(scene)
-    assert "12 s" in scene.condition("Progressing", "BackingOff")["message"]
+    assert "40 s" in scene.condition("Progressing", "BackingOff")["message"]
 
 
 def test_promoted_fleet_is_guarded_and_one_breached_workload_is_rolled_back_by_itself(fleets: dict[str, Scene]) -> None:
