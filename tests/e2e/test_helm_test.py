@@ -31,9 +31,8 @@ def helm(kubectl: Kubectl, tmp_path: Path) -> Iterator[Helm]:
 
     values = [f"--set={name}={value}" for name, value in IMAGE.items()]
     chart = ROOT / "helm" / "precision-operator"
-    done = call(
-        "install", RELEASE, chart, "--create-namespace", "--take-ownership", "--timeout=180s", "--wait", *values
-    )
+    adopting = ["--create-namespace", "--take-ownership", "--force-conflicts", "--timeout=180s", "--wait"]
+    done = call("install", RELEASE, chart, *adopting, *values)
     try:
         assert done.returncode == 0, done.stderr
         yield call
