@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import pytest
+
 from lab.model.policies import FAST, policy
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
@@ -10,6 +12,8 @@ from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.replay.backtest import Backtest, Simulation, workload_of
+
+pytestmark = pytest.mark.slow
 
 GOOD = {
     Signal.OVERFLOW: 0.0,

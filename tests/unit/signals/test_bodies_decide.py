@@ -259,6 +259,7 @@ def condition(found: Decision, kind: str) -> Condition:
     return next(c for c in found.summary.conditions if c.type == kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 async def test_what_an_answer_leads_to(name: str) -> None:
     instead, in_step, guarding = TABLE[name]
