@@ -23,7 +23,7 @@ demo: setup ## Show the product at work; CONTEXT=name for a cluster you have, RE
 generate: setup ## Make the CRDs, their copies, docs/reference and the plain manifests again from their sources
 	@$(PYTHON) manifests/generate.py
 
-check: setup ## Style, types, architecture, unit and property tests (about a minute)
+check: setup ## Style, types, architecture, generated files, quick unit tests (about a minute, warm)
 	@$(PYTHON) -m lab.suite check
 
 admission: setup ## Judge admission by its corpus of pods, and what outlives policies; also on an older minor; writes build/admission.json (about 12 minutes)

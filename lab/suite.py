@@ -121,13 +121,18 @@ class Suite:
 
 
 def check(suite: Suite) -> None:
-    """What needs no cluster: style, types, architecture, and the tests of pure code."""
+    """What is quick: style, types, architecture, and the tests of pure code but for the slow ones."""
+    _static(suite)
+    suite.pytest("tests/unit", workers=CHECK_WORKERS, options=("-m", "not slow"))
+
+
+def _static(suite: Suite) -> None:
+    """What runs no test."""
     suite.tool("ruff", "check", ".")
     suite.tool("ruff", "format", "--check", ".")
     suite.tool("mypy")
     suite.tool("lint-imports")
     suite.stage("generated files", lambda: _call([sys.executable, "manifests/generate.py", "--check"]))
-    suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
 
 
 def test(suite: Suite, *more: str) -> None:
@@ -135,7 +140,8 @@ def test(suite: Suite, *more: str) -> None:
     suite.stage("requirements of the machine", _requirements)
     if not suite.stage("Kubernetes binaries", lambda: 0 if kube_binaries() else 1):
         return
-    check(suite)
+    _static(suite)
+    suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.stage("go test (lab/kube)", lambda: _call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/chart")
     suite.pytest("tests/trainer")

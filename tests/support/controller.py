@@ -10,6 +10,7 @@ from precision_operator.admission.pod import admit
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey, deleted_policy, parse_policy
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.controller.act import Actor
@@ -43,15 +44,7 @@ from tests.support.server import SHIPPED, Server, install_all
 
 KEY = PolicyKey("default", "fleet")
 FLEET = {"matchLabels": {"fleet": "demo"}}
-FINE = {
-    "steps": 100.0,
-    "overflow": 0.01,
-    "divergence": -0.1,
-    "failures": 0.0,
-    "nonFinite": 0.0,
-    "speed": 1.5,
-    "memory": 0.6,
-}
+FINE = {"steps": 100.0, **{signal.value: record.good for signal, record in SIGNALS.items()}}
 _WHICH = {template.split("$namespace")[0]: name for name, template in BUILT_IN.items() if name in {*FINE, "ack"}}
 
 

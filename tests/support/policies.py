@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
+
 Json = dict[str, Any]
 SELECTOR: Json = {"matchLabels": {"app": "trainer"}}
 
@@ -58,9 +61,7 @@ GOOD: dict[str, Json] = {
         "criteria": {"overflow": {"enter": 0.1, "leave": 0.05, "promoteBelow": 0.1, "severity": "P2"}}
     },
     "whole numbers as thresholds": {"criteria": {"failures": {"enter": 1, "leave": 0, "promoteBelow": 0}}},
-    "every criterion off": {
-        "criteria": {name: {"enabled": False} for name in ("overflow", "divergence", "failures", "nonFinite", "speed")}
-    },
+    "every criterion off": {"criteria": {signal.value: {"enabled": False} for signal in Signal}},
     "PromQL of its own": {"criteria": {"overflow": {"promql": "max by (pod) (mine)"}, "memory": {"severity": "P2"}}},
     "mild divergence rolled back": {
         "criteria": {"divergence": {"warn": 0.1, "warnSeverity": "P2", "alertAfter": "0s"}}
@@ -295,13 +296,18 @@ BAD: dict[str, tuple[Json, str]] = {
         "memory: leave (default 0.75) must be below enter",
     ),
     "PromQL beside a query's name, everywhere": (
+        {"criteria": {signal.value: {"query": "q", "promql": "x"} for signal in Signal}},
+        "not both: name a query",
+    ),
+    "leave on the wrong side of enter, everywhere": (
         {
             "criteria": {
-                name: {"query": "q", "promql": "x"}
-                for name in ("overflow", "divergence", "failures", "nonFinite", "memory")
+                signal.value: {"enter": record.default.leave, "leave": record.default.enter}
+                for signal, record in SIGNALS.items()
+                if "leave" in record.attributes
             }
         },
-        "not both: name a query",
+        "leave (default",
     ),
     "durations past every bound": (
         {

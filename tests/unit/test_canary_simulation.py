@@ -19,6 +19,8 @@ from lab.canary import (
 )
 from precision_operator.api.canary import CanaryVerdict
 
+pytestmark = pytest.mark.slow
+
 LOOKS, REPLICATIONS = 200, 60
 
 

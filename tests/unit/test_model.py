@@ -27,6 +27,8 @@ from precision_operator.core.actions import DeleteAssignment, DeletePod
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = scenario("signals")
 
 

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from lab.mutants.judges import CORE, Judge
 from lab.mutants.operators import places
 from lab.mutants.run import forked, meet
 from precision_operator.core.cohorts.order import cohort_size
+
+pytestmark = pytest.mark.slow
 
 COHORTS = CORE / "cohorts" / "order.py"
 

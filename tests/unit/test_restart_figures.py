@@ -11,6 +11,8 @@ from lab.model.predictions import figures as of_predictions
 from lab.restarts import figures
 from precision_operator.api.state import Phase
 
+pytestmark = pytest.mark.slow
+
 
 def case(name: str, **properties: object) -> str:
     kept = "".join(f'<property name="{key}" value="{value}"/>' for key, value in properties.items())

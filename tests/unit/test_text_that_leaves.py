@@ -39,6 +39,8 @@ from precision_operator.signals.port import Series
 from tests.support.fleets import promoted as promoted_world
 from tests.support.reported import Stage, promoted, rolled_back
 
+pytestmark = pytest.mark.slow
+
 SECRETS = cases("secrets", seed=7)
 SHORT = [case for case in SECRETS if len(case.text) < 150 and "\n" not in case.text]
 

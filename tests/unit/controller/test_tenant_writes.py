@@ -25,6 +25,8 @@ from precision_operator.contract import (
 from tests.support.controller import Controller
 from tests.support.manual_clock import ManualClock, finished
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c")
 FAST: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},

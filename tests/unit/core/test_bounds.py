@@ -25,6 +25,8 @@ from precision_operator.core.mitigation.ladder import MITIGATIONS_BYTES
 from tests.support.fleets import NAN, condition, fleet, held_names, member_names, phase_of, promoted, respec
 from tests.support.views import key
 
+pytestmark = pytest.mark.slow
+
 ALL_SIX = {
     Signal.OVERFLOW: 0.9,
     Signal.DIVERGENCE: 0.9,

@@ -91,6 +91,7 @@ def test_what_is_tried_against_overflow_gets_its_whole_chance_after_the_clock_wa
     assert window(world).rung is rung
 
 
+@pytest.mark.slow
 @STEPS
 def test_a_canary_is_looked_at_a_window_after_the_clock_was_set(seconds: float) -> None:
     world = compared(by_canary())

@@ -184,6 +184,7 @@ def test_a_held_workload_keeps_its_place_in_no_cohort() -> None:
     assert "hot-2" not in {w.name for w, _ in facts(world).fleet.members}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [MAX_GENERATION, MAX_GENERATION - 1, MAX_POD_GENERATION])
 @pytest.mark.parametrize("by_admission", [False, True], ids=["request", "admitted"])
 def test_no_pod_takes_the_operators_generation_to_its_end(written: int, by_admission: bool) -> None:

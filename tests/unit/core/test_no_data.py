@@ -125,6 +125,7 @@ def test_silence_is_remembered_only_where_the_policy_acts_on_it() -> None:
     assert world.state.no_data_since is not None
 
 
+@pytest.mark.slow
 def test_a_fleet_that_falls_silent_one_by_one_needs_few_times_and_nobody_is_taken_back_early() -> None:
     rules = {**RULES, "noDataLimit": "30m", "interval": "1s", "window": "30s"}
     world = World(policy(**{**FAST, "evaluation": rules, "strategy": {"steps": [{"setWeight": 100}]}}))

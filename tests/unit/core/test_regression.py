@@ -17,6 +17,8 @@ from precision_operator.contract import PROMOTE
 from precision_operator.core.promotion.regression import shortfall
 from precision_operator.reasons import Reason
 
+pytestmark = pytest.mark.slow
+
 WINDOW_SECONDS = 30.0
 CRITERIA = {criterion.signal: criterion for criterion in DEFAULT_CRITERIA}
 

@@ -67,6 +67,7 @@ def test_a_new_process_goes_on_where_the_old_one_was(differences: list[float], c
     assert stored == run(differences)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.05, 0.3, 0.9])
 def test_looking_after_every_observation_calls_no_difference_more_often_than_promised(spread: float) -> None:
     dice = random.Random(20261121)

@@ -26,6 +26,8 @@ from precision_operator.incidents.delivery import inert
 from precision_operator.incidents.report import Message
 from precision_operator.settings import NotificationChannel, parse_settings
 
+pytestmark = pytest.mark.slow
+
 MESSAGE = Message("Notice", "2026-01-01T00:00:00.000Z", "[P0] team/fleet: rolled back", "IMPACT: <!channel> & more")
 OUTGOING = Outgoing(MESSAGE, {"policy": "fleet", "namespace": "team"})
 

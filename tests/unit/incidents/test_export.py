@@ -24,6 +24,7 @@ def body() -> JsonObject:
     return to_body(asyncio.run(rolled_back()).report, namespace="ns")
 
 
+@pytest.mark.slow
 def test_the_folder_holds_a_page_the_object_the_decisions_and_plots(body: JsonObject, tmp_path: Path) -> None:
     files, missing = export(body, tmp_path / "out")
     assert missing == ""

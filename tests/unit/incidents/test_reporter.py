@@ -30,6 +30,8 @@ from tests.support.fake_kube import Key
 from tests.support.reported import promoted, rolled_back
 from tests.support.rollbacks import QUICK
 
+pytestmark = pytest.mark.slow
+
 KEY = PolicyKey("ns", "fleet")
 
 

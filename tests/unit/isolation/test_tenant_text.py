@@ -23,6 +23,8 @@ from precision_operator.signals.grouping import group
 from precision_operator.signals.port import Sample
 from tests.support.fake_kube import FakeKube
 
+pytestmark = pytest.mark.slow
+
 CORPUS = corpus()
 READERS = {**readers(), **of_the_cli()}
 WORDS = words()

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
+import pytest
+
 from lab.model.policies import FAST, policy
+from lab.model.world import GOOD
 from precision_operator.api.incident import Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
@@ -11,14 +14,8 @@ from precision_operator.api.state import Phase
 from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.replay.backtest import Backtest, Simulation, workload_of
 
-GOOD = {
-    Signal.OVERFLOW: 0.0,
-    Signal.DIVERGENCE: 0.0,
-    Signal.FAILURES: 0.0,
-    Signal.NON_FINITE: 0.0,
-    Signal.SPEED: 1.2,
-    Signal.MEMORY: 0.6,
-}
+pytestmark = pytest.mark.slow
+
 PODS = [f"trainer-{i}-5d9c7b6f4-abcde" for i in range(4)]
 HOUR = 3600.0
 BEGAN = 1_700_000_000.0

@@ -25,6 +25,8 @@ from precision_operator.replay.recording import Recording, bounded, describe, fr
 from precision_operator.replay.rerun import changed, first_difference, parse_assignments, what_if
 from tests.support.fleets import promoted
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"hot-{i}" for i in range(4)] + ["literal-0"]
 
 events = st.one_of(

@@ -13,6 +13,7 @@ import pytest
 from lab.model.policies import policy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.modes import Mode
+from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.state import Phase, State
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Admission, Observation, Request, WorkloadView
@@ -67,12 +68,7 @@ FINE: dict[str, bytes] = {
     "fp32Shortage": success("vector", []),
     "fp32Memory": success("vector", []),
     "run": each("1", torch="2.6.0", device="cuda", capability="9.0"),
-    "overflow": each("0.01"),
-    "divergence": each("-0.1"),
-    "failures": each("0"),
-    "nonFinite": each("0"),
-    "speed": each("1.5"),
-    "memory": each("0.6"),
+    **{signal.value: each(str(record.good)) for signal, record in SIGNALS.items()},
 }
 
 SHARES = {"metric": {"pod": "p0"}, "histogram": [1.5, {"count": "1", "sum": "1", "buckets": []}]}
@@ -259,6 +255,7 @@ def condition(found: Decision, kind: str) -> Condition:
     return next(c for c in found.summary.conditions if c.type == kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 async def test_what_an_answer_leads_to(name: str) -> None:
     instead, in_step, guarding = TABLE[name]

@@ -382,6 +382,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON))
 def test_no_body_breaks_the_reading(body: dict[str, Any]) -> None:
     read_deployment(body)
