@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from lab.waiting import wait_for
+from precision_trainer.checkpoint.format import TrainingState
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.state.format import TrainingState
-from precision_trainer.state.lease import Lease
-from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
-from precision_trainer.state.lease_judge import Judge, Reason, holder_name
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.store.lease import Lease
+from precision_trainer.store.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
+from precision_trainer.store.lease_judge import Judge, Reason, holder_name
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.process_group import ProcessGroup
 
 SECONDS = 1.0

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.sentinel.levels import Level
+from precision_trainer.values.levels import Level
+from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session

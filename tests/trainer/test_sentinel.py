@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
+from precision_tools import demo_fault
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import DivergedError
-from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.sentinel.diagnose import diagnose
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
-from precision_trainer.sentinel.levels import Level
-from precision_trainer.sentinel.machine import SentinelConfig
-from precision_trainer.sentinel.replay import Replay
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.step.replay import Replay
+from precision_trainer.values.levels import Level
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 CONTEXT, BATCH = 16, 2

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.modes import PrecisionMode
-from precision_trainer.sentinel.levels import Level, Reason, safer
-from precision_trainer.sentinel.machine import Sample, SentinelConfig, State, Transition, cleared, dwell, judge
+from precision_trainer.sentinel.machine import Sample, State, Transition, cleared, dwell, judge
+from precision_trainer.values.levels import Level, Reason, safer
+from precision_trainer.values.modes import PrecisionMode
+from precision_trainer.values.sentinel import SentinelConfig
 
 FP32, BF16, FP16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 WINDOW = 16

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+from precision_tools import demo_fault
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import CheckpointError, ConfigError
-from precision_trainer.job import demo_fault
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.precision.steps import StepRecord
-from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
-from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from precision_trainer.sentinel.machine import SentinelConfig
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.step.steps import StepRecord
+from precision_trainer.step.update import NORM_EVERY_STEPS, GradientUpdate
+from precision_trainer.step.weights import LOOK_AFTER_STEPS
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.waits import CountWaits
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -512,7 +512,7 @@ def test_layer_norms_are_those_of_the_gradients(text: LibraryText) -> None:
 
 
 def test_scale_history_is_capped(text: LibraryText) -> None:
-    from precision_trainer.precision.stats import SCALE_HISTORY, Totals
+    from precision_trainer.step.stats import SCALE_HISTORY, Totals
 
     totals = Totals()
     for number in range(SCALE_HISTORY + 50):

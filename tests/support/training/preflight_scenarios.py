@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
+from precision_trainer.values.request import PrecisionRequest
 
 Result = dict[str, object]
 WIDTH = 8

@@ -13,7 +13,7 @@ from ..errors import EXIT_FAILED, EXIT_OK
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..state.inspect import Report
+    from ..checkpoint.inspect import Report
     from . import Commands
 
 _PATH_HELP = "a directory of checkpoints, one of them (step-000000000800), or a plain file that torch.save wrote"
@@ -36,7 +36,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    from ..state.inspect import find, inspect
+    from ..checkpoint.inspect import find, inspect
 
     reports = [inspect(path) for path in find(parsed.path)]
     if parsed.output == "json":

@@ -22,13 +22,13 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError, ConfigError
-from ..job.boot import Requests, Start
-from ..precision.config import DISABLED_LINE, read_boot
-from ..precision.modes import PrecisionMode
-from ..precision.steps import Boundary, StepRecord
+from ..precision.boot import Requests, Start
 from ..precision.trainer import ExtendedFP16Trainer
+from ..step.steps import Boundary, StepRecord
 from ..telemetry.changes import tell_change
-from ..telemetry.logs import JsonLog, from_env
+from ..values.config import DISABLED_LINE, read_boot
+from ..values.logs import JsonLog, from_env
+from ..values.modes import PrecisionMode
 from . import world_state
 from .replay import ReplayBuffer, Sequences
 from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, symlog

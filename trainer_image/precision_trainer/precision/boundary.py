@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 import torch
 
-from ..distributed.request import NOT_ALLOWED, PrecisionRequest
-from ..sentinel.levels import Diagnosis, Finding, Level, Verdict
+from ..distributed.channel import Channel
 from ..sentinel.shell import Sentinel
-from ..telemetry.logs import JsonLog
-from .channel import Channel
-from .config import ExtendedFP16Config
-from .modes import PrecisionMode
+from ..step.scaler import LossScaler
+from ..step.stats import Totals, TrainingStats, collect
+from ..step.steps import Boundary, ModeChange, StepRecord
+from ..step.weights import WeightCheck
+from ..values.config import ExtendedFP16Config
+from ..values.levels import Diagnosis, Finding, Level, Verdict
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
+from ..values.request import NOT_ALLOWED, PrecisionRequest
 from .preflight import Trial
-from .scaler import LossScaler
-from .stats import Totals, TrainingStats, collect
-from .steps import Boundary, ModeChange, StepRecord
-from .weights import WeightCheck
 
 
 class Boundaries:
@@ -137,7 +137,7 @@ class Boundaries:
             self.log.warning("request_refused", message, reason=NOT_ALLOWED)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/checkpointer.py)."""
+        """The weights are other ones now (store/checkpointer.py)."""
         self._weights.restart()
         if self.sentinel is not None:
             self.sentinel.rewound()

@@ -19,29 +19,29 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from ..checkpoint.tensors import nonfinite_buffers
 from ..distributed import ddp
-from ..distributed.request import PrecisionRequest
+from ..distributed.channel import Channel
 from ..errors import ConfigError
 from ..sentinel.islands import pin_by_name
-from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
-from ..state.tensors import nonfinite_buffers
-from ..telemetry.logs import JsonLog
+from ..step.autocast import Autocast
+from ..step.clipping import AdaptiveClip
+from ..step.cold import ColdWeights
+from ..step.replay import Replay
+from ..step.scaler import LossScaler
+from ..step.stats import Totals
+from ..step.steps import Boundary, Sent
+from ..step.update import NORM_EVERY_STEPS, GradientUpdate
+from ..step.weights import WeightCheck
+from ..values.config import ExtendedFP16Config
+from ..values.logs import JsonLog
+from ..values.modes import HOT, PrecisionMode
+from ..values.request import PrecisionRequest
 from . import compiled, preflight, single_file
-from .autocast import Autocast
 from .boundary import Boundaries
-from .channel import Channel
-from .clipping import AdaptiveClip
-from .cold import ColdWeights
-from .config import ExtendedFP16Config
-from .modes import HOT, PrecisionMode
 from .preflight import Trial
-from .scaler import LossScaler
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
-from .stats import Totals
-from .steps import Boundary, Sent
-from .update import NORM_EVERY_STEPS, GradientUpdate
-from .weights import WeightCheck
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel

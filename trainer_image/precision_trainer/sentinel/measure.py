@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from ..precision.modes import PrecisionMode
-from ..precision.steps import Sent, StepRecord
+from ..step.replay import Replay
+from ..step.steps import Sent, StepRecord
+from ..values.levels import Reason
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 from .guard import Guard
 from .layers import Layers
-from .levels import Reason
-from .machine import SentinelConfig
 from .probe import Probe, ProbeReading
-from .replay import Replay
 from .shadow import ShadowReading, shadow
 from .voice import Voice
 

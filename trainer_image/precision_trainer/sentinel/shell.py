@@ -12,16 +12,17 @@ from dataclasses import replace
 import torch
 
 from ..errors import DivergedError
-from ..precision.modes import PrecisionMode
-from ..precision.scaler import LossScaler
-from ..precision.steps import Sent, StepRecord
-from ..telemetry.logs import JsonLog
+from ..step.scaler import LossScaler
+from ..step.steps import Sent, StepRecord
+from ..values.levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 from .diagnose import diagnose
 from .guard import Guard
 from .islands import Islands
 from .layers import Layers
-from .levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
-from .machine import SETTLE_STEPS, Sample, SentinelConfig, State, Transition, cleared, judge
+from .machine import SETTLE_STEPS, Sample, State, Transition, cleared, judge
 from .measure import Measurements
 from .voice import Voice
 from .watch import Watch, is_bad
@@ -235,7 +236,7 @@ class Sentinel:
             self._tell(transition, step)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/checkpointer.py): what was found about the old ones is void."""
+        """The weights are other ones now (store/checkpointer.py): what was found about the old ones is void."""
         self._watch.restart()
         self._drift_told = False
         self._finding = self._pending = None

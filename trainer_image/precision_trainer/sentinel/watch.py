@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..precision.modes import PrecisionMode
-from ..precision.steps import StepRecord
+from ..step.steps import StepRecord
+from ..values.levels import Reason
+from ..values.modes import PrecisionMode
 from .detectors import Baseline, Cusum
-from .levels import Reason
 from .signals import ScaleTrend, Spikes, Window
 from .voice import Voice
 
