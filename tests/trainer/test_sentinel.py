@@ -193,7 +193,7 @@ def test_a_level_that_was_loaded_is_in_force_before_the_first_step() -> None:
     trainer = make()
     assert trainer.sentinel is not None
     trainer.sentinel.load_state_dict({"level": int(Level.REWIND), "pinned": [], "strikes": 3, "order": "fp16@0"})
-    change = trainer.settle()
+    change = trainer.modes.settle(trainer.step)
     assert change is not None
     assert (change.before, change.after, change.source) == (FP16, FP32, "sentinel")
     assert trainer.sentinel.level is Level.FP32

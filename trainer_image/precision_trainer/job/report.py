@@ -89,7 +89,7 @@ class Reporter:
                 "genesis_loss_scale": self._scale(),
             }
         )
-        if self._trainer.mode_is_proven:
+        if self._trainer.modes.proven:
             metrics.acknowledge(mode.wire, start.generation)
         if self._baseline.stale:
             self._checkpointer.progress.forget_baseline()

@@ -143,8 +143,8 @@ class Session:
         self.trainer = ExtendedFP16Trainer(
             model, optimizer, config, self._device, rank, world_size, log=log, allow_cpu=True
         )
-        self.trainer.applied = start.request
-        self.trainer.on_refused = refused
+        self.trainer.modes.applied = start.request
+        self.trainer.modes.on_refused = refused
         if rank == 0:
             self.trainer.request_source = requests.source(lambda: self.trainer.applied)
         drill = installed(model, log)
@@ -188,8 +188,8 @@ class Session:
         )
         fresh = start.generation > loaded_generation
         if start.request is not None and fresh:
-            self.trainer.tune(start.request)
-        self.trainer.settle()  # the sentinel may go on at the level of the process before
+            self.trainer.modes.tune(start.request)
+        self.trainer.modes.settle(self.trainer.step)  # the sentinel may go on at the level of the process before
         if options.compile:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = None

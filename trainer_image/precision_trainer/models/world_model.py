@@ -243,7 +243,7 @@ class WorldModel:
             self._config, self._trainer = before
             raise
         if saved.state is not None and trainer.applied is not None and saved.state["generation"] < trainer.generation:
-            trainer.tune(trainer.applied)  # the scaler's state is from before that request
+            trainer.modes.tune(trainer.applied)  # the scaler's state is from before that request
         self._samples = saved.state["samples"] if saved.state is not None else 0
         self.training_history = saved.history
 
@@ -267,9 +267,9 @@ class WorldModel:
                 max_grad_norm=MAX_GRAD_NORM,
             )
             trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
-            trainer.applied = self._start.request
+            trainer.modes.applied = self._start.request
             if self._start.request is not None:
-                trainer.tune(self._start.request)
+                trainer.modes.tune(self._start.request)
             trainer.request_source = self._requests.source(lambda: trainer.applied)
             self._trainer = trainer
         return self._trainer

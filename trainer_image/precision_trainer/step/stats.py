@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from copy import copy
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from ..values.modes import PrecisionMode
 from .steps import StepRecord
-
-if TYPE_CHECKING:
-    from ..precision.boundary import Boundaries
 
 SCALE_HISTORY = 1000
 """Changes of the loss scale kept; the oldest go first."""
@@ -41,27 +38,6 @@ class TrainingStats(TypedDict):
     allow_tf32: bool
     sentinel_level: str
     pinned_layers: list[str]
-
-
-def collect(trainer: Boundaries, totals: Totals) -> TrainingStats:
-    """What ``trainer`` tells of itself, with ``totals`` of its steps; waits for the device."""
-    mode, sentinel = trainer.mode, trainer.sentinel
-    return {
-        "fp16_enabled_runtime": mode is not PrecisionMode.FP32,
-        "precision_mode": mode.wire,
-        "requested_mode": trainer.requested_mode.wire,
-        "generation": trainer.generation,
-        "training_steps": totals.tried,
-        "fp16_steps": totals.low,
-        "overflow_steps": totals.overflows,
-        "overflow_rate": totals.overflow_rate,
-        "nonfinite_steps": totals.nonfinite,
-        "current_scale": float(trainer.scaler.scale_value.item()) if mode.uses_scaler else 1.0,
-        "scale_history": list(totals.scale_history),
-        "allow_tf32": trainer.config.allow_tf32,
-        "sentinel_level": sentinel.level.label if sentinel is not None else "off",
-        "pinned_layers": sentinel.pinned if sentinel is not None else [],
-    }
 
 
 class Totals:
