@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from precision_tools import demo_fault
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import DivergedError
+from precision_trainer.job import drill
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.sentinel.diagnose import diagnose
@@ -78,8 +78,8 @@ class Drill:
 
     def __init__(self, trainer: ExtendedFP16Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text("overflow=1.0")
-        monkeypatch.setenv(demo_fault.ENV, str(path))
-        fault = demo_fault.install(trainer.model, JsonLog())
+        monkeypatch.setenv(drill.ENV, str(path))
+        fault = drill.installed(trainer.model, JsonLog())
         assert fault is not None
         fault.begin_step(0)
 
@@ -110,7 +110,7 @@ def test_with_no_module_to_pin_it_goes_to_bf16_says_so_and_comes_back_after_a_cl
     stats = trainer.get_stats()
     assert (stats["precision_mode"], stats["requested_mode"], stats["sentinel_level"]) == ("bf16", "fp16", "bf16")
     (tmp_path / "fault").unlink()
-    monkeypatch.delenv(demo_fault.ENV)
+    monkeypatch.delenv(drill.ENV)
     run(trainer, text, 70)
     path = [(event["from"], event["to"], event["reason"]) for event in events(capsys, "sentinel_transition")]
     assert path[:2] == [("nominal", "bf16", "ForwardOverflow"), ("bf16", "lower_scale", "Recovered")]

@@ -16,7 +16,7 @@ _NAME = re.compile(r"step-\d{12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CheckpointReport:
     """One checkpoint. Everything but ``path`` and ``error`` is None where it cannot be known."""
 
     path: str
@@ -62,15 +62,15 @@ def find(path: Path) -> list[Path]:
     return [path]
 
 
-def inspect(path: Path) -> Report:
+def inspect(path: Path) -> CheckpointReport:
     """Read one checkpoint, with every check; what is wrong is in the report."""
     try:
         return _ours(path) if path.is_dir() else _plain(path)
     except CheckpointError as error:
-        return Report(path=str(path), error=str(error))
+        return CheckpointReport(path=str(path), error=str(error))
 
 
-def _ours(path: Path) -> Report:
+def _ours(path: Path) -> CheckpointReport:
     manifest = files.read_manifest(path)
     state = validate(files.read(path), path)
     if path.name != f"step-{state['step']:012d}":
@@ -78,7 +78,7 @@ def _ours(path: Path) -> Report:
             f"{path} holds step {state['step']}: its name says another one; the checkpoint is damaged"
         )
     made, version = manifest.facts.get("time"), manifest.facts.get("torch")
-    return Report(
+    return CheckpointReport(
         path=str(path),
         manifest=True,
         step=state["step"],
@@ -101,12 +101,12 @@ def _parts(state: TrainingState) -> tuple[str, ...]:
     return tuple(sorted(state.get("parts", {})))
 
 
-def _plain(path: Path) -> Report:
+def _plain(path: Path) -> CheckpointReport:
     weights, moments = plain.content(path)
     check_model({**weights}, path, None)
     if moments is not None:
         check_optimizer(moments, path, None)
-    return Report(
+    return CheckpointReport(
         path=str(path),
         manifest=False,
         tensors=len(weights),

@@ -31,7 +31,7 @@ from ..values.logs import JsonLog, from_env
 from ..values.modes import PrecisionMode
 from . import world_state
 from .replay import ReplayBuffer, Sequences
-from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, symlog
+from .rssm import RSSM, Losses, Reading, RssmConfig, RssmState, losses, symexp, symlog
 from .task import to_device
 
 LEARNING_RATE = 3e-4
@@ -195,7 +195,7 @@ class WorldModel:
         rssm = self.rssm
         seen = Sequences(*(part.to(self.device) for part in seen))
         states, _ = rssm.observe(rssm.encoder(symlog(seen.observations)), seen)
-        reading = rssm.imagine(State(states.h[-1], states.z[-1]), actions.to(self.device))
+        reading = rssm.imagine(RssmState(states.h[-1], states.z[-1]), actions.to(self.device))
         return Reading(symexp(reading.observations), symexp(reading.rewards), torch.sigmoid(reading.continues))
 
     def save_checkpoint(self, path: str | Path) -> None:

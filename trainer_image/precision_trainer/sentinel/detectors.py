@@ -83,7 +83,7 @@ CANDIDATES: dict[str, Callable[[float], Detector]] = {
 }
 
 
-class Baseline:
+class LossBaseline:
     """Level and spread of the loss in the last FP32 stretch, in blocks; then the watch over low precision."""
 
     MIN_BLOCKS = 4

@@ -52,7 +52,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SentinelState:
     """What is remembered; plain values, saved with a checkpoint."""
 
     level: Level = Level.NOMINAL
@@ -83,12 +83,12 @@ SETTLE_STEPS = 4
 """Steps between a decision and its being in force on all ranks, rounded up: what they show is not judged."""
 
 
-def dwell(config: SentinelConfig, state: State) -> int:
+def dwell(config: SentinelConfig, state: SentinelState) -> int:
     """Clean steps until the level falls, relapses counted in."""
     return min(config.dwell_steps * (1 << min(max(state.strikes - 1, 0), 31)), config.max_dwell_steps)
 
 
-def judge(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+def judge(config: SentinelConfig, state: SentinelState, sample: Sample) -> tuple[SentinelState, Transition | None]:
     """Take one window in.
 
     Returns:
@@ -139,7 +139,9 @@ def _trouble(config: SentinelConfig, sample: Sample) -> Reason | None:
     return None
 
 
-def _target(config: SentinelConfig, state: State, sample: Sample, trouble: Reason) -> tuple[Level | None, int | None]:
+def _target(
+    config: SentinelConfig, state: SentinelState, sample: Sample, trouble: Reason
+) -> tuple[Level | None, int | None]:
     """The next level that can help against ``trouble``, with the layer to pin; (None, None) if there is none."""
     level = state.level
     if trouble in (Reason.NONFINITE_WEIGHTS, Reason.DIVERGED_IN_FP32):
@@ -159,13 +161,13 @@ def _target(config: SentinelConfig, state: State, sample: Sample, trouble: Reaso
     return (Level.FP32, None) if level < Level.FP32 else (None, None)
 
 
-def _pinnable(config: SentinelConfig, state: State, sample: Sample) -> int | None:
+def _pinnable(config: SentinelConfig, state: SentinelState, sample: Sample) -> int | None:
     if len(state.pins) >= config.max_pins:
         return None
     return next((index for index in sample.guilty if index not in state.pins), None)
 
 
-def _calm(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+def _calm(config: SentinelConfig, state: SentinelState, sample: Sample) -> tuple[SentinelState, Transition | None]:
     """A window without trouble: count it, and fall by one level after a clean dwell."""
     clean = sample.nonfinite == 0 and sample.skipped <= 1
     state = replace(state, bad_windows=0, bad_at=state.bad_at if clean else sample.clock)
@@ -182,7 +184,7 @@ def _calm(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, 
     return fallen, Transition(state.level, after, Reason.RECOVERED)
 
 
-def _below(config: SentinelConfig, state: State) -> Level:
+def _below(config: SentinelConfig, state: SentinelState) -> Level:
     """The level under the present one that means something here."""
     level = Level(state.level - 1)
     if level is Level.BF16 and not config.bf16_available:
@@ -190,7 +192,7 @@ def _below(config: SentinelConfig, state: State) -> Level:
     return Level.LOWER_SCALE if level is Level.PIN and not state.pins else level
 
 
-def cleared(state: State, clock: int) -> tuple[State, Transition | None]:
+def cleared(state: SentinelState, clock: int) -> tuple[SentinelState, Transition | None]:
     """A request with a higher generation was applied: whoever wrote it had seen the level, and wants the mode.
 
     The back-off stays: if the trouble comes back, it was a relapse.

@@ -13,7 +13,7 @@ from ..values.modes import PrecisionMode
 from ..values.sentinel import SentinelConfig
 from .guard import Guard
 from .layers import Layers
-from .probe import Probe, ProbeReading
+from .probe import ActivationProbe, ProbeReading
 from .shadow import ShadowReading, shadow
 from .voice import Voice
 
@@ -48,7 +48,7 @@ class Measurements:
         """Told of each shadow."""
         self._model, self._device, self._measures, self._voice = model, device, measures, voice
         self._guard = guard
-        self._probe = Probe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
+        self._probe = ActivationProbe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
         self._every, self._due = config.shadow_steps, _NEVER
         self._mode: PrecisionMode | None = None
 

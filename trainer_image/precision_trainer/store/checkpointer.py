@@ -34,7 +34,7 @@ Rewind = Callable[[str], "int | None"]
 """The sentinel's view of :meth:`Checkpointer.rewind`: reason in, step out; None if there was nothing to go back to."""
 
 
-class Part(Protocol):
+class CheckpointPart(Protocol):
     """Something that keeps its own state beside the weights (sentinel, baseline…)."""
 
     def state_dict(self) -> dict[str, object]:
@@ -66,7 +66,7 @@ class Checkpointer:
         self._offset = 0
         writes = store is not None and trainer.rank == 0
         self._saver = Saver(store, healthy_after_steps, log, self._metrics) if writes and store is not None else None
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, CheckpointPart] = {}
         self._begun_at = -1
         """Step of the checkpoint this process went on from last; -1 if none."""
         self.progress = Progress()
@@ -79,7 +79,7 @@ class Checkpointer:
         """Position in the data stream of the step about to begin: samples that went before it."""
         return self._offset + self._trainer.step * self._samples_per_step
 
-    def attach(self, name: str, part: Part) -> None:
+    def attach(self, name: str, part: CheckpointPart) -> None:
         """Keep ``part`` with every checkpoint, as rank 0 has it; before :meth:`resume`, which gives it back to all ranks.
 
         A rewind leaves parts as they are: what was learned about the fault must not be unlearned.

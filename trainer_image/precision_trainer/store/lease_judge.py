@@ -19,7 +19,7 @@ LEASE_SECONDS = 30.0
 MAX_LEASE_SECONDS = 3600.0
 
 
-class Reason(StrEnum):
+class LeaseReason(StrEnum):
     """Why a lease could be taken."""
 
     FREE = "Free"
@@ -57,19 +57,19 @@ class Judge:
         """Whose lease was seen last."""
         return (self._seen.holder if self._seen is not None else None) or "a process whose lease file cannot be read"
 
-    def __call__(self, sight: Sight | None) -> Reason | None:
+    def __call__(self, sight: Sight | None) -> LeaseReason | None:
         """Why the lease can be taken, by the latest look; None: it cannot."""
         if sight is None:
-            return Reason.FREE
+            return LeaseReason.FREE
         if sight != self._seen:
             self._seen, self._since = sight, self._clock()
         record = sight.record
         if record is not None:
             if record.released:
-                return Reason.RELEASED
+                return LeaseReason.RELEASED
             if record.holder == self._holder and not process_lives(self._root, sight.number):
-                return Reason.SAME_POD
-        return Reason.EXPIRED if self.age >= self.limit else None
+                return LeaseReason.SAME_POD
+        return LeaseReason.EXPIRED if self.age >= self.limit else None
 
 
 def holder_name(env: Mapping[str, str] = os.environ) -> str:
