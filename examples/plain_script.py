@@ -7,7 +7,7 @@ import torch
 from own_model import build
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
+from precision_trainer.values.request import PrecisionRequest
 
 STEPS, BATCH_SIZE = 200, 64
 

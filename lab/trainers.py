@@ -11,7 +11,7 @@ from lab.cluster.kubectl import Json
 from lab.demo.fleet import FAULT, FLEET_LABELS, Trainer, deployment
 from lab.demo.metrics import Metrics
 from lab.demo.stage import workload_of
-from lab.images import TRAINER
+from lab.images import TOOLS
 from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import State
@@ -41,7 +41,7 @@ class Fleet:
 
     def body(self, trainer: Trainer) -> Json:
         """A trainer's Deployment."""
-        made = deployment(trainer, image=TRAINER.reference, pull_policy="Never")
+        made = deployment(trainer, image=TOOLS.reference, pull_policy="Never")
         made["metadata"]["namespace"] = self.namespace
         container = made["spec"]["template"]["spec"]["containers"][0]
         container["env"] += [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]

@@ -21,7 +21,7 @@ from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage
 from lab.demo.story import Story
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
-from lab.images import OPERATOR, PROMETHEUS, TRAINER, build_images, push_images
+from lab.images import OPERATOR, PROMETHEUS, TOOLS, build_images, push_images
 from lab.progress import console, say, step
 from lab.setup.kube import kube_binaries
 
@@ -53,7 +53,7 @@ def local_stage(*, keep: bool) -> Iterator[Stage]:
         yield Stage(
             kubectl=cluster.kubectl,
             helm=helm_of(cluster.kubectl),
-            images=Images(OPERATOR.reference, TRAINER.reference, PROMETHEUS.reference, "Never"),
+            images=Images(OPERATOR.reference, TOOLS.reference, PROMETHEUS.reference, "Never"),
             audit_log=cluster.control_plane.audit_log,
             volume_path=volume,
             evidence=EVIDENCE,
@@ -77,8 +77,8 @@ def existing_stage(context: str, registry: str) -> Iterator[Stage]:
         )
     kubeconfig = Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
     kubectl = Kubectl(kube_binaries() / "kubectl", kubeconfig, context)
-    names = push_images(build_images([OPERATOR, TRAINER, PROMETHEUS]), registry)
-    images = Images(names[OPERATOR.reference], names[TRAINER.reference], names[PROMETHEUS.reference], "IfNotPresent")
+    names = push_images(build_images([OPERATOR, TOOLS, PROMETHEUS]), registry)
+    images = Images(names[OPERATOR.reference], names[TOOLS.reference], names[PROMETHEUS.reference], "IfNotPresent")
     yield Stage(kubectl, helm_of(kubectl), images, audit_log=None, volume_path=None, evidence=EVIDENCE)
 
 

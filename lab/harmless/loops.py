@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lab.harmless.script import Loop, Setting
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 
 Batch = TypeVar("Batch")
 _EAGER = SentinelConfig(window_steps=8, patience_windows=1024, probe_steps=16, shadow_steps=16)

@@ -90,8 +90,10 @@ class Builder:
             self._add_root(base, reference, packages_file)
         return read_packages(packages_file)
 
-    def _base(self, base: Base) -> str:
+    def _base(self, base: Base | Image) -> str:
         """Bring a base image into buildah's store, and return its name there."""
+        if isinstance(base, Image):
+            return self.build(base).local_name
         name = f"localhost/base-{base.name}:{_base_key(base)}"
         if self._buildah("images", "--quiet", name, check=False):
             return name
@@ -150,7 +152,8 @@ def push_images(built: Sequence[Built], registry: str, *, tag: str | None = None
 
 def image_key(image: Image) -> str:
     """Hash all that an image is made of."""
-    words = [_base_key(image.base)] if image.base else []
+    base = image.base
+    words = [] if base is None else [image_key(base) if isinstance(base, Image) else _base_key(base)]
     return digest([image.dockerfile, *image.inputs], words)
 
 

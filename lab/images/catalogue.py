@@ -31,7 +31,7 @@ class Image:
     context: Path
     inputs: tuple[Path, ...]
     """Everything in the context that the Dockerfile reads."""
-    base: Base | None = None
+    base: Base | Image | None = None
 
     @property
     def reference(self) -> str:
@@ -62,4 +62,13 @@ TRAINER = Image(
     (paths.ROOT / "requirements" / "trainer.txt", paths.ROOT / "trainer_image" / "precision_trainer"),
     TORCH,
 )
-ALL = (PAUSE, PROMETHEUS, OPERATOR, TRAINER)
+TOOLS = Image(
+    "precision-trainer-tools",
+    "dev",
+    paths.ROOT / "tools" / "Dockerfile",
+    paths.ROOT,
+    (paths.ROOT / "tools" / "precision_tools",),
+    TRAINER,
+)
+"""The trainer that can have a fault on purpose: the lab's and the demo's."""
+ALL = (PAUSE, PROMETHEUS, OPERATOR, TRAINER, TOOLS)

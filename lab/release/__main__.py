@@ -13,6 +13,7 @@ from pathlib import Path
 from lab import paths
 from lab.errors import LabError
 from lab.images.builder import Builder
+from lab.images.catalogue import Base
 from lab.images.packages import PINS, pin
 from lab.progress import console, say
 from lab.release.make import IMAGES, RELEASES, make
@@ -73,7 +74,7 @@ def _verify(options: argparse.Namespace) -> None:
 
 def _pin(options: argparse.Namespace) -> None:
     require_node_programs()
-    bases = sorted({image.base for image in IMAGES if image.base is not None}, key=lambda base: base.name)
+    bases = sorted({image.base for image in IMAGES if isinstance(image.base, Base)}, key=lambda base: base.name)
     with tempfile.TemporaryDirectory(dir=paths.BUILD) as scratch:
         builder = Builder(Path(scratch))
         pin({base: builder.root(base) for base in bases})

@@ -16,6 +16,7 @@ from lab import paths
 from lab.errors import LabError
 from lab.images import OPERATOR, TRAINER, Built, Image
 from lab.images.builder import Builder
+from lab.images.catalogue import Base
 from lab.images.packages import Packages, require_pinned
 from lab.process import run
 from lab.progress import say, step
@@ -138,7 +139,7 @@ def _release_image(workshop: Workshop, image: Image) -> None:
 
 def _require_base(builder: Builder, image: Image) -> Packages:
     """Return the packages of an image's base, where they are the pinned ones."""
-    assert image.base is not None, f"{image.name} stands on a base"
+    assert isinstance(image.base, Base), f"{image.name} stands on a base"
     packages = builder.root(image.base)
     require_pinned(image.base, packages)
     return packages

@@ -31,7 +31,7 @@ fi
 say "locked dependencies (several GB the first time) …"
 .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 .venv/bin/uv pip sync -q --python .venv/bin/python --require-hashes requirements/bootstrap.txt requirements/dev.txt
-printf '%s\n' "$PWD/operator" "$PWD/trainer_image" "$PWD" \
+printf '%s\n' "$PWD/operator" "$PWD/trainer_image" "$PWD/tools" "$PWD" \
   > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/genesis-precision.pth"
 rm -f .venv/.locked-*
 touch "$stamp"

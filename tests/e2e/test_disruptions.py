@@ -11,7 +11,7 @@ from lab.cluster import Cluster
 from lab.cluster.kubectl import Json
 from lab.demo.fleet import ACCELERATOR, Trainer, deployment
 from lab.demo.stage import advertise
-from lab.images import TRAINER
+from lab.images import TOOLS
 from lab.trainers import PREFIX
 from lab.waiting import wait_for
 from precision_operator.api.state import Phase
@@ -75,7 +75,7 @@ def _play(cluster: Cluster, fleet: Fleet) -> Facts:
 
 
 def _crowded(namespace: str) -> Json:
-    made = deployment(Trainer(CROWDED, hot=False), image=TRAINER.reference, pull_policy="Never")
+    made = deployment(Trainer(CROWDED, hot=False), image=TOOLS.reference, pull_policy="Never")
     made["metadata"]["namespace"] = namespace
     made["spec"]["replicas"] = 2
     made["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}

@@ -17,7 +17,7 @@ from lab.cluster.audit import Audit
 from lab.cluster.kubectl import Json
 from lab.cluster.manifests import OPERATOR
 from lab.demo.fleet import ACCELERATOR, FAULT, FLEET_LABELS, Trainer, deployment
-from lab.images import TRAINER
+from lab.images import TOOLS
 from lab.trainers import ENVIRONMENT
 from lab.waiting import wait_for
 from tests.support.running_fleets import Fleet
@@ -60,9 +60,7 @@ class Workload:
 
     def body(self, namespace: str, checkpoints: Path) -> Json:
         """The object, as a person would apply it."""
-        made = deployment(
-            Trainer(self.name, hot=self.hot, asks_fp16=True), image=TRAINER.reference, pull_policy="Never"
-        )
+        made = deployment(Trainer(self.name, hot=self.hot, asks_fp16=True), image=TOOLS.reference, pull_policy="Never")
         template = made["spec"]["template"]
         self._train(template["spec"], checkpoints)
         metadata = {"name": self.name, "namespace": namespace, "labels": made["metadata"]["labels"]}

@@ -14,18 +14,18 @@ import pytest
 import torch
 from torch import nn
 
+from precision_tools.analyzer import fp8, gemm
+from precision_tools.analyzer.alignment import misalignments
+from precision_tools.analyzer.comparison import ModeRun, compare
+from precision_tools.analyzer.figure import compose, draw
+from precision_tools.analyzer.formats import BY_NAME, FORMATS, analyze_format
+from precision_tools.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
+from precision_tools.analyzer.recommend import recommend
 from precision_trainer import ExtendedFP16Trainer, PrecisionAnalyzer, cli
-from precision_trainer.analyzer import fp8, gemm
-from precision_trainer.analyzer.alignment import misalignments
-from precision_trainer.analyzer.comparison import ModeRun, compare
-from precision_trainer.analyzer.figure import compose, draw
-from precision_trainer.analyzer.formats import BY_NAME, FORMATS, analyze_format
-from precision_trainer.analyzer.hardware import Hardware, detect, fp8_missing, known
-from precision_trainer.analyzer.probe import ModeProbe, ModuleProbe, Probe, probe
-from precision_trainer.analyzer.recommend import recommend
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.config import read_boot
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.step.hardware import Hardware, detect, fp8_missing, known
+from precision_trainer.values.config import read_boot
+from precision_trainer.values.sentinel import SentinelConfig
 
 CPU = torch.device("cpu")
 A_GPU = Hardware(

@@ -14,10 +14,10 @@ import pytest
 import torch
 from rich.progress import Progress
 
-from precision_trainer.bench import figures, hardware, models, report, scenarios, speed, switching
-from precision_trainer.bench.rounds import Tick, interleave, median_interval, paired
-from precision_trainer.bench.workloads import transformer
-from precision_trainer.precision.modes import PrecisionMode
+from precision_tools.bench import figures, hardware, models, report, scenarios, speed, switching
+from precision_tools.bench.rounds import Tick, interleave, median_interval, paired
+from precision_tools.bench.workloads import transformer
+from precision_trainer.values.modes import PrecisionMode
 
 CPU = torch.device("cpu")
 TINY = figures.Effort(

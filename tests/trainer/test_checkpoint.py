@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.checkpoints import flip_a_bit, small_model, small_state
 
 

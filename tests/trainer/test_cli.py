@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from precision_trainer import cli
-from precision_trainer.cli import COMMANDS
+from precision_trainer.cli import COMMANDS, TOOLS
 
 ROOT = Path(__file__).parents[2]
 _HELP = """
@@ -24,17 +24,28 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS, "bench figures", "bench comprehensive", "checkpoint verify"])
+@pytest.mark.parametrize(
+    "command", ["", *COMMANDS, *TOOLS, "bench figures", "bench comprehensive", "checkpoint verify"]
+)
 def test_help_imports_nothing_heavy(command: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", _HELP, *command.split(), "--help"],
-        env={"PYTHONPATH": str(ROOT / "trainer_image")},
+        env={"PYTHONPATH": f"{ROOT / 'trainer_image'}:{ROOT / 'tools'}"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
     assert "usage: precision-trainer" in result.stdout
+
+
+@pytest.mark.parametrize("command", TOOLS)
+def test_a_tool_that_the_image_does_not_carry_is_named_with_the_next_step(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main([command, "--whatever", "it", "takes"]) == 1
+    assert "use precision-trainer-tools" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,7 @@ def test_the_process_ends_after_its_exit_handlers_and_before_the_interpreter_is_
     # Finalisation aborts the process (exit code -6) if gloo's thread is then letting go of the last collective's tensors.
     result = subprocess.run(
         [sys.executable, "-c", _ENDING],
-        env={"PYTHONPATH": str(ROOT / "trainer_image")},
+        env={"PYTHONPATH": f"{ROOT / 'trainer_image'}:{ROOT / 'tools'}"},
         capture_output=True,
         text=True,
         check=False,

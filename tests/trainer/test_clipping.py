@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.run_info import model_hash, run_info
-from precision_trainer.precision.clipping import AdaptiveClip
+from precision_trainer.step.clipping import AdaptiveClip
 from tests.support.training.waits import CountWaits
 
 FP32, FP16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16

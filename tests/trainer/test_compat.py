@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from precision_trainer import compat
+from precision_trainer.checkpoint.files import read_plain
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.files import read_plain
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "trainer_image" / "Dockerfile").read_text()

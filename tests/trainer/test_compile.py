@@ -14,11 +14,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
 from precision_trainer.job.loop import Loop
-from precision_trainer.precision.modes import HOT
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.values.modes import HOT
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import Session
 

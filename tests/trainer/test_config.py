@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_trainer.distributed.request import Inbox, PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.job.boot import decide
-from precision_trainer.precision.config import ExtendedFP16Config, parse_bool, read_boot
-from precision_trainer.precision.modes import PrecisionMode
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.precision.boot import decide
+from precision_trainer.values.config import ExtendedFP16Config, parse_bool, read_boot
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.modes import PrecisionMode
+from precision_trainer.values.request import Inbox, PrecisionRequest
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 

@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch import nn
 
+from precision_tools.analyzer.comparison import compare
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.analyzer.comparison import compare
-from precision_trainer.analyzer.hardware import cuda_capability, fp8_missing
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.task import Loss
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.precision import fp8
-from precision_trainer.precision.steps import StepRecord
+from precision_trainer.step import fp8
+from precision_trainer.step.hardware import cuda_capability, fp8_missing
+from precision_trainer.step.steps import StepRecord
 from precision_trainer.telemetry import memory
+from precision_trainer.values.request import PrecisionRequest
 
 pytestmark = pytest.mark.cuda
 

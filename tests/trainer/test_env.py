@@ -10,10 +10,10 @@ import torch
 
 from precision_trainer import cli
 from precision_trainer.distributed.batch import advise
-from precision_trainer.job.boot import Requests
 from precision_trainer.job.environment import SETTINGS, examine
-from precision_trainer.precision.config import read_boot
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.precision.boot import Requests
+from precision_trainer.values.config import read_boot
+from precision_trainer.values.logs import JsonLog
 
 HAS_CUDA = torch.cuda.is_available()
 

@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from precision_tools.analyzer.fp8 import rounded_to
+from precision_tools.bench.switching import HostWaits
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode, cli
-from precision_trainer.analyzer.fp8 import rounded_to
-from precision_trainer.bench.switching import HostWaits
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.precision import fp8
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.islands import Islands
 from precision_trainer.sentinel.layers import Layers
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.step import fp8
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -173,10 +173,10 @@ def test_where_the_hardware_has_none_it_is_refused_with_the_reason(
 
 
 def test_a_gpu_that_is_too_old_is_refused_and_a_new_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("precision_trainer.analyzer.hardware.cuda_capability", lambda: (8, 6))
+    monkeypatch.setattr("precision_trainer.step.hardware.cuda_capability", lambda: (8, 6))
     with pytest.raises(ConfigError, match=r"this GPU has 8\.6"):
         build_task(TrainOptions(fp8="delayed"))
-    monkeypatch.setattr("precision_trainer.analyzer.hardware.cuda_capability", lambda: (9, 0))
+    monkeypatch.setattr("precision_trainer.step.hardware.cuda_capability", lambda: (9, 0))
     task = build_task(TrainOptions(fp8="delayed", context=16))
     assert sum("forward" in vars(module) for module in task.model.modules()) == 2 * 4 + 1
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.harmless_scenarios import CASES, EAGER, OFF, Case, losses
 from tests.support.training.process_group import ProcessGroup
 

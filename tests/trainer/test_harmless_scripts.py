@@ -12,8 +12,8 @@ import torch
 from lab.harmless import measure
 from lab.harmless.__main__ import missed
 from lab.harmless.script import CASES, REFUSALS, Case
+from precision_trainer.checkpoint.tensors import nonfinite_buffers
 from precision_trainer.distributed.ddp import _WithTelemetry
-from precision_trainer.state.tensors import nonfinite_buffers
 
 measure.load()
 QUICK = ("nano_gpt", "dcgan", "overflowing_fp16", "failing_backward")

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from lab.waiting import wait_for
+from precision_trainer.checkpoint.format import TrainingState
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.state.format import TrainingState
-from precision_trainer.state.lease import Lease
-from precision_trainer.state.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
-from precision_trainer.state.lease_judge import Judge, Reason, holder_name
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.store.lease import Lease
+from precision_trainer.store.lease_file import OwnFile, Record, claim, newest, path_of, process_lives
+from precision_trainer.store.lease_judge import Judge, LeaseReason, holder_name
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.process_group import ProcessGroup
 
 SECONDS = 1.0
@@ -203,7 +203,7 @@ def test_only_a_lease_that_does_not_change_for_its_time_is_free(tmp_path: Path) 
     clock.now += 0.9 * SECONDS
     assert judge(newest(tmp_path)) is None
     clock.now += 0.2 * SECONDS
-    assert judge(newest(tmp_path)) is Reason.EXPIRED
+    assert judge(newest(tmp_path)) is LeaseReason.EXPIRED
 
 
 @pytest.mark.parametrize("years", [-20, 20])
@@ -217,7 +217,7 @@ def test_the_clock_of_the_holders_node_does_not_matter(tmp_path: Path, years: in
         clock.now += 0.9 * SECONDS
         assert judge(newest(tmp_path)) is None
     clock.now += SECONDS
-    assert judge(newest(tmp_path)) is Reason.EXPIRED
+    assert judge(newest(tmp_path)) is LeaseReason.EXPIRED
 
 
 def test_the_time_of_a_holder_that_beats_more_slowly_is_kept(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_the_time_of_a_holder_that_beats_more_slowly_is_kept(tmp_path: Path) -> 
     clock.now += 9.5 * SECONDS
     assert judge(newest(tmp_path)) is None
     clock.now += SECONDS
-    assert judge(newest(tmp_path)) is Reason.EXPIRED
+    assert judge(newest(tmp_path)) is LeaseReason.EXPIRED
 
 
 def test_a_restarted_container_takes_its_pods_lease_at_once_unless_the_process_lives(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_restarted_container_takes_its_pods_lease_at_once_unless_the_process_l
     living = _taken(tmp_path, UID_A)
     assert judge(newest(tmp_path)) is None  # a second process in the same pod, as kubectl exec starts one
     living.close()  # as the kernel does when a process ends, however it ends
-    assert judge(newest(tmp_path)) is Reason.SAME_POD
+    assert judge(newest(tmp_path)) is LeaseReason.SAME_POD
 
 
 def _garbage(path: Path) -> None:

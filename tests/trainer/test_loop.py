@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from precision_tools.bench.ours import Process
 from precision_trainer import PrecisionMode
-from precision_trainer.bench.ours import Process
 from precision_trainer.job import loop
 from precision_trainer.models.task import make_task
 

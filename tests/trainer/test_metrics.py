@@ -14,12 +14,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.modes import PrecisionMode
 from precision_trainer.telemetry.baseline import POINTS, BaselineRecorder, fingerprint
 from precision_trainer.telemetry.exporter import Exporter
 from precision_trainer.telemetry.memory import headroom_bytes
 from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.telemetry.warm_up import WarmUp
+from precision_trainer.values.modes import PrecisionMode
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "contract.md"
 NEEDS_CUDA = {"genesis_cuda_memory_allocated_bytes"}

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
-from precision_trainer.sentinel.levels import Level
+from precision_trainer.values.levels import Level
+from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
@@ -61,7 +61,7 @@ def test_a_request_for_a_mode_the_model_fails_in_is_refused_and_changes_nothing(
 ) -> None:
     trainer = _trainer(model_that_fails(where), gradient_accumulation_steps=accumulation)
     refused: list[tuple[str, str]] = []
-    trainer.on_refused = lambda reason, message: refused.append((reason, message))
+    trainer.modes.on_refused = lambda reason, message: refused.append((reason, message))
     asked = _run(trainer, 12, {4: PrecisionRequest(1, BF16), 8: PrecisionRequest(2, BF16)})
     untouched = _run(_trainer(model_that_fails(where), gradient_accumulation_steps=accumulation), 12)
     if where == "forward":
@@ -176,7 +176,7 @@ def test_where_bf16_fails_the_sentinel_goes_on_to_fp32(mode: PrecisionMode) -> N
     assert trainer.sentinel is not None
     _run(trainer, 2)
     trainer.sentinel._enter(Level.BF16, ())
-    trainer.settle()
+    trainer.modes.settle(trainer.step)
     _run(trainer, 3)
     assert trainer.mode is FP32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from precision_trainer.precision.weights import LOOK_AFTER_STEPS
+from precision_trainer.step.weights import LOOK_AFTER_STEPS
 from tests.support.training.process_group import ProcessGroup, Result
 
 

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_trainer.distributed.agreement import WIDTH, decode, encode
-from precision_trainer.distributed.request import (
+from precision_trainer.errors import RankMismatchError
+from precision_trainer.values.modes import PrecisionMode
+from precision_trainer.values.request import (
     MAX_BYTES,
     MAX_FACTOR,
     MAX_GENERATION,
@@ -24,8 +26,6 @@ from precision_trainer.distributed.request import (
     RequestFile,
     parse_request,
 )
-from precision_trainer.errors import RankMismatchError
-from precision_trainer.precision.modes import PrecisionMode
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 Errors = list[tuple[str, str]]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_trainer.state.runs import Runs
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.runs import Runs
 from precision_trainer.telemetry.progress import MIN_BASELINE_STEPS, Progress
+from precision_trainer.values.logs import JsonLog
 
 
 def _runs(path: Path | None, segment: int = 5) -> Runs:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_trainer.errors import CheckpointError
-from precision_trainer.precision.config import ExtendedFP16Config
-from precision_trainer.precision.scaler import LossScaler
+from precision_trainer.step.scaler import LossScaler
+from precision_trainer.values.config import ExtendedFP16Config
 
 _CPU = torch.device("cpu")
 _BAD = (float("inf"), float("-inf"), float("nan"))

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.scaler import LossScaler
-from precision_trainer.precision.update import GradientUpdate
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.step.scaler import LossScaler
+from precision_trainer.step.update import GradientUpdate
+from precision_trainer.values.sentinel import SentinelConfig
 
 _CPU = torch.device("cpu")
 BAD_STEP, START = 2, 128.0

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import DivergedError
-from precision_trainer.job import demo_fault
+from precision_trainer.job import drill
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.sentinel.diagnose import diagnose
 from precision_trainer.sentinel.guard import Guard
 from precision_trainer.sentinel.layers import Layers
-from precision_trainer.sentinel.levels import Level
-from precision_trainer.sentinel.machine import SentinelConfig
-from precision_trainer.sentinel.replay import Replay
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.step.replay import Replay
+from precision_trainer.values.levels import Level
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
 CONTEXT, BATCH = 16, 2
@@ -78,8 +78,8 @@ class Drill:
 
     def __init__(self, trainer: ExtendedFP16Trainer, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text("overflow=1.0")
-        monkeypatch.setenv(demo_fault.ENV, str(path))
-        fault = demo_fault.install(trainer.model, JsonLog())
+        monkeypatch.setenv(drill.ENV, str(path))
+        fault = drill.installed(trainer.model, JsonLog())
         assert fault is not None
         fault.begin_step(0)
 
@@ -110,7 +110,7 @@ def test_with_no_module_to_pin_it_goes_to_bf16_says_so_and_comes_back_after_a_cl
     stats = trainer.get_stats()
     assert (stats["precision_mode"], stats["requested_mode"], stats["sentinel_level"]) == ("bf16", "fp16", "bf16")
     (tmp_path / "fault").unlink()
-    monkeypatch.delenv(demo_fault.ENV)
+    monkeypatch.delenv(drill.ENV)
     run(trainer, text, 70)
     path = [(event["from"], event["to"], event["reason"]) for event in events(capsys, "sentinel_transition")]
     assert path[:2] == [("nominal", "bf16", "ForwardOverflow"), ("bf16", "lower_scale", "Recovered")]
@@ -193,7 +193,7 @@ def test_a_level_that_was_loaded_is_in_force_before_the_first_step() -> None:
     trainer = make()
     assert trainer.sentinel is not None
     trainer.sentinel.load_state_dict({"level": int(Level.REWIND), "pinned": [], "strikes": 3, "order": "fp16@0"})
-    change = trainer.settle()
+    change = trainer.modes.settle(trainer.step)
     assert change is not None
     assert (change.before, change.after, change.source) == (FP16, FP32, "sentinel")
     assert trainer.sentinel.level is Level.FP32

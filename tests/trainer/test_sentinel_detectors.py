@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from precision_trainer.sentinel.detectors import CANDIDATES, Baseline, Cusum
+from precision_trainer.sentinel.detectors import CANDIDATES, Cusum, LossBaseline
 from precision_trainer.sentinel.signals import ScaleTrend, Spikes
 
 SIGMA = 0.004
@@ -30,13 +30,13 @@ def test_the_chosen_one_leaves_a_loss_at_the_margin_alone() -> None:
     assert all((_alarm(chosen, 0.1, seed=seed) or 99) <= 2 for seed in range(50))
 
 
-def _feed(baseline: Baseline, level: float, blocks: int, *, fp32: bool) -> bool:
+def _feed(baseline: LossBaseline, level: float, blocks: int, *, fp32: bool) -> bool:
     alarms = [baseline.observe(level * (1 + 0.001 * (n % 7)), fp32=fp32) for n in range(10 * blocks)]
     return any(alarms)
 
 
 def test_low_precision_is_judged_against_the_fp32_stretch_before_it() -> None:
-    baseline = Baseline(10, Cusum)
+    baseline = LossBaseline(10, Cusum)
     _feed(baseline, 2.0, 8, fp32=True)
     assert not _feed(baseline, 2.0, 30, fp32=False)
     assert _feed(baseline, 2.4, 5, fp32=False)
@@ -44,7 +44,7 @@ def test_low_precision_is_judged_against_the_fp32_stretch_before_it() -> None:
 
 
 def test_too_short_an_fp32_stretch_is_unknown_and_alarms_never() -> None:
-    baseline = Baseline(10, Cusum)
+    baseline = LossBaseline(10, Cusum)
     _feed(baseline, 2.0, 3, fp32=True)
     assert not _feed(baseline, 200.0, 30, fp32=False)
     assert baseline.level is None

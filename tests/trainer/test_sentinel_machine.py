@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.modes import PrecisionMode
-from precision_trainer.sentinel.levels import Level, Reason, safer
-from precision_trainer.sentinel.machine import Sample, SentinelConfig, State, Transition, cleared, dwell, judge
+from precision_trainer.sentinel.machine import Sample, SentinelState, Transition, cleared, dwell, judge
+from precision_trainer.values.levels import Level, Reason, safer
+from precision_trainer.values.modes import PrecisionMode
+from precision_trainer.values.sentinel import SentinelConfig
 
 FP32, BF16, FP16 = PrecisionMode.FP32, PrecisionMode.MIXED_BF16, PrecisionMode.MIXED_FP16
 WINDOW = 16
@@ -28,7 +29,7 @@ class Run:
 
     def __init__(self, config: SentinelConfig = CONFIG, requested: PrecisionMode = FP16) -> None:
         self.config, self.requested = config, requested
-        self.state, self.clock = State(), 0
+        self.state, self.clock = SentinelState(), 0
         self.seen: list[tuple[int, Transition]] = []
 
     def window(self, **what: object) -> Transition | None:
@@ -117,7 +118,7 @@ def test_it_only_ever_goes_towards_the_safe_side_of_a_request(story: list[dict[s
 
 @given(level=st.sampled_from(list(Level)[:5]), mode=st.sampled_from([FP32, BF16, FP16]), skipped=st.integers(0, 16))
 def test_non_finite_weights_rewind_at_once_from_every_level(level: Level, mode: PrecisionMode, skipped: int) -> None:
-    state = State(level=level)
+    state = SentinelState(level=level)
     after, transition = judge(
         CONFIG, state, sample(WINDOW, mode, weights_finite=False, can_rewind=True, skipped=skipped)
     )
@@ -206,11 +207,11 @@ def test_a_request_clears_the_level_and_keeps_the_back_off() -> None:
     assert transition == Transition(Level.BF16, Level.NOMINAL, Reason.REQUESTED)
     run.until(skipped=8, at_floor=True)
     assert run.state.strikes == 2
-    assert cleared(State(), 5) == (State(), None)
+    assert cleared(SentinelState(), 5) == (SentinelState(), None)
 
 
 def test_what_a_window_shows_that_began_before_the_change_is_not_judged() -> None:
-    state = State(level=Level.LOWER_SCALE, since=100)
+    state = SentinelState(level=Level.LOWER_SCALE, since=100)
     assert judge(CONFIG, state, sample(110, skipped=16)) == (state, None)
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.sentinel.machine import SentinelConfig
 from precision_trainer.sentinel.shadow import ShadowReading, shadow
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.session import Session
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
-from precision_trainer.job.boot import Requests
 from precision_trainer.job.environment import SETTINGS
-from precision_trainer.precision.config import read_boot
+from precision_trainer.precision.boot import Requests
+from precision_trainer.values.config import read_boot
 
 PAGE = Path(__file__).parents[2] / "docs" / "trainer.md"
 RANKS = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PRECISION_POD_UID"}

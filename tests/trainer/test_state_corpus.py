@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from precision_trainer.checkpoint import plain
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state import plain
-from precision_trainer.state.checkpoint import CheckpointStore, TrainingState
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.checkpoints import CheckpointStore, TrainingState
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.checkpoints import small_model, small_state
 
 STEP = 10

@@ -11,7 +11,7 @@ from precision_trainer.job import train as train_module
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
-from precision_trainer.precision.weights import LOOK_AFTER_STEPS
+from precision_trainer.step.weights import LOOK_AFTER_STEPS
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import Session, equal
 

@@ -13,16 +13,16 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer
+from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint.format import TrainingState
+from precision_trainer.checkpoint.health import BURST_STEPS, HealthTracker
 from precision_trainer.job import train as train_module
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.tasks import build_task
 from precision_trainer.models.task import Task
-from precision_trainer.state import files
-from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.state.checkpointer import Checkpointer
-from precision_trainer.state.format import TrainingState
-from precision_trainer.state.health import BURST_STEPS, HealthTracker
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.checkpointer import Checkpointer
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.checkpoints import small_model, small_state
 from tests.support.training.scenarios import WIDTH, step
 from tests.support.training.session import STOP, Session, equal

@@ -11,8 +11,8 @@ import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.errors import CheckpointError
-from precision_trainer.state.runs import Runs
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.runs import Runs
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.session import STOP, Session
 from tests.support.training.volume import Volume
 
@@ -92,7 +92,7 @@ def test_a_state_that_torch_cannot_write_ends_no_training_and_is_counted(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No OSError: pickle refuses a function.
-    from precision_trainer.precision.scaler import LossScaler
+    from precision_trainer.step.scaler import LossScaler
 
     state_dict = LossScaler.state_dict
     monkeypatch.setattr(LossScaler, "state_dict", lambda self: {**state_dict(self), "own": lambda: None})
@@ -135,7 +135,7 @@ def test_a_resume_trains_with_the_learning_rate_it_was_told(session: Session) ->
 
 
 def _spoil(path: Path, change: Callable[[dict[str, object]], None]) -> None:
-    from precision_trainer.state import files
+    from precision_trainer.checkpoint import files
 
     state = torch.load(path / files.STATE, weights_only=True)
     change(state["optimizer_state_dict"])

@@ -13,8 +13,8 @@ import torch
 from precision_trainer.errors import DivergedError
 from precision_trainer.job import tasks
 from precision_trainer.job.signals import StopFlag
-from precision_trainer.telemetry.logs import JsonLog
 from precision_trainer.telemetry.warm_up import WARM_UP_STEPS
+from precision_trainer.values.logs import JsonLog
 from tests.support.training.session import STOP, Session, equal
 
 

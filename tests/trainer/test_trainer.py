@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+from precision_tools import demo_fault
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import CheckpointError, ConfigError
-from precision_trainer.job import demo_fault
+from precision_trainer.job import drill
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
-from precision_trainer.precision.steps import StepRecord
-from precision_trainer.precision.update import NORM_EVERY_STEPS, GradientUpdate
-from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from precision_trainer.sentinel.machine import SentinelConfig
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.step.steps import StepRecord
+from precision_trainer.step.update import NORM_EVERY_STEPS, GradientUpdate
+from precision_trainer.step.weights import LOOK_AFTER_STEPS
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.waits import CountWaits
 
 FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
@@ -259,7 +260,7 @@ def test_accumulation_equals_one_large_batch(text: LibraryText) -> None:
 
 def _drill(mode: PrecisionMode, text: LibraryText, path: Path, steps: int = 40) -> ExtendedFP16Trainer:
     trainer = make(mode)
-    fault = demo_fault.install(trainer.model, JsonLog())
+    fault = drill.installed(trainer.model, JsonLog())
     for _ in range(steps):
         if fault is not None:
             fault.begin_step(trainer.step)
@@ -273,7 +274,7 @@ def test_drill_overflows_in_fp16_and_is_the_same_function_in_fp32(
     clean = _drill(FP32, text, tmp_path)
     path = tmp_path / "fault"
     path.write_text("overflow=0.6")
-    monkeypatch.setenv(demo_fault.ENV, str(path))
+    monkeypatch.setenv(drill.ENV, str(path))
     fp16 = _drill(FP16, text, tmp_path).get_stats()
     assert fp16["overflow_rate"] > 0.3
     assert fp16["nonfinite_steps"] == 0
@@ -289,9 +290,9 @@ def test_no_loss_scale_helps_against_the_drill_and_off_means_off_at_the_next_ste
 ) -> None:
     path = tmp_path / "fault"
     path.write_text("overflow=1.0")
-    monkeypatch.setenv(demo_fault.ENV, str(path))
+    monkeypatch.setenv(drill.ENV, str(path))
     trainer = make(FP16, loss_scale=2.0)
-    fault = demo_fault.install(trainer.model, JsonLog())
+    fault = drill.installed(trainer.model, JsonLog())
     assert fault is not None
     for _ in range(5):
         fault.begin_step(trainer.step)
@@ -308,9 +309,9 @@ def test_drill_ruins_one_weight_before_its_step_and_only_once(
 ) -> None:
     path = tmp_path / "fault"
     path.write_text("nan=3")
-    monkeypatch.setenv(demo_fault.ENV, str(path))
+    monkeypatch.setenv(drill.ENV, str(path))
     trainer = make(BF16)
-    fault = demo_fault.install(trainer.model, JsonLog())
+    fault = drill.installed(trainer.model, JsonLog())
     assert fault is not None
     ruined = []
     for _ in range(4):
@@ -330,15 +331,24 @@ def test_drill_is_not_installed_by_default_and_ignores_nonsense(
     text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer = make(FP32)
-    assert demo_fault.install(trainer.model, JsonLog()) is None
+    assert drill.installed(trainer.model, JsonLog()) is None
     assert not any(module._forward_pre_hooks for module in trainer.model.modules())
     path = tmp_path / "fault"
     path.write_text("overflow=7")
-    monkeypatch.setenv(demo_fault.ENV, str(path))
-    fault = demo_fault.install(trainer.model, JsonLog())
+    monkeypatch.setenv(drill.ENV, str(path))
+    fault = drill.installed(trainer.model, JsonLog())
     assert fault is not None
     fault.begin_step(0)
     assert "expected overflow=" in capsys.readouterr().out
+
+
+def test_a_drill_without_the_tools_is_refused_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(drill.ENV, str(tmp_path / "fault"))
+    monkeypatch.setattr(drill, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"precision-trainer-tools.*unset it"):
+        drill.installed(make(FP32).model, JsonLog())
 
 
 def test_share_of_hit_steps_is_what_was_asked_for() -> None:
@@ -512,7 +522,7 @@ def test_layer_norms_are_those_of_the_gradients(text: LibraryText) -> None:
 
 
 def test_scale_history_is_capped(text: LibraryText) -> None:
-    from precision_trainer.precision.stats import SCALE_HISTORY, Totals
+    from precision_trainer.step.stats import SCALE_HISTORY, Totals
 
     totals = Totals()
     for number in range(SCALE_HISTORY + 50):

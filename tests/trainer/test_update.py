@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from precision_tools.bench.switching import HostWaits
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
-from precision_trainer.bench.switching import HostWaits
-from precision_trainer.precision.scaler import LossScaler
-from precision_trainer.precision.update import GradientUpdate
+from precision_trainer.step.scaler import LossScaler
+from precision_trainer.step.update import GradientUpdate
 
 MAX_NORM = 0.01
 STEPS = 8

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from precision_trainer import WorldModel, cli
+from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint.format import validate
+from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models import rssm as rssm_module
 from precision_trainer.models.environments import collect
 from precision_trainer.models.replay import ReplayBuffer, Sequences, Trajectory
 from precision_trainer.models.rssm import RSSM, RssmConfig, losses, symexp, symlog
 from precision_trainer.models.verify import verify_fp32
-from precision_trainer.state import files
-from precision_trainer.state.format import validate
-from precision_trainer.state.inspect import inspect
 from tests.support.training.session import Session
 
 SMALL = RssmConfig(observation_size=4, action_size=2, deterministic=24, variables=4, classes=4, hidden=24)
@@ -515,7 +515,7 @@ def test_the_trainer_trains_it_and_goes_on_where_it_stopped(
     from precision_trainer.job import train as job
     from precision_trainer.job.options import TrainOptions
     from precision_trainer.job.signals import StopFlag
-    from precision_trainer.telemetry.logs import JsonLog
+    from precision_trainer.values.logs import JsonLog
 
     def run(steps: int, directory: str) -> dict[str, object]:
         options = TrainOptions(

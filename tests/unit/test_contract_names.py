@@ -7,7 +7,7 @@ from pathlib import Path
 from precision_operator import contract
 from precision_operator.signals.queries import BUILT_IN
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.config import parse_bool
+from precision_trainer.values.config import parse_bool
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "contract.md").read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from precision_operator.contract import TRUE_SPELLINGS
 from precision_trainer.errors import ConfigError
-from precision_trainer.precision.config import parse_bool
+from precision_trainer.values.config import parse_bool
 
 WORDS = [
     "true",

@@ -12,7 +12,7 @@ import pytest
 from lab.errors import LabError
 from lab.images import OPERATOR, Image, packages
 from lab.images.builder import plain_http
-from lab.images.catalogue import PYTHON
+from lab.images.catalogue import PYTHON, Base
 from lab.images.layout import Layout
 from lab.images.packages import Package, packages_of, pin, pinned, require_pinned
 from lab.release.make import IMAGES, SUMS, require_equal, sha256
@@ -96,7 +96,7 @@ def test_a_base_with_another_package_is_refused_by_name(
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.name)
 def test_the_base_of_every_released_image_is_pinned(image: Image) -> None:
-    assert image.base is not None
+    assert isinstance(image.base, Base)
     assert set(image.base.packages) <= pinned(image.base).keys()
 
 

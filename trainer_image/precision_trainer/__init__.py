@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .analyzer import PrecisionAnalyzer
+    from precision_tools.analyzer import PrecisionAnalyzer
+
     from .distributed.ddp import cleanup_distributed, init_distributed
     from .models.world_model import WorldModel
     from .precision.basic import FP16Trainer
-    from .precision.config import ExtendedFP16Config
-    from .precision.modes import PrecisionMode
     from .precision.trainer import ExtendedFP16Trainer
+    from .values.config import ExtendedFP16Config
+    from .values.modes import PrecisionMode
 
 __all__ = [
     "ExtendedFP16Config",
@@ -35,7 +36,7 @@ _HOME = {
     "ExtendedFP16Config": ".precision.config",
     "ExtendedFP16Trainer": ".precision.trainer",
     "FP16Trainer": ".precision.basic",
-    "PrecisionAnalyzer": ".analyzer",
+    "PrecisionAnalyzer": "precision_tools.analyzer",
     "PrecisionMode": ".precision.modes",
     "WorldModel": ".models.world_model",
     "cleanup_distributed": ".distributed.ddp",
@@ -48,4 +49,11 @@ def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it exports {', '.join(__all__)}")
-    return getattr(import_module(home, __name__), name)
+    try:
+        return getattr(import_module(home, __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "precision_tools":
+            raise
+        raise ImportError(
+            f"{name} is one of the tools: expected precision_tools, found an image without it; use precision-trainer-tools"
+        ) from error

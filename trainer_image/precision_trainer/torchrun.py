@@ -29,7 +29,7 @@ def main() -> None:
         # Until torchrun's own handlers are there: no rank runs yet. As PID 1, a signal without a handler would be lost.
         signal.signal(number, lambda *_: os._exit(EXIT_STOPPED))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    from . import compat  # imports torch, which takes seconds
+    from . import compat
 
     compat.prepare_rendezvous()  # before torchrun's modules take the store's class
     ranks = importlib.import_module("torch.distributed.elastic.multiprocessing.api")

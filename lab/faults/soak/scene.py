@@ -19,7 +19,7 @@ from lab.demo.metrics import Metrics
 from lab.demo.stage import RELEASE, SYSTEM, Images, helm_of, install_operator, workload_of
 from lab.errors import LabError
 from lab.faults.soak.steps import StepWatch
-from lab.images import OPERATOR, PROMETHEUS, TRAINER
+from lab.images import OPERATOR, PROMETHEUS, TOOLS
 from lab.trainers import COMMON, Fleet
 from precision_operator.api.wire import parse_time
 
@@ -123,7 +123,7 @@ def soaking() -> Iterator[Scene]:
         kubectl = cluster.kubectl
         address = apply_prometheus(kubectl)
         install_operator(
-            kubectl, helm_of(kubectl), Images(OPERATOR.reference, TRAINER.reference, PROMETHEUS.reference, "Never")
+            kubectl, helm_of(kubectl), Images(OPERATOR.reference, TOOLS.reference, PROMETHEUS.reference, "Never")
         )
         kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         kubectl.wait_for_namespace(NAMESPACE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import NoReturn
 
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.values.logs import JsonLog
 
 
 def build() -> NoReturn:

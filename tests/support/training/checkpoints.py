@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from precision_trainer.state.checkpoint import TrainingState
+from precision_trainer.store.checkpoints import TrainingState
 
 
 def small_model() -> torch.nn.Module:

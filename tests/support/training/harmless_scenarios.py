@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.values.sentinel import SentinelConfig
 
 Result = dict[str, object]
 Loss = Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]

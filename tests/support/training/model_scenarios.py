@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
 from precision_trainer.errors import ConfigError
+from precision_trainer.values.request import PrecisionRequest
 from tests.support.training.scenarios import WIDTH, Result, fingerprint
 
 STEPS = 6

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
-from precision_trainer.distributed.request import PrecisionRequest
+from precision_trainer.values.request import PrecisionRequest
 
 Result = dict[str, object]
 WIDTH = 8
@@ -70,9 +70,9 @@ def _train(model: torch.nn.Module, rank: int, world: int, request: PrecisionRequ
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
     trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
     if start:
-        trainer._trial = None  # as if the mode had run before: what DDP itself does
+        trainer.modes.trial = None  # as if the mode had run before: what DDP itself does
     refused: list[str] = []
-    trainer.on_refused = lambda _reason, message: refused.append(message)
+    trainer.modes.on_refused = lambda _reason, message: refused.append(message)
     for step in range(10):
         if rank == 0 and step == 3 and request is not None:
             trainer.request_source = lambda applied: request if request.generation > applied else None

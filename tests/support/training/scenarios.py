@@ -13,11 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.distributed.agreement import encode
 from precision_trainer.distributed.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
-from precision_trainer.distributed.request import Inbox, PrecisionRequest
 from precision_trainer.errors import RankMismatchError
-from precision_trainer.precision.modes import HOT
-from precision_trainer.precision.weights import LOOK_AFTER_STEPS
-from precision_trainer.sentinel.machine import SentinelConfig
+from precision_trainer.step.weights import LOOK_AFTER_STEPS
+from precision_trainer.values.modes import HOT
+from precision_trainer.values.request import Inbox, PrecisionRequest
+from precision_trainer.values.sentinel import SentinelConfig
 
 Result = dict[str, object]
 WIDTH = 16

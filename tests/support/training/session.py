@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from precision_trainer.distributed.request import RequestFile
-from precision_trainer.job import boot
 from precision_trainer.job import train as train_module
 from precision_trainer.job.loop import Loop
 from precision_trainer.job.options import TrainOptions
 from precision_trainer.job.signals import StopFlag
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.precision import boot
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import RequestFile
 
 SMALL = {"width": 16, "layers": 1, "context": 8, "batch_size": 2, "metrics_port": -1, "segment_steps": 10}
 

@@ -10,13 +10,13 @@ import torch
 
 from precision_trainer import PrecisionMode
 from precision_trainer.distributed.ddp import exchange, lost_peer
-from precision_trainer.distributed.request import PrecisionRequest
-from precision_trainer.state.agree import take_lease_together
-from precision_trainer.state.checkpoint import CheckpointStore
-from precision_trainer.state.checkpointer import Checkpointer
-from precision_trainer.state.lease import Lease
-from precision_trainer.telemetry.logs import JsonLog
+from precision_trainer.store.agree import take_lease_together
+from precision_trainer.store.checkpointer import Checkpointer
+from precision_trainer.store.checkpoints import CheckpointStore
+from precision_trainer.store.lease import Lease
 from precision_trainer.telemetry.metrics import Metrics
+from precision_trainer.values.logs import JsonLog
+from precision_trainer.values.request import PrecisionRequest
 
 from .scenarios import Result, fingerprint, make, step
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
     Run: TypeAlias = "Callable[[argparse.Namespace], int]"
 
-COMMANDS = ("train", "launch", "verify-fp32", "analyze", "env", "bench", "checkpoint")
+COMMANDS = ("train", "launch", "verify-fp32", "env", "checkpoint")
 """Modules of this package, in the order of ``--help``."""
+TOOLS = ("analyze", "bench")
+"""Modules of ``precision_tools.commands``, which a production image does not carry."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,9 +34,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name in COMMANDS:
-        register: Callable[[Commands], None] = importlib.import_module(f".{name.replace('-', '_')}", __name__).register
-        register(commands)
+        _register(f"{__name__}.{name.replace('-', '_')}", commands)
+    for name in TOOLS:
+        if importlib.util.find_spec("precision_tools") is not None:
+            _register(f"precision_tools.commands.{name}", commands)
+        else:
+            absent = commands.add_parser(name, help="not in this image: it comes with the tools", add_help=False)
+            absent.add_argument("rest", nargs=argparse.REMAINDER)
+            absent.set_defaults(run=_absent)
     return parser
+
+
+def _register(module: str, commands: Commands) -> None:
+    register: Callable[[Commands], None] = importlib.import_module(module).register
+    register(commands)
+
+
+def _absent(parsed: argparse.Namespace) -> int:
+    raise TrainerError(
+        f"expected the tools for {parsed.command}, found an image without them; use precision-trainer-tools, or a checkout"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from ..errors import EXIT_FAILED, EXIT_OK
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..state.inspect import Report
+    from ..checkpoint.inspect import CheckpointReport
     from . import Commands
 
 _PATH_HELP = "a directory of checkpoints, one of them (step-000000000800), or a plain file that torch.save wrote"
@@ -36,7 +36,7 @@ def register(commands: Commands) -> None:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    from ..state.inspect import find, inspect
+    from ..checkpoint.inspect import find, inspect
 
     reports = [inspect(path) for path in find(parsed.path)]
     if parsed.output == "json":
@@ -46,7 +46,7 @@ def _run(parsed: argparse.Namespace) -> int:
     return EXIT_FAILED if any(report.error is not None for report in reports) else EXIT_OK
 
 
-def _print(table: Table, reports: list[Report]) -> None:
+def _print(table: Table, reports: list[CheckpointReport]) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True)
@@ -57,7 +57,7 @@ def _print(table: Table, reports: list[Report]) -> None:
             console.print(report.error, markup=False, highlight=False)
 
 
-def _verdicts(reports: list[Report]) -> Table:
+def _verdicts(reports: list[CheckpointReport]) -> Table:
     from rich.table import Table
 
     table = Table("checkpoint", "verdict", "step", "healthy", "bytes", box=None)
@@ -67,7 +67,7 @@ def _verdicts(reports: list[Report]) -> Table:
     return table
 
 
-def _contents(reports: list[Report]) -> Table:
+def _contents(reports: list[CheckpointReport]) -> Table:
     from rich.table import Table
 
     names = (

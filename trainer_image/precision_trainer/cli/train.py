@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import EXIT_DIVERGED, EXIT_FAILED, DivergedError, TrainerError
 from ..job.options import add_arguments, read_options
-from ..telemetry import logs
+from ..values import logs
 
 if TYPE_CHECKING:
     from . import Commands

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError, RankMismatchError
-from ..precision.modes import PrecisionMode
-from ..sentinel.levels import Diagnosis, Finding, Level, Reason, Verdict
-from .request import PrecisionRequest
+from ..values.levels import Diagnosis, Finding, Level, Reason, Verdict
+from ..values.modes import PrecisionMode
+from ..values.request import PrecisionRequest
 
 UNUSED = (
     "parameters got no gradient in the last step, and DDP waits for all: expected a loss that depends on every parameter; "

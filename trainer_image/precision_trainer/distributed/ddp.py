@@ -21,9 +21,9 @@ from ..errors import ConfigError, RankMismatchError
 from ..names import DEFAULT_PORT
 from .agreement import UNUSED
 from .rendezvous import Place, call_roll
-from .watch import Watch
+from .watch import PeerWatch
 
-_watches: list[Watch] = []
+_watches: list[PeerWatch] = []
 """Of the process group that this process is in, as torch keeps that one: at most one."""
 
 
@@ -63,7 +63,7 @@ def init_distributed(backend: str | None = None, timeout_seconds: float = 120.0)
             world_size=world_size,
             timeout=timedelta(seconds=timeout_seconds),
         )
-        _watches.append(Watch(place, roll, rank, world_size))
+        _watches.append(PeerWatch(place, roll, rank, world_size))
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
             f"rank {rank} of {world_size} could not connect to the others within {timeout_seconds:g} s ({error}); all of "

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ConfigError
 from ..names import DEFAULT_PORT
-from ..telemetry.logs import JsonLog
+from ..values.logs import JsonLog
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CANDIDATES = 8192

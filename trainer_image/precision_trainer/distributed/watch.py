@@ -61,7 +61,7 @@ def _verb(ranks: tuple[int, ...]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-class Watch:
+class PeerWatch:
     """Answers for this rank as long as its process lives, and finds out who does not."""
 
     def __init__(self, place: Place, roll: Roll, rank: int, world_size: int) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from .. import compat
-from ..analyzer.hardware import Hardware, detect
 from ..distributed.batch import BatchAdvice, advise
 from ..names import DEFAULT_PORT, DEFAULT_REQUEST_FILE, POD_UID_ENV, REQUEST_FILE_ENV
-from ..precision.config import read_boot
-from ..precision.modes import WIRE_NAMES
-from ..telemetry.logs import Field, JsonLog
-from .boot import Requests
+from ..precision.boot import Requests
+from ..step.hardware import Hardware, detect
+from ..values.config import read_boot
+from ..values.logs import Field, JsonLog
+from ..values.modes import WIRE_NAMES
 
 SETTINGS = {
     "ENABLE_FP16_TRAINING": "false",

@@ -12,11 +12,11 @@ import time
 
 from ..errors import EXIT_OK, EXIT_STOPPED, DivergedError
 from ..models.task import Task, to_device
-from ..precision.steps import Boundary, StepRecord
 from ..precision.trainer import ExtendedFP16Trainer
-from ..state.checkpointer import Checkpointer
-from ..telemetry.logs import JsonLog
-from .demo_fault import DemoFault
+from ..step.steps import Boundary, StepRecord
+from ..store.checkpointer import Checkpointer
+from ..values.logs import JsonLog
+from .drill import Drill
 from .options import TrainOptions
 from .report import Reporter
 from .signals import StopFlag
@@ -38,12 +38,12 @@ class Loop:
         reporter: Reporter,
         stop: StopFlag,
         log: JsonLog,
-        fault: DemoFault | None,
+        drill: Drill | None,
     ) -> None:
         """Train ``task`` with ``trainer``, both as they were resumed."""
         self._options, self._task, self._trainer = options, task, trainer
         self._checkpointer, self._reporter, self._stop, self._log = checkpointer, reporter, stop, log
-        self._fault = fault
+        self._drill = drill
         # On a CPU the batch is where it belongs.
         self._moves = trainer.device.type != "cpu"
         self._waiting: list[StepRecord] = []
@@ -106,8 +106,8 @@ class Loop:
 
     def _step(self) -> None:
         options, trainer, task = self._options, self._trainer, self._task
-        if self._fault is not None:
-            self._fault.begin_step(trainer.step)
+        if self._drill is not None:
+            self._drill.begin_step(trainer.step)
         position = self._checkpointer.samples + trainer.rank * options.batch_size
         for micro in range(options.accumulation):
             batch = task.batches(position + micro * trainer.world_size * options.batch_size, options.batch_size)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 
 from ..errors import ConfigError
-from ..precision.config import parse_bool
+from ..values.config import parse_bool
 
 ENV_PREFIX = "TRAINER_"
 BUILT_IN = ("transformer", "world-model")

@@ -6,23 +6,23 @@ import math
 import time
 from collections.abc import Sequence
 
-from ..precision.modes import PrecisionMode
-from ..precision.steps import ModeChange, StepRecord
+from ..precision.boot import Start
 from ..precision.trainer import ExtendedFP16Trainer
 from ..sentinel.machine import Transition
 from ..sentinel.shadow import ShadowReading
 from ..sentinel.shell import Sentinel
-from ..state.checkpoint import ModeEntry
-from ..state.checkpointer import Checkpointer
-from ..state.runs import Runs
+from ..step.steps import ModeChange, StepRecord
+from ..store.checkpointer import Checkpointer
+from ..store.checkpoints import ModeEntry
+from ..store.runs import Runs
 from ..telemetry import memory
 from ..telemetry.bar import Bar
 from ..telemetry.baseline import Baseline, BaselineRecorder
 from ..telemetry.changes import tell_change, tell_tuning
-from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
 from ..telemetry.warm_up import WarmUp
-from .boot import Start
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
 
 _MEMORY_EVERY_STEPS = 50
 _PER_STEP = (
@@ -89,7 +89,7 @@ class Reporter:
                 "genesis_loss_scale": self._scale(),
             }
         )
-        if self._trainer.mode_is_proven:
+        if self._trainer.modes.proven:
             metrics.acknowledge(mode.wire, start.generation)
         if self._baseline.stale:
             self._checkpointer.progress.forget_baseline()

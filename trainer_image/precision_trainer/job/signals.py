@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from ..errors import EXIT_STOPPED
-from ..telemetry.logs import JsonLog
+from ..values.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EARLY_EXIT_SECONDS = 2.0

@@ -20,9 +20,9 @@ def build_task(options: TrainOptions) -> Task:
     """
     if options.fp8 == "off":
         return _task(options)
-    from ..analyzer.hardware import cuda_capability, fp8_missing
-    from ..precision import fp8
-    from ..telemetry import logs
+    from ..step import fp8
+    from ..step.hardware import cuda_capability, fp8_missing
+    from ..values import logs
 
     missing = fp8_missing(None if options.backend == "gloo" else cuda_capability())
     if missing is not None:

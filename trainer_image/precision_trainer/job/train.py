@@ -12,22 +12,22 @@ from .. import compat
 from ..distributed import ddp
 from ..errors import ProcessGroupError
 from ..models.task import Task, to_device
-from ..precision.config import Boot, ExtendedFP16Config, read_boot
-from ..precision.modes import HOT, PrecisionMode
+from ..precision.boot import Requests, Start
 from ..precision.trainer import ExtendedFP16Trainer
-from ..state.agree import take_lease_together
-from ..state.checkpoint import CheckpointStore
-from ..state.checkpointer import Checkpointer
-from ..state.lease import Lease
-from ..state.lease_judge import holder_name
-from ..state.runs import Runs
+from ..store.agree import take_lease_together
+from ..store.checkpointer import Checkpointer
+from ..store.checkpoints import CheckpointStore
+from ..store.lease import Lease
+from ..store.lease_judge import holder_name
+from ..store.runs import Runs
 from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
 from ..telemetry.exporter import Exporter
-from ..telemetry.logs import JsonLog
 from ..telemetry.metrics import Metrics
-from . import demo_fault
-from .boot import Requests, Start
+from ..values.config import Boot, ExtendedFP16Config, read_boot
+from ..values.logs import JsonLog
+from ..values.modes import HOT, PrecisionMode
+from .drill import installed
 from .loop import Loop
 from .options import TrainOptions
 from .report import Reporter
@@ -143,11 +143,11 @@ class Session:
         self.trainer = ExtendedFP16Trainer(
             model, optimizer, config, self._device, rank, world_size, log=log, allow_cpu=True
         )
-        self.trainer.applied = start.request
-        self.trainer.on_refused = refused
+        self.trainer.modes.applied = start.request
+        self.trainer.modes.on_refused = refused
         if rank == 0:
             self.trainer.request_source = requests.source(lambda: self.trainer.applied)
-        fault = demo_fault.install(model, log)
+        drill = installed(model, log)
         samples_per_step = options.batch_size * options.accumulation * world_size
 
         store = CheckpointStore(options.checkpoint_dir, log, lease=lease) if options.checkpoint_dir else None
@@ -188,8 +188,8 @@ class Session:
         )
         fresh = start.generation > loaded_generation
         if start.request is not None and fresh:
-            self.trainer.tune(start.request)
-        self.trainer.settle()  # the sentinel may go on at the level of the process before
+            self.trainer.modes.tune(start.request)
+        self.trainer.modes.settle(self.trainer.step)  # the sentinel may go on at the level of the process before
         if options.compile:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = None
@@ -205,7 +205,7 @@ class Session:
             reporter=reporter,
             stop=stop,
             log=log,
-            fault=fault,
+            drill=drill,
         )
         note = compat.security_note()
         if note is not None and rank == 0:

@@ -45,7 +45,7 @@ class RssmConfig:
     """Width of the layers between."""
 
 
-class State(NamedTuple):
+class RssmState(NamedTuple):
     """Where a sequence stands."""
 
     h: torch.Tensor
@@ -118,7 +118,7 @@ class RSSM(nn.Module):
         prior = self._logits(self.prior(states.h))
         return Rollout(prior, posterior, *self.read(states))
 
-    def observe(self, embedded: torch.Tensor, batch: Sequences) -> tuple[State, torch.Tensor]:
+    def observe(self, embedded: torch.Tensor, batch: Sequences) -> tuple[RssmState, torch.Tensor]:
         """The scan over time, in FP32: states [T, B, ...] and posterior logits [T, B, S, C]."""
         config = self.config
         steps, size = batch.rewards.shape
@@ -137,10 +137,10 @@ class RSSM(nn.Module):
                 hs.append(h)
                 zs.append(z)
                 logits.append(step_logits)
-            return State(torch.stack(hs), torch.stack(zs)), torch.stack(logits)
+            return RssmState(torch.stack(hs), torch.stack(zs)), torch.stack(logits)
 
     @torch.no_grad()
-    def imagine(self, state: State, actions: torch.Tensor) -> Reading:
+    def imagine(self, state: RssmState, actions: torch.Tensor) -> Reading:
         """What would follow from ``state`` [B, ...] under ``actions`` [T, B, A], without seeing anything."""
         h, z = state
         config = self.config
@@ -151,9 +151,9 @@ class RSSM(nn.Module):
             z = _sample(self._logits(self.prior(h)), noise[time])
             hs.append(h)
             zs.append(z)
-        return self.read(State(torch.stack(hs), torch.stack(zs)))
+        return self.read(RssmState(torch.stack(hs), torch.stack(zs)))
 
-    def read(self, states: State) -> Reading:
+    def read(self, states: RssmState) -> Reading:
         """The heads over states [T, B, ...]."""
         full = torch.cat((states.h, states.z), 2)
         return Reading(self.decoder(full), self.reward(full).squeeze(2), self.continues(full).squeeze(2))

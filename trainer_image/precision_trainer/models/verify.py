@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from ..errors import ConfigError
-from ..telemetry.logs import JsonLog
+from ..values.logs import JsonLog
 from .environments import collect
 from .world_model import WorldModel
 

@@ -22,16 +22,16 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError, ConfigError
-from ..job.boot import Requests, Start
-from ..precision.config import DISABLED_LINE, read_boot
-from ..precision.modes import PrecisionMode
-from ..precision.steps import Boundary, StepRecord
+from ..precision.boot import Requests, Start
 from ..precision.trainer import ExtendedFP16Trainer
+from ..step.steps import Boundary, StepRecord
 from ..telemetry.changes import tell_change
-from ..telemetry.logs import JsonLog, from_env
+from ..values.config import DISABLED_LINE, read_boot
+from ..values.logs import JsonLog, from_env
+from ..values.modes import PrecisionMode
 from . import world_state
 from .replay import ReplayBuffer, Sequences
-from .rssm import RSSM, Losses, Reading, RssmConfig, State, losses, symexp, symlog
+from .rssm import RSSM, Losses, Reading, RssmConfig, RssmState, losses, symexp, symlog
 from .task import to_device
 
 LEARNING_RATE = 3e-4
@@ -195,7 +195,7 @@ class WorldModel:
         rssm = self.rssm
         seen = Sequences(*(part.to(self.device) for part in seen))
         states, _ = rssm.observe(rssm.encoder(symlog(seen.observations)), seen)
-        reading = rssm.imagine(State(states.h[-1], states.z[-1]), actions.to(self.device))
+        reading = rssm.imagine(RssmState(states.h[-1], states.z[-1]), actions.to(self.device))
         return Reading(symexp(reading.observations), symexp(reading.rewards), torch.sigmoid(reading.continues))
 
     def save_checkpoint(self, path: str | Path) -> None:
@@ -243,7 +243,7 @@ class WorldModel:
             self._config, self._trainer = before
             raise
         if saved.state is not None and trainer.applied is not None and saved.state["generation"] < trainer.generation:
-            trainer.tune(trainer.applied)  # the scaler's state is from before that request
+            trainer.modes.tune(trainer.applied)  # the scaler's state is from before that request
         self._samples = saved.state["samples"] if saved.state is not None else 0
         self.training_history = saved.history
 
@@ -267,9 +267,9 @@ class WorldModel:
                 max_grad_norm=MAX_GRAD_NORM,
             )
             trainer = ExtendedFP16Trainer(model, optimizer, settings, self.device, log=self._log, allow_cpu=True)
-            trainer.applied = self._start.request
+            trainer.modes.applied = self._start.request
             if self._start.request is not None:
-                trainer.tune(self._start.request)
+                trainer.modes.tune(self._start.request)
             trainer.request_source = self._requests.source(lambda: trainer.applied)
             self._trainer = trainer
         return self._trainer

@@ -1,4 +1,4 @@
-"""The world model's checkpoints: the canonical layout (state/format.py) in one file, its sizes and history beside it."""
+"""The world model's checkpoints: the canonical layout (checkpoint/format.py) in one file, with its sizes and history."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoint import files, plain
+from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
+from ..checkpoint.optimizer import load_optimizer
+from ..checkpoint.rng import random_state, set_random_state
 from ..errors import CheckpointError
 from ..precision.trainer import ExtendedFP16Trainer
-from ..state import files, plain
-from ..state.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
-from ..state.optimizer import load_optimizer
-from ..state.rng import random_state, set_random_state
 from .rssm import RssmConfig
 
 PART = "world_model"

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import torch
 
-from .config import ExtendedFP16Config
-from .modes import PrecisionMode
-from .stats import TrainingStats
+from ..step.stats import TrainingStats
+from ..values.config import ExtendedFP16Config
+from ..values.modes import PrecisionMode
 from .trainer import ExtendedFP16Trainer
 
 Batch = TypeVar("Batch")

@@ -4,7 +4,7 @@ torch guards compiled code by autocast's state: each mode is one more compilatio
 mode that was compiled costs nothing. So every mode that a request may ask for is compiled before the first step.
 
 Hooks that come after the compilation are passed over in silence: they are not probed, and a replay computes the model as it
-is written (sentinel/replay.py).
+is written (step/replay.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterable
 import torch
 
 from ..errors import ConfigError
-from ..sentinel.replay import AUTOCAST, Compute, undisturbed
-from ..telemetry.logs import JsonLog
-from .modes import PrecisionMode
+from ..step.replay import AUTOCAST, Compute, undisturbed
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
 
 
 def compile_in_place(model: torch.nn.Module, backend: str) -> None:

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from ..distributed import ddp
-from ..distributed.request import PrecisionRequest
-from .modes import PrecisionMode
+from ..values.modes import PrecisionMode
+from ..values.request import PrecisionRequest
 
 Result = TypeVar("Result")
 _MAX_REASON = 300

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import ConfigError
-from ..sentinel.machine import SentinelConfig
-from ..telemetry.logs import JsonLog
-from .config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
-from .modes import PrecisionMode
+from ..values.config import FALLBACK_LINE, ExtendedFP16Config, parse_bool
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 
 
 def start_mode(config: ExtendedFP16Config, device: torch.device, log: JsonLog, allow_cpu: bool | None) -> PrecisionMode:

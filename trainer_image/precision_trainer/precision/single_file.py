@@ -1,6 +1,6 @@
 """A trainer's state in one file, for scripts of one's own.
 
-``precision-trainer train`` uses state/checkpointer.py, which also keeps the position in the data, random state and several
+``precision-trainer train`` uses store/checkpointer.py, which also keeps the position in the data, random state and several
 generations of checkpoints.
 """
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..checkpoint import files, plain
+from ..checkpoint.format import check_model, check_optimizer, check_scaler
+from ..checkpoint.optimizer import load_optimizer
+from ..checkpoint.tensors import check_finite
 from ..errors import CheckpointError
-from ..state import files, plain
-from ..state.format import check_model, check_optimizer, check_scaler
-from ..state.optimizer import load_optimizer
-from ..state.tensors import check_finite
 
 SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 

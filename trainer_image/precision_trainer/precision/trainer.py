@@ -19,29 +19,29 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from ..checkpoint.tensors import nonfinite_buffers
 from ..distributed import ddp
-from ..distributed.request import PrecisionRequest
+from ..distributed.channel import Channel
 from ..errors import ConfigError
 from ..sentinel.islands import pin_by_name
-from ..sentinel.replay import Replay
 from ..sentinel.shell import Sentinel
-from ..state.tensors import nonfinite_buffers
-from ..telemetry.logs import JsonLog
+from ..step.autocast import Autocast
+from ..step.clipping import AdaptiveClip
+from ..step.cold import ColdWeights
+from ..step.replay import Replay
+from ..step.scaler import LossScaler
+from ..step.stats import TrainingStats
+from ..step.steps import Boundary, ModeChange, Sent
+from ..step.update import NORM_EVERY_STEPS, GradientUpdate
+from ..values.config import ExtendedFP16Config
+from ..values.logs import JsonLog
+from ..values.modes import HOT, PrecisionMode
+from ..values.request import PrecisionRequest
 from . import compiled, preflight, single_file
-from .autocast import Autocast
 from .boundary import Boundaries
-from .channel import Channel
-from .clipping import AdaptiveClip
-from .cold import ColdWeights
-from .config import ExtendedFP16Config
-from .modes import HOT, PrecisionMode
+from .mode_control import ModeControl
 from .preflight import Trial
-from .scaler import LossScaler
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
-from .stats import Totals
-from .steps import Boundary, Sent
-from .update import NORM_EVERY_STEPS, GradientUpdate
-from .weights import WeightCheck
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -51,7 +51,7 @@ RequestSource = Callable[[int], "PrecisionRequest | None"]
 """Called on rank 0 at a boundary with the last applied generation; returns the waiting request."""
 
 
-class ExtendedFP16Trainer(Boundaries):
+class ExtendedFP16Trainer:
     """Trains an FP32 model in FP32, mixed FP16 or mixed BF16; see the module's text."""
 
     def __init__(
@@ -92,26 +92,18 @@ class ExtendedFP16Trainer(Boundaries):
         first = check_parameters(model, optimizer)
         self.device = torch.device(device) if device is not None else first.device
         log = log or JsonLog(rank, world_size)
-        self.mode = self.requested_mode = start_mode(self.config, self.device, log, allow_cpu)
+        mode = start_mode(self.config, self.device, log, allow_cpu)
         check_ranks(model, use_ddp=self.config.use_ddp, rank=rank, world_size=world_size)
         set_tf32(self.device, allowed=self.config.allow_tf32)
         if self.config.compile_backend:
             compiled.compile_in_place(model, self.config.compile_backend)
-        self.cold = None if self.mode.hot else ColdWeights(model, optimizer, self.mode)
+        self.cold = None if mode.hot else ColdWeights(model, optimizer, mode)
         self.scaler = LossScaler(self.config, self.device)
         self.log = log
-        self.on_refused = None
-        self._proven, self._failed, self._declined, self._undone, self._trial = set(), set(), 0, None, None
-        if self.config.find_unused_parameters or self.config.static_graph:
-            # DDP's reducer does not bear a step without its reduction there: no mode is tried, all count as proven.
-            self._proven.update(HOT)
-        if self.mode in self._proven or self.mode is PrecisionMode.FP32 or self.cold is not None:
-            self._proven.add(self.mode)  # there is nothing to go back to
-        else:
-            self._trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
         pin_by_name(model, self.config.fp32_modules, self.device)
-        self.step, self.applied = 0, None
-        self.sentinel = None
+        self.step = 0
+        """Number of the step about to begin."""
+        self.sentinel: Sentinel | None = None
         if self.config.sentinel.enabled and self.cold is None:
             self.sentinel = Sentinel(
                 on_hardware(self.config.sentinel, self.device),
@@ -126,11 +118,15 @@ class ExtendedFP16Trainer(Boundaries):
         self.request_source: RequestSource | None = None
         self.stop_asked = False
 
+        self.modes = ModeControl(
+            mode, scaler=self.scaler, sentinel=self.sentinel, log=log, rank=rank, proven=self._untried(mode)
+        )
         self._channel = Channel(world_size, self.device)
+        self._boundaries = Boundaries(model, self._channel, self.modes, sentinel=self.sentinel, log=log, rank=rank)
         self._ddp: DistributedDataParallel | None = None
         if self.config.use_ddp:
             # The first step in a mode is proven together (preflight.py): ranks that start in different ones would not meet.
-            ddp.check_same({"precision_mode": self.mode.wire})
+            ddp.check_same({"precision_mode": mode.wire})
             self._ddp = ddp.wrap(
                 model,
                 self._channel.telemetry,
@@ -154,14 +150,43 @@ class ExtendedFP16Trainer(Boundaries):
         self._replay: Replay | None = None
         self._again: Callable[[], torch.Tensor] | None = None
         self._probing = False
-        self._weights = WeightCheck(model)
-        self._totals = Totals()
-        self._last_norms: torch.Tensor | None = None
 
     @property
     def module(self) -> torch.nn.Module:
         """What to call for a forward pass: the model, under DDP where it is on."""
         return self._ddp if self._ddp is not None else self.model
+
+    def _untried(self, mode: PrecisionMode) -> tuple[PrecisionMode, ...]:
+        """Modes that need no trial: there is nothing to go back to from them, or nothing could be tried."""
+        # DDP's reducer does not bear a step without its reduction there.
+        reducer = self.config.find_unused_parameters or self.config.static_graph
+        return (*(HOT if reducer else ()), *((mode,) if mode is PrecisionMode.FP32 or self.cold is not None else ()))
+
+    # --- the mode -----------------------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> PrecisionMode:
+        """In force: the one requested, or a safer one."""
+        return self.modes.mode
+
+    @property
+    def requested_mode(self) -> PrecisionMode:
+        """As asked for."""
+        return self.modes.requested
+
+    @property
+    def applied(self) -> PrecisionRequest | None:
+        """The last request applied; None before any."""
+        return self.modes.applied
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last applied request; 0 before any."""
+        return self.modes.generation
+
+    def apply(self, request: PrecisionRequest) -> ModeChange:
+        """Change the mode here and now, on this rank. Only at a boundary, and only with something all ranks agreed on."""
+        return self.modes.apply(request, self.step)
 
     # --- the boundary -------------------------------------------------------------------------------------------------
 
@@ -182,15 +207,23 @@ class ExtendedFP16Trainer(Boundaries):
             )
         if self._begun:
             return Boundary(self.step, (), None, checkpoint=False, stop=False)
-        boundary = self._read(keep=self._channel.delay - 1)
+        boundary = self._boundaries.read(self.step, keep=self._channel.delay - 1)
         self._begun = True
         if self.rank == 0 and self.request_source is not None:
             if self.cold is not None:
                 raise ConfigError(
                     f"{self.mode.name} is a cold mode: no request can change it; save a checkpoint and start in a hot one"
                 )
-            self._pending = self.request_source(max(self.generation, self._declined))
+            self._pending = self.request_source(max(self.generation, self.modes.declined))
         return boundary
+
+    def drain(self) -> Boundary:
+        """Wait for all steps tried so far and read them: before a checkpoint or the end. All ranks must call it."""
+        return self._boundaries.read(self.step, keep=0)
+
+    def rewound(self) -> None:
+        """The weights are other ones now (store/checkpointer.py)."""
+        self._boundaries.rewound()
 
     def prewarm(
         self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], modes: Iterable[PrecisionMode]
@@ -233,10 +266,11 @@ class ExtendedFP16Trainer(Boundaries):
         if last and self.sentinel is not None:
             if replay_fn is not None:
                 self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
-            if self._trial is None:
+            if self.modes.trial is None:
                 self._probing = self.sentinel.begin_probe(self.mode)
-        if self._trial is not None and not self._micro_step:
-            loss = self._try_forward(self._trial, batch, loss_fn, last=last)
+        trial = self.modes.trial
+        if trial is not None and not self._micro_step:
+            loss = self._try_forward(trial, batch, loss_fn, last=last)
         else:
             loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
@@ -276,7 +310,7 @@ class ExtendedFP16Trainer(Boundaries):
         if loss is None or reasons:
             del loss
             trial.restore()
-            self._refuse(trial, reasons)
+            self.modes.refuse(trial, reasons, self.step)
             return self._forward(batch, loss_fn, reduces=last)
         self._again = lambda: self._forward(batch, loss_fn, reduces=last)
         return loss
@@ -296,13 +330,12 @@ class ExtendedFP16Trainer(Boundaries):
         )
         self._again = None
         if not reasons:
-            self._proven.add(self.mode)
-            self._trial = None
+            self.modes.prove()
             return None
         for parameter in self.model.parameters():
             parameter.grad = None
         trial.restore()
-        self._refuse(trial, reasons)
+        self.modes.refuse(trial, reasons, self.step)
         return again()
 
     def _part(self, loss: torch.Tensor) -> torch.Tensor:
@@ -319,8 +352,9 @@ class ExtendedFP16Trainer(Boundaries):
         """
         steps = self.config.gradient_accumulation_steps
         done = False
-        if self._again is not None and self._trial is not None:
-            retried = self._try_backward(self._trial, self._again, loss)
+        trial = self.modes.trial
+        if self._again is not None and trial is not None:
+            retried = self._try_backward(trial, self._again, loss)
             done = retried is None
             loss = loss if retried is None else retried
         part = self._part(loss)
@@ -333,7 +367,7 @@ class ExtendedFP16Trainer(Boundaries):
                 torch.autograd.backward(part, root)
             self._micro_step += 1
             return False
-        verdict, finding = self._message()
+        verdict, finding = self._boundaries.message()
         header = self._channel.header(
             request=self._pending,
             stop=self.stop_asked,
@@ -385,6 +419,20 @@ class ExtendedFP16Trainer(Boundaries):
                 self.sentinel.end_probe()
         sent = Sent(number, self.step, self.mode, self.generation, updated.norms, updated.gradients, replay)
         self._channel.put(sent, numbers)
+
+    # --- what it came to ----------------------------------------------------------------------------------------------
+
+    def layer_norms(self) -> dict[str, float]:
+        """Gradient norm by layer in the last step read that was measured (with clipping: every one), unscaled, before
+        clipping; empty before one, or without a sentinel.
+
+        Waits for the device: a tool for a person, not for every step.
+        """
+        return self._boundaries.layer_norms()
+
+    def get_stats(self) -> TrainingStats:
+        """Totals of this process up to the last step tried; waits for the device."""
+        return self._boundaries.stats(self.scaler, allow_tf32=self.config.allow_tf32)
 
     # --- one file -----------------------------------------------------------------------------------------------------
 

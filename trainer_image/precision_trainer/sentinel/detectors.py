@@ -2,7 +2,7 @@
 
 All take ``excess = (block mean - baseline) / baseline`` of one block of steps after the other, with ``sigma``, the standard
 deviation of that number among blocks of FP32 training itself. They are compared on measured noise by
-``python -m precision_trainer.sentinel.noise``; docs/sentinel.md has the figures and the choice.
+``python -m precision_tools.noise``; docs/sentinel.md has the figures and the choice.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ CANDIDATES: dict[str, Callable[[float], Detector]] = {
 }
 
 
-class Baseline:
+class LossBaseline:
     """Level and spread of the loss in the last FP32 stretch, in blocks; then the watch over low precision."""
 
     MIN_BLOCKS = 4

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ..precision.modes import PrecisionMode
-from ..precision.weights import are_finite
+from ..step.replay import AUTOCAST, Replay, replaying
+from ..step.weights import are_finite
+from ..values.levels import Finding
+from ..values.modes import PrecisionMode
 from .guard import Guard
 from .layers import Layers
-from .levels import Finding
-from .replay import AUTOCAST, Replay, replaying
 
 
 def diagnose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..telemetry.logs import JsonLog
+from ..values.logs import JsonLog
 
 Result = TypeVar("Result")
 _MAX_ERROR = 300

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .levels import MAX_LAYERS
+from ..values.levels import MAX_LAYERS
 
 
 class Layers:

@@ -15,52 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..errors import ConfigError
-from ..precision.modes import PrecisionMode
-from .levels import Level, Reason
+from ..values.levels import Level, Reason
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 
 _FP16, _FP32 = PrecisionMode.MIXED_FP16, PrecisionMode.FP32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentinelConfig:
-    """How patient the sentinel is. All spans are in steps. Refuses wrong values with ConfigError."""
-
-    enabled: bool = True
-    """False: nothing is watched and nothing done; the scaler skips and backs off as ever."""
-    window_steps: int = 64
-    """Steps a sample, [8, 65536]."""
-    patience_windows: int = 2
-    """Bad windows in a row until the level rises, [1, 1024]. 2: the burst in which a new scale is found is not trouble."""
-    overflow_ratio: float = 0.08
-    """Share of skipped FP16 steps in a window that is trouble, (0, 1]."""
-    dwell_steps: int = 1000
-    """Clean steps until the level falls by one, [window_steps, 2^31)."""
-    max_dwell_steps: int = 64_000
-    """Relapses double the dwell up to this, [dwell_steps, 2^31)."""
-    diverged_steps: int = 50
-    """Non-finite FP32 steps in a row that mean diverged weights, [1, 2^31)."""
-    max_pins: int = 4
-    """Modules pinned to FP32 at most, [0, 1023]; 0: the level is left out."""
-    bf16_available: bool = True
-    """Whether BF16 is a level here; without it FP16 falls back to FP32."""
-    probe_steps: int = 500
-    """A step in so many measures activations and their gradients, [16, 2^31)."""
-    shadow_steps: int = 2000
-    """One good micro-batch in so many steps is computed in FP32 as well, [0, 2^31); 0: none."""
-
-    def __post_init__(self) -> None:
-        """Check every field; the first wrong one raises ConfigError."""
-        limits = {
-            "window_steps": (8, 65536), "patience_windows": (1, 1024), "overflow_ratio": (1e-6, 1),
-            "dwell_steps": (self.window_steps, 2**31 - 1), "max_dwell_steps": (self.dwell_steps, 2**31 - 1),
-            "diverged_steps": (1, 2**31 - 1), "max_pins": (0, 1023), "probe_steps": (16, 2**31 - 1),
-            "shadow_steps": (0, 2**31 - 1),
-        }  # fmt: skip
-        for field, (low, high) in limits.items():
-            value: float = getattr(self, field)
-            if not low <= value <= high:
-                raise ConfigError(f"sentinel {field}={value!r}: expected a number in [{low}, {high}]; correct it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +52,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SentinelState:
     """What is remembered; plain values, saved with a checkpoint."""
 
     level: Level = Level.NOMINAL
@@ -124,12 +83,12 @@ SETTLE_STEPS = 4
 """Steps between a decision and its being in force on all ranks, rounded up: what they show is not judged."""
 
 
-def dwell(config: SentinelConfig, state: State) -> int:
+def dwell(config: SentinelConfig, state: SentinelState) -> int:
     """Clean steps until the level falls, relapses counted in."""
     return min(config.dwell_steps * (1 << min(max(state.strikes - 1, 0), 31)), config.max_dwell_steps)
 
 
-def judge(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+def judge(config: SentinelConfig, state: SentinelState, sample: Sample) -> tuple[SentinelState, Transition | None]:
     """Take one window in.
 
     Returns:
@@ -180,7 +139,9 @@ def _trouble(config: SentinelConfig, sample: Sample) -> Reason | None:
     return None
 
 
-def _target(config: SentinelConfig, state: State, sample: Sample, trouble: Reason) -> tuple[Level | None, int | None]:
+def _target(
+    config: SentinelConfig, state: SentinelState, sample: Sample, trouble: Reason
+) -> tuple[Level | None, int | None]:
     """The next level that can help against ``trouble``, with the layer to pin; (None, None) if there is none."""
     level = state.level
     if trouble in (Reason.NONFINITE_WEIGHTS, Reason.DIVERGED_IN_FP32):
@@ -200,13 +161,13 @@ def _target(config: SentinelConfig, state: State, sample: Sample, trouble: Reaso
     return (Level.FP32, None) if level < Level.FP32 else (None, None)
 
 
-def _pinnable(config: SentinelConfig, state: State, sample: Sample) -> int | None:
+def _pinnable(config: SentinelConfig, state: SentinelState, sample: Sample) -> int | None:
     if len(state.pins) >= config.max_pins:
         return None
     return next((index for index in sample.guilty if index not in state.pins), None)
 
 
-def _calm(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, Transition | None]:
+def _calm(config: SentinelConfig, state: SentinelState, sample: Sample) -> tuple[SentinelState, Transition | None]:
     """A window without trouble: count it, and fall by one level after a clean dwell."""
     clean = sample.nonfinite == 0 and sample.skipped <= 1
     state = replace(state, bad_windows=0, bad_at=state.bad_at if clean else sample.clock)
@@ -223,7 +184,7 @@ def _calm(config: SentinelConfig, state: State, sample: Sample) -> tuple[State, 
     return fallen, Transition(state.level, after, Reason.RECOVERED)
 
 
-def _below(config: SentinelConfig, state: State) -> Level:
+def _below(config: SentinelConfig, state: SentinelState) -> Level:
     """The level under the present one that means something here."""
     level = Level(state.level - 1)
     if level is Level.BF16 and not config.bf16_available:
@@ -231,7 +192,7 @@ def _below(config: SentinelConfig, state: State) -> Level:
     return Level.LOWER_SCALE if level is Level.PIN and not state.pins else level
 
 
-def cleared(state: State, clock: int) -> tuple[State, Transition | None]:
+def cleared(state: SentinelState, clock: int) -> tuple[SentinelState, Transition | None]:
     """A request with a higher generation was applied: whoever wrote it had seen the level, and wants the mode.
 
     The back-off stays: if the trouble comes back, it was a relapse.

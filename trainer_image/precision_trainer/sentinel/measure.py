@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import torch
 
-from ..precision.modes import PrecisionMode
-from ..precision.steps import Sent, StepRecord
+from ..step.replay import Replay
+from ..step.steps import Sent, StepRecord
+from ..values.levels import Reason
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 from .guard import Guard
 from .layers import Layers
-from .levels import Reason
-from .machine import SentinelConfig
-from .probe import Probe, ProbeReading
-from .replay import Replay
+from .probe import ActivationProbe, ProbeReading
 from .shadow import ShadowReading, shadow
 from .voice import Voice
 
@@ -48,7 +48,7 @@ class Measurements:
         """Told of each shadow."""
         self._model, self._device, self._measures, self._voice = model, device, measures, voice
         self._guard = guard
-        self._probe = Probe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
+        self._probe = ActivationProbe(layers, config.probe_steps, lambda error: guard.switch_off(_PROBE, error))
         self._every, self._due = config.shadow_steps, _NEVER
         self._mode: PrecisionMode | None = None
 

@@ -53,7 +53,7 @@ class ProbeReading:
         return 2.0 ** math.floor(math.log2(FP16_MAX / (_SPARE * unscaled)))
 
 
-class Probe:
+class ActivationProbe:
     """Hooks for one step in ``every``: attached before the forward, detached after the backward, read some steps later."""
 
     def __init__(self, layers: Layers, every: int, failed: Callable[[Exception], None]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..precision.modes import PrecisionMode
-from .replay import AUTOCAST, Compute, replaying
+from ..step.replay import AUTOCAST, Compute, replaying
+from ..values.modes import PrecisionMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,20 @@ from dataclasses import replace
 import torch
 
 from ..errors import DivergedError
-from ..precision.modes import PrecisionMode
-from ..precision.scaler import LossScaler
-from ..precision.steps import Sent, StepRecord
-from ..telemetry.logs import JsonLog
+from ..step.scaler import LossScaler
+from ..step.steps import Sent, StepRecord
+from ..values.levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
+from ..values.sentinel import SentinelConfig
 from .diagnose import diagnose
 from .guard import Guard
 from .islands import Islands
 from .layers import Layers
-from .levels import SERIALS, Diagnosis, Finding, Level, Reason, Verdict, safer
-from .machine import SETTLE_STEPS, Sample, SentinelConfig, State, Transition, cleared, judge
+from .machine import SETTLE_STEPS, Sample, SentinelState, Transition, cleared, judge
 from .measure import Measurements
 from .voice import Voice
-from .watch import Watch, is_bad
+from .watch import StepWatch, is_bad
 
 _LOWERED = 2.0**-4
 """What LOWER_SCALE multiplies the scale by."""
@@ -61,12 +62,12 @@ class Sentinel:
         self._model, self._scaler, self._device = model, scaler, device
         self._judges, self._order = rank == 0, order
         self._voice, self._guard = Voice(log, speaks=self._judges), Guard(log)
-        self._watch = Watch(config.window_steps, config.diverged_steps)
+        self._watch = StepWatch(config.window_steps, config.diverged_steps)
         self.measurements = Measurements(
             config, model, self.layers, device=device, measures=self._judges, voice=self._voice, guard=self._guard
         )
         self._islands = Islands(self.layers, device, self._guard)
-        self._state = State()
+        self._state = SentinelState()
         self._applied = Level.NOMINAL
         self._serial = self._obeyed = 0
         self._messages = self._deaf_until = 0
@@ -235,7 +236,7 @@ class Sentinel:
             self._tell(transition, step)
 
     def rewound(self) -> None:
-        """The weights are other ones now (state/checkpointer.py): what was found about the old ones is void."""
+        """The weights are other ones now (store/checkpointer.py): what was found about the old ones is void."""
         self._watch.restart()
         self._drift_told = False
         self._finding = self._pending = None
@@ -298,7 +299,7 @@ class Sentinel:
         level, pinned, strikes = state.get("level"), state.get("pinned"), state.get("strikes")
         if not isinstance(level, int) or not isinstance(pinned, list) or not isinstance(strikes, int):
             return
-        self._state = State(strikes=max(strikes, 0), fell=strikes > 0)
+        self._state = SentinelState(strikes=max(strikes, 0), fell=strikes > 0)
         if state.get("order") != self._order() or not Level.NOMINAL < level < Level.EXIT:
             return
         reached = Level.FP32 if level >= Level.FP32 else Level(level)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..precision.steps import StepRecord
-from ..telemetry.logs import Field, JsonLog
-from .levels import Reason
+from ..step.steps import StepRecord
+from ..values.levels import Reason
+from ..values.logs import Field, JsonLog
 
 
 class Voice:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..precision.modes import PrecisionMode
-from ..precision.steps import StepRecord
-from .detectors import Baseline, Cusum
-from .levels import Reason
+from ..step.steps import StepRecord
+from ..values.levels import Reason
+from ..values.modes import PrecisionMode
+from .detectors import Cusum, LossBaseline
 from .signals import ScaleTrend, Spikes, Window
 from .voice import Voice
 
@@ -20,7 +20,7 @@ def is_bad(record: StepRecord) -> bool:
     return record.skipped or record.loss - record.loss != 0.0
 
 
-class Watch:
+class StepWatch:
     """Takes steps in, in their order. Every rank has one, and they all hold the same."""
 
     def __init__(self, window_steps: int, diverged_steps: int) -> None:
@@ -38,7 +38,7 @@ class Watch:
         self._mode: PrecisionMode | None = None
         self._loss_spikes, self._norm_spikes = Spikes(), Spikes()
         self._trend = ScaleTrend()
-        self._baseline = Baseline(_BLOCK_STEPS, Cusum)
+        self._baseline = LossBaseline(_BLOCK_STEPS, Cusum)
 
     @property
     def baseline_loss(self) -> float | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..distributed.request import PrecisionRequest
-from ..precision.steps import ModeChange
-from .logs import Field, JsonLog
+from ..step.steps import ModeChange
+from ..values.logs import Field, JsonLog
+from ..values.request import PrecisionRequest
 
 
 def tell_change(log: JsonLog, change: ModeChange, *, loss_scale: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..precision.modes import PrecisionMode
+from ..values.modes import PrecisionMode
 
 WARM_UP_STEPS = 16
 """From 65536, the default scale, to 1, the lowest, in halves."""

@@ -1,0 +1,1 @@
+"""Benchmarks, the analyzer and drills. They are not in the production image."""

@@ -1,0 +1,173 @@
+"""What the switch, the sentinel and the metrics cost a step, next to bare PyTorch autocast and two peers.
+
+All contenders do the same work: forward of a small MLP under BF16 autocast, backward, clip to norm 1, fused AdamW, zero. The
+model is so small that what is measured is the software around it. ``*_unclipped``: the same without clipping; ours then
+still looks for inf and NaN in every step, and measures norms in one of NORM_EVERY_STEPS: that cost is its alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from precision_trainer.models.task import make_task
+from precision_trainer.values.modes import PrecisionMode
+
+from .ours import Process
+from .rounds import Step, Tick, interleave, median_interval, paired
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+ROUNDS, STEPS, WARM_UP = 300, 10, 100
+SAMPLES, WIDTH, CLASSES = 32, 64, 10
+_MAX_NORM = 1.0
+
+
+def _model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(WIDTH, 2 * WIDTH),
+        nn.ReLU(),
+        nn.Linear(2 * WIDTH, 2 * WIDTH),
+        nn.ReLU(),
+        nn.Linear(2 * WIDTH, CLASSES),
+    )
+
+
+def _batch() -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    return (
+        torch.randn(SAMPLES, WIDTH, generator=generator),
+        torch.randint(0, CLASSES, (SAMPLES,), generator=generator),
+    )
+
+
+def _loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]).float(), batch[1])
+
+
+def _bare(clip: bool) -> Step:
+    model, batch = _model(), _batch()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = _loss(model, batch)
+        torch.autograd.backward(loss)
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), _MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _fabric(clip: bool) -> Step:
+    from lightning_fabric import Fabric
+
+    # It announces the precision on every construction.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    fabric, plain, batch = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), _model(), _batch()
+    model, optimizer = fabric.setup(plain, torch.optim.AdamW(plain.parameters(), fused=True))
+
+    def step() -> None:
+        fabric.backward(_loss(model, batch))
+        if clip:
+            fabric.clip_gradients(model, optimizer, max_norm=_MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _accelerate(clip: bool) -> Step:
+    from accelerate import Accelerator  # type: ignore[import-untyped]
+
+    accelerator, plain, batch = Accelerator(mixed_precision="bf16", cpu=True), _model(), _batch()
+    model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), fused=True))
+
+    def step() -> None:
+        accelerator.backward(_loss(model, batch))
+        if clip:
+            accelerator.clip_grad_norm_(model.parameters(), _MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _ours(clip: bool, directory: Path, cleanup: ExitStack) -> Step:
+    directory.mkdir()
+    batch = _batch()
+    task = make_task("overhead", _model(), lambda position, size: batch, _loss, "one batch")
+    process = Process(
+        task,
+        PrecisionMode.MIXED_BF16,
+        directory=directory,
+        batch_size=SAMPLES,
+        max_grad_norm=_MAX_NORM if clip else 0.0,
+    )
+    cleanup.callback(process.close)
+    process.request(PrecisionMode.MIXED_BF16)  # the file is there and polled, as in a pod
+    return process.step
+
+
+def measure(directory: Path, tick: Tick, *, rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, object]:
+    """Run all contenders.
+
+    Args:
+        directory: empty, for request files.
+        tick: called after every round.
+        rounds: turns of all contenders, at least 6.
+        steps: training steps a turn.
+
+    Returns:
+        ``ours``, ``ours_upper``, ``fabric``, ``accelerate`` (and the same, unclipped): microseconds a step over bare, the
+        median of the paired differences and the upper bound of its interval; ``unclipped``: ``ours``, ``ours_upper`` and
+        ``fabric`` without clipping, once more; ``cpu_time``: the same in CPU time of the
+        thread, for a machine that others use; and the raw rounds.
+    """
+    with ExitStack() as cleanup:
+        variants: dict[str, Callable[[bool], Step]] = {
+            "bare": _bare,
+            "ours": lambda clip: _ours(clip, directory / f"ours-{clip}", cleanup),
+            "fabric": _fabric,
+            "accelerate": _accelerate,
+        }
+        contenders = {
+            f"{name}{'' if clip else '_unclipped'}": make(clip)
+            for clip in (True, False)
+            for name, make in variants.items()
+        }
+        timed = interleave(contenders, rounds=rounds, steps=steps, warm_up=WARM_UP, tick=tick)
+    compared = _compare(timed.wall)
+    return {
+        **compared,
+        "bare_step_us": round(1e6 * median_interval(timed.wall["bare"]).median, 1),
+        "unclipped": {name: compared[f"{name}_unclipped"] for name in ("ours", "fabric")}
+        | {"ours_upper": compared["ours_unclipped_upper"]},
+        "cpu_time": _compare(timed.cpu),
+        "steps_a_round": steps,
+        "rounds_us": _microseconds(timed.wall),
+        "rounds_cpu_us": _microseconds(timed.cpu),
+    }
+
+
+def _compare(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for suffix in ("", "_unclipped"):
+        for name in ("ours", "fabric", "accelerate"):
+            interval = median_interval(paired(seconds, name + suffix, "bare" + suffix))
+            result[name + suffix] = round(1e6 * interval.median, 1)
+            result[f"{name}{suffix}_upper"] = round(1e6 * interval.upper, 1)
+    return result
+
+
+def _microseconds(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {name: [round(1e6 * value, 1) for value in values] for name, values in seconds.items()}

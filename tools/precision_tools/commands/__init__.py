@@ -1,0 +1,1 @@
+"""Commands that ``precision-trainer`` has where these tools are installed."""

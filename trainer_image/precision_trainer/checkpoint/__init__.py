@@ -1,0 +1,1 @@
+"""A training state as files: format, checks, reading and writing."""

@@ -1,0 +1,140 @@
+"""Which mode is in force: the one requested, or a safer one where the sentinel says so or the model fails in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from ..sentinel.shell import Sentinel
+from ..step.scaler import LossScaler
+from ..step.steps import ModeChange
+from ..values.logs import JsonLog
+from ..values.modes import PrecisionMode
+from ..values.request import NOT_ALLOWED, PrecisionRequest
+from .preflight import Trial
+
+
+class ModeControl:
+    """The mode of one rank. All ranks take the same changes in the same order; weights and optimizer are FP32 in all."""
+
+    def __init__(
+        self,
+        mode: PrecisionMode,
+        *,
+        scaler: LossScaler,
+        sentinel: Sentinel | None,
+        log: JsonLog,
+        rank: int,
+        proven: Iterable[PrecisionMode],
+    ) -> None:
+        """Start in ``mode``; the ``proven`` ones are not tried."""
+        self.mode = self.requested = mode
+        self.applied: PrecisionRequest | None = None
+        """The last request applied; None before any."""
+        self.on_refused: Callable[[str, str], None] | None = None
+        """Told, on rank 0, of a request that was refused because the model fails in its mode: reason and message."""
+        self.declined = 0
+        """Highest generation of a request that was refused."""
+        self.trial: Trial | None = None
+        """Set while the mode in force has yet to be proven, by the first micro-batch in it."""
+        self._scaler, self._sentinel, self._log, self._rank = scaler, sentinel, log, rank
+        self._proven = set(proven)
+        self._failed: set[PrecisionMode] = set()
+        """Modes the model failed in, on some rank; the same on all."""
+        self._undone: ModeChange | None = None
+        if mode not in self._proven:
+            self.trial = Trial(PrecisionMode.FP32, PrecisionMode.FP32, None)
+
+    @property
+    def generation(self) -> int:
+        """Generation of the last applied request; 0 before any."""
+        return self.applied.generation if self.applied else 0
+
+    @property
+    def proven(self) -> bool:
+        """A micro-batch was computed in the mode in force, or there is no other to go back to."""
+        return self.trial is None
+
+    def failed(self, mode: PrecisionMode) -> bool:
+        """Whether the model failed in it."""
+        return mode in self._failed
+
+    def prove(self) -> None:
+        """A micro-batch was computed in the mode in force, on all ranks."""
+        self._proven.add(self.mode)
+        self.trial = None
+
+    def take_undone(self) -> ModeChange | None:
+        """The way back from a mode that failed, once: for the next boundary."""
+        undone, self._undone = self._undone, None
+        return undone
+
+    def apply(self, request: PrecisionRequest, step: int) -> ModeChange:
+        """Change the mode before ``step``. Only with something that all ranks agreed on."""
+        trial = self.trial or Trial(self.mode, self.requested, self.applied)
+        self.applied = request
+        self.requested = request.mode
+        if self._sentinel is not None:
+            self._sentinel.requested(step)
+        change = self._change("request", trial, step)
+        self.tune(request)
+        return change
+
+    def tune(self, request: PrecisionRequest) -> None:
+        """What a request asks of the loss scaler; nothing in a mode that has none (the reporter says so)."""
+        if request.tunes and request.mode.uses_scaler:
+            self._scaler.tune(request.loss_scale_factor, request.growth_interval)
+
+    def settle(self, step: int) -> ModeChange | None:
+        """Enter the mode that the sentinel allows, if another is in force."""
+        if self._sentinel is None or self._wanted() is self.mode:
+            return None
+        return self._change("sentinel", self.trial or Trial(self.mode, self.requested, self.applied), step)
+
+    def refuse(self, trial: Trial, reasons: list[str], step: int) -> None:
+        """The mode in force failed: all ranks go back to the one before, in the middle of the step."""
+        failed, self.trial = self.mode, None
+        self._failed.add(failed)
+        # Whatever comes now is not tried again: there is nothing left to go back to.
+        self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
+        request = self.applied if self.applied is not trial.applied else None
+        self.mode, self.requested, self.applied = trial.mode, trial.requested, trial.applied
+        if request is None:  # the sentinel's own step towards FP32: the next mode that works
+            self.mode = self._wanted()
+        if self.mode.uses_scaler:
+            self._scaler.thaw()
+        self._undone = ModeChange(failed, self.mode, self.applied, step, time.time(), "preflight")
+        self.tell_refused(failed, request, "; ".join(reasons))
+
+    def tell_refused(self, failed: PrecisionMode, request: PrecisionRequest | None, reasons: str) -> None:
+        """Say on rank 0 that the model fails in a mode; the ``request`` for it, if there was one, is not asked again."""
+        if request is not None:
+            self.declined = max(self.declined, request.generation)
+        if self._rank:
+            return
+        asked = f"request {request.generation} for {failed.wire}" if request is not None else failed.wire
+        message = (
+            f"{asked} refused: the model failed in it: {reasons}; training goes on in {self.mode.wire}; keep the layer in "
+            "FP32 (PRECISION_FP32_MODULES, fp32_modules) and restart, or ask for another mode"
+        )
+        if self.on_refused is not None:
+            self.on_refused(NOT_ALLOWED, message)
+        else:
+            self._log.warning("request_refused", message, reason=NOT_ALLOWED)
+
+    def _wanted(self) -> PrecisionMode:
+        """What the request and the sentinel come to, or the next safer mode that the model does not fail in."""
+        wanted = self._sentinel.allowed(self.requested) if self._sentinel is not None else self.requested
+        if wanted in self._failed and wanted is PrecisionMode.MIXED_FP16:
+            wanted = PrecisionMode.MIXED_BF16
+        if wanted in self._failed:
+            wanted = PrecisionMode.FP32
+        return self.mode if wanted in self._failed else wanted
+
+    def _change(self, source: str, trial: Trial, step: int) -> ModeChange:
+        before = self.mode
+        self.mode = self._wanted()
+        self.trial = None if self.mode in self._proven else trial
+        if self.mode.uses_scaler and not before.uses_scaler:
+            self._scaler.thaw()
+        return ModeChange(before, self.mode, self.applied, step, time.time(), source)

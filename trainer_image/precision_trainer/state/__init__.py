@@ -1,1 +1,0 @@
-"""What outlives a process: checkpoints and the count of runs."""

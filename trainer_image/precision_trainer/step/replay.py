@@ -1,0 +1,138 @@
+"""Computing a micro-batch beside training, so that training does not notice.
+
+Only a function that was given for it is ever computed again, never the loss that a script trains with: that one may talk to
+other ranks, draw data, or carry a state that is not ours. What is given is held to it: a collective, or a write to a tensor
+that was there before, ends the replay before it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch._ops import OpOverload
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import TrainerError
+from ..values.modes import PrecisionMode
+
+Batch = TypeVar("Batch")
+AUTOCAST = {PrecisionMode.MIXED_FP16: torch.float16, PrecisionMode.MIXED_BF16: torch.bfloat16}
+"""What forward and backward are cast to; a mode that is not here is computed as it is."""
+Compute = Callable[[torch.nn.Module], torch.Tensor]
+"""Computes the loss of one micro-batch with the model it is given."""
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "_dtensor"})
+
+
+class ReplayError(TrainerError):
+    """A micro-batch cannot be computed again as it was, or not without touching what is not ours."""
+
+
+class Replay:
+    """A micro-batch of a step, the last one, and the pure function that computes its loss again."""
+
+    def __init__(
+        self, replay_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], batch: Batch, *, whole_step: bool
+    ) -> None:
+        """Keep ``batch`` as it is now; ``whole_step``: the step has no other micro-batch."""
+        self.whole_step = whole_step
+        self._compute: Compute = lambda model: replay_fn(model, batch)
+        self._tensors = [leaf for leaf in _pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self._versions = self._now()
+
+    def __call__(self, model: torch.nn.Module) -> torch.Tensor:
+        """The loss, 0-dim.
+
+        Raises:
+            ReplayError: the batch was written to since.
+        """
+        if self._now() != self._versions:
+            raise ReplayError("the batch was written to after the step; leave it alone, or give no replay_fn")
+        return self._compute(model)
+
+    def _now(self) -> list[int]:
+        return [0 if tensor.is_inference() else tensor._version for tensor in self._tensors]
+
+
+def eagerly() -> contextlib.AbstractContextManager[object]:
+    """Compute in here as the modules are written, so that hooks see every layer."""
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled, and importing it takes seconds
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+@contextlib.contextmanager
+def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Leave random state, buffers (running statistics) and attributes of modules as they were; also after an error."""
+    buffers = list(model.buffers())
+    saved = [buffer.clone() for buffer in buffers]
+    attributes = [(names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)]
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for names, before in attributes:
+            for name in names.keys() - before.keys():
+                del names[name]
+            names.update(before)
+        with torch.no_grad():
+            for buffer, value in zip(buffers, saved, strict=True):
+                buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def replaying(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Where replays are computed. Raises ReplayError at what a pure function would not do."""
+    with undisturbed(model, device), eagerly(), _Pure(list(model.buffers())):
+        yield
+
+
+class _Pure(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses collectives, and writes to tensors that were made before, but for ``writable`` ones."""
+
+    def __init__(self, writable: Sequence[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kept = list(writable)
+        self._writable = {_storage(tensor) for tensor in writable}
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func.namespace in _COLLECTIVES:
+            raise ReplayError(f"{func} talks to other ranks; a replay_fn computes by itself")
+        schema = func._schema
+        if schema.is_mutable:
+            given = {
+                **{argument.name: value for argument, value in zip(schema.arguments, args, strict=False)},
+                **kwargs,
+            }
+            for argument in schema.arguments:
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    self._check_writes(func, given.get(argument.name))
+        out: object = func(*args, **kwargs)
+        if func is torch.ops.aten.lift_fresh.default or all(result.alias_info is None for result in schema.returns):
+            self._writable.update(_storage(leaf) for leaf in _tensors(out))
+        return out
+
+    def _check_writes(self, func: OpOverload, value: object) -> None:
+        if any(_storage(tensor) not in self._writable for tensor in _tensors(value)):
+            raise ReplayError(f"{func} writes to a tensor that was there before; a replay_fn changes nothing")
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key

@@ -1,0 +1,64 @@
+"""Whether the weights are still numbers, where no sentinel asks: in FP16 an overflow and a poisoned weight look alike.
+
+The scaler skips both. An overflow leaves the weights as they are and ends with a lower scale; weights that are not finite
+make every step be skipped, for ever. So after more skipped steps in a row than a scale needs to find its place, every rank
+looks once and says what it found in the agreement message. From then on skipped steps count as non-finite
+(docs/contract.md), until one is good or other weights were loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ..values.levels import Finding
+from .steps import StepRecord
+
+LOOK_AFTER_STEPS = 20
+"""Skipped steps in a row. From 65536, the default, to the floor, 1, it is 16."""
+
+
+def are_finite(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether all are; waits for the device."""
+    return bool(torch.stack(torch._foreach_norm(list(parameters))).isfinite().all())
+
+
+class WeightCheck:
+    """Counts skipped steps, and looks at the weights where they do not end. All ranks see the same records."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._skipped = 0
+        self._finding: Finding | None = None
+        self._poisoned = False
+
+    def observe(self, record: StepRecord) -> StepRecord:
+        """Take a step in; returns it as it counts."""
+        if not (record.skipped and record.mode.uses_scaler):
+            self.restart()
+            return record
+        self._skipped += 1
+        if self._skipped % LOOK_AFTER_STEPS == 0 and not self._poisoned:
+            # Said of the weights alone: what FP32 would make of the batch is not computed, so it is unknown.
+            self._finding = Finding(fp32_finite=None, weights_finite=are_finite(self._model.parameters()), origin=None)
+        return self.mark(record)
+
+    def mark(self, record: StepRecord) -> StepRecord:
+        """A step as it counts by what is known now."""
+        return record._replace(poisoned=True) if self._poisoned and record.skipped else record
+
+    def message(self) -> Finding | None:
+        """What this rank has to say in the step about to run; it is said once."""
+        finding, self._finding = self._finding, None
+        return finding
+
+    def learn(self, *, weights_finite: bool) -> bool:
+        """What all ranks found has arrived. True if it is news that the weights are not finite."""
+        news = not weights_finite and not self._poisoned
+        self._poisoned = self._poisoned or news
+        return news
+
+    def restart(self) -> None:
+        """A step went well, or the weights are other ones."""
+        self._skipped, self._finding, self._poisoned = 0, None, False

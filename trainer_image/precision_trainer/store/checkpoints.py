@@ -1,0 +1,227 @@
+"""The checkpoints of one workload: one canonical FP32 layout, complete or absent, and checked before they are read.
+
+The layout is the same for all precision modes, so loading in another mode changes no weight. Kept are the newest few and,
+beyond those, the newest one that is tagged healthy: what a rewind goes back to is never dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..checkpoint import files
+from ..checkpoint.format import FORMAT, ModeEntry, TrainingState, check_model, check_optimizer, validate
+from ..errors import CheckpointError
+from ..values.logs import JsonLog
+from .lease import Lease
+
+__all__ = ["FORMAT", "KEEP", "CheckpointStore", "Loaded", "ModeEntry", "TrainingState"]
+
+KEEP = 2
+_NAME = re.compile(r"step-(\d{12})")
+_REJECTED = "rejected-"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint that passed all checks."""
+
+    path: Path
+    state: TrainingState
+
+
+class CheckpointStore:
+    """The checkpoints of one workload, in one directory. Only rank 0 writes."""
+
+    def __init__(self, directory: str, log: JsonLog, keep: int = KEEP, *, lease: Lease | None = None) -> None:
+        """Of ``directory``. With a ``lease`` nothing is written while that is not held."""
+        self._root = Path(directory)
+        self._log = log
+        self._keep = keep
+        self._lease = lease
+        self._left: dict[int, int] = {}
+        """Checkpoints as this process left them, or found them at its start; see :meth:`_contents`."""
+        if lease is not None:
+            lease.unchanged = lambda: self._contents() == self._left
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of ``step`` is, or would be."""
+        return self._root / f"step-{step:012d}"
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints there, newest first; whether they are good shows when they are loaded."""
+        if not self._root.is_dir():
+            return []
+        found = (_NAME.fullmatch(entry.name) for entry in self._root.iterdir())
+        return sorted((int(match.group(1)) for match in found if match), reverse=True)
+
+    def healthy_steps(self) -> list[int]:
+        """Steps of the checkpoints tagged healthy, newest first."""
+        return [step for step in self.steps() if files.is_healthy(self.path(step))]
+
+    def begin(self) -> None:
+        """Look at what is there, and remove what a killed writer left behind. Rank 0, at start, with the lease.
+
+        Raises:
+            CheckpointError: the volume does not store a lease, and holds no checkpoint to go on from: a mistake in the
+                configuration. With one, training goes on; a full disk must not end it.
+        """
+        self._left = self._contents()
+        refused = self._lease.refused if self._lease is not None else None
+        if refused is not None and not self._left:
+            raise CheckpointError(
+                f"{self._root} cannot be written ({refused}); check that the volume is mounted, writable for this user, and "
+                "not full"
+            )
+        with contextlib.suppress(CheckpointError):
+            self._permit()
+            self.clean()
+
+    def _contents(self) -> dict[int, int]:
+        """The steps there, and the time of each one's manifest: no two checkpoints have both in common."""
+        found = {}
+        for step in self.steps():
+            with contextlib.suppress(OSError):
+                found[step] = os.stat(self.path(step) / files.MANIFEST).st_mtime_ns
+        return found
+
+    def _permit(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def _remember(self) -> None:
+        with contextlib.suppress(CheckpointError, OSError):
+            left = self._contents()
+            # In this order: while the lease is held, nothing of another process can be among them.
+            self._permit()
+            self._left = left
+
+    def save(self, state: TrainingState, on_probation: int | None = None) -> Path:
+        """Write a checkpoint, complete on disk when this returns, then drop what need not be kept.
+
+        Args:
+            state: what to write.
+            on_probation: step of an older checkpoint to keep, because it may soon be tagged healthy.
+
+        Raises:
+            CheckpointError: the disk refuses, another process has the lease, or the weights are not finite (worth nothing,
+                and would push out good ones).
+        """
+        final = self.path(state["step"])
+        self._permit()
+        model: dict[str, object] = {**state["model_state_dict"]}
+        check_model(model, final, None, state.get("nonfinite_buffers", []))
+        check_optimizer(state["optimizer_state_dict"], final, None)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            # Looked at again when it is complete: a process that was frozen while it wrote must not put it in place.
+            files.write(final, state, self._permit)
+        except OSError as error:
+            self._permit()  # where another process has tidied up, the disk is not to blame
+            raise CheckpointError(
+                f"checkpoint of step {state['step']} not written to {self._root} ({error}); check that the volume is "
+                "mounted, writable for this user, and not full"
+            ) from error
+        self._prune(on_probation)
+        return final
+
+    def tag_healthy(self, step: int, good_steps: int) -> None:
+        """Tag the checkpoint of ``step``: ``good_steps`` good steps followed it.
+
+        Raises:
+            CheckpointError: it is not there, or the disk refuses.
+        """
+        self._permit()
+        try:
+            files.write_tag(self.path(step), {"step": step, "good_steps": good_steps})
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path(step)} not tagged healthy ({error}); check that the volume is writable and not full"
+            ) from error
+        self._prune(None)
+
+    def _prune(self, on_probation: int | None) -> None:
+        steps = self.steps()
+        kept = {*steps[: self._keep], *self.healthy_steps()[:1], on_probation}
+        for step in steps:
+            if step not in kept:
+                shutil.rmtree(self.path(step), ignore_errors=True)
+        self._remember()
+
+    def reject_after(self, step: int) -> None:
+        """Put the checkpoints after ``step`` aside (the newest few, for a post-mortem): a resume must not find them.
+
+        Raises:
+            CheckpointError: the disk refuses, or another process has the lease.
+        """
+        self._permit()
+        try:
+            for newer in self.steps():
+                if newer > step:
+                    target = self._root / (_REJECTED + self.path(newer).name)
+                    shutil.rmtree(target, ignore_errors=True)
+                    os.rename(self.path(newer), target)
+            rejected = sorted(entry for entry in self._root.iterdir() if entry.name.startswith(_REJECTED))
+            for entry in rejected[: -self._keep]:
+                shutil.rmtree(entry, ignore_errors=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoints after step {step} in {self._root} cannot be put aside ({error})"
+            ) from error
+        self._remember()
+
+    def clean(self) -> None:
+        """Remove what a killed writer left behind. Rank 0, at start, as the only writer."""
+        if self._root.is_dir():
+            for entry in self._root.iterdir():
+                if entry.name.startswith(files.TEMPORARY):
+                    shutil.rmtree(entry, ignore_errors=True)
+
+    def load_newest(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Loaded | None:
+        """The newest checkpoint that passes all checks; None if there is none at all. Says why it passes one over.
+
+        Raises:
+            CheckpointError: there are checkpoints, but none can be used. Starting anew would silently lose the training.
+        """
+        steps = self.steps()
+        loaded = self._first_good(steps, model, optimizer)
+        if steps and loaded is None:
+            raise CheckpointError(
+                f"none of the checkpoints in {self._root} (steps {steps}) can be used, see above; restore one from a "
+                "backup, or move them away to start from step 0"
+            )
+        return loaded
+
+    def load_healthy(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Loaded | None:
+        """The newest checkpoint that is tagged healthy and passes all checks; None if there is none."""
+        return self._first_good(self.healthy_steps(), model, optimizer)
+
+    def _first_good(
+        self, steps: list[int], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+    ) -> Loaded | None:
+        for step in steps:
+            try:
+                return self.load(step, model, optimizer)
+            except CheckpointError as error:
+                self._log.error("checkpoint_refused", str(error), step=step)
+        return None
+
+    def load(self, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
+        """Check and read one checkpoint.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or of another model or optimizer.
+        """
+        path = self.path(step)
+        state = validate(files.read(path), path, model, optimizer)
+        if state["step"] != step:
+            raise CheckpointError(
+                f"{path}: expected step {step}, found step {state['step']}; the checkpoint is damaged"
+            )
+        return Loaded(path, state)

@@ -1,0 +1,153 @@
+"""Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
+
+The start of a run is written to disk before its first step. So a process that crashes cannot forget that it tried: the next
+one finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on after
+the resume.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ..values.logs import JsonLog
+from .lease import Lease
+
+
+@dataclass(slots=True)
+class _Ledger:
+    started: int = 0
+    ended: int = 0
+    succeeded: int = 0
+    open_since: int = -1
+    """First step of the open run; -1 if none is open."""
+    suspended: bool = False
+    seconds: float = 0.0
+    """Wall time the open run took before it was suspended."""
+
+
+class Runs:
+    """The runs of one workload. Rank 0 only. Without a directory nothing outlives the process."""
+
+    def __init__(self, directory: str | None, segment_steps: int, log: JsonLog, *, lease: Lease | None = None) -> None:
+        """Read the ledger of earlier processes; a broken one is reported and begun anew.
+
+        Args:
+            directory: where it is kept.
+            segment_steps: of a run.
+            log: hears of a ledger that cannot be read or written.
+            lease: on that directory; nothing is written while it is not held.
+        """
+        self._path = Path(directory) / "runs.json" if directory else None
+        self._segment = segment_steps
+        self._log = log
+        self._lease = lease
+        self._unsaved = False
+        self._nonfinite = 0
+        self._ledger = self._load()
+        self.crashed_before = self._ledger.open_since >= 0 and not self._ledger.suspended
+        """The process before this one left a run open: it crashed."""
+        if self.crashed_before:
+            self._ledger.ended += 1
+            self._ledger.open_since = -1
+        self._started_at = 0.0
+
+    def begin_process(self, step: int, now: float) -> None:
+        """Persist the attempt before the first step: go on with a suspended run, or open one.
+
+        Args:
+            step: about to begin.
+            now: monotonic seconds.
+        """
+        ledger = self._ledger
+        if ledger.open_since >= 0 and ledger.suspended and ledger.open_since <= step:
+            self._started_at = now - ledger.seconds
+            ledger.suspended = False
+        else:
+            self._open(step, now)
+        self._save()
+
+    def observe(self, next_step: int, nonfinite: bool, now: float) -> tuple[bool, float] | None:
+        """After each step. If it was the run's last one: (ended well, its seconds), and the next run is opened.
+
+        A run ends well if at most half of its steps were non-finite; overflows that the scaler skipped are normal.
+        """
+        self._nonfinite += nonfinite
+        length = next_step - self._ledger.open_since
+        if length < self._segment:
+            return None
+        result = self._nonfinite * 2 <= length, now - self._started_at
+        self._ledger.ended += 1
+        self._ledger.succeeded += result[0]
+        self._open(next_step, now)
+        self._save()
+        return result
+
+    def suspend(self, now: float) -> None:
+        """A stop that was asked for: the run is neither ended nor failed."""
+        self._ledger.suspended, self._ledger.seconds = True, now - self._started_at
+        self._save()
+
+    def fail(self) -> None:
+        """Training diverged: the open run ends, not well."""
+        self._ledger.ended += 1
+        self._ledger.open_since = -1
+        self._save()
+
+    def rewound(self, step: int, now: float) -> None:
+        """Training went back to ``step``: the open run ends, not well, and another one begins."""
+        self._ledger.ended += 1
+        self._open(step, now)
+        self._save()
+
+    def _open(self, step: int, now: float) -> None:
+        ledger = self._ledger
+        ledger.started, ledger.open_since, ledger.suspended, ledger.seconds = ledger.started + 1, step, False, 0.0
+        self._started_at, self._nonfinite = now, 0
+
+    def _load(self) -> _Ledger:
+        if self._path is None or not self._path.exists():
+            return _Ledger()
+        try:
+            raw = json.loads(self._path.read_text(encoding="utf-8"))
+            ledger = _Ledger(**raw)
+            if not all(isinstance(value, (int, float)) for value in asdict(ledger).values()):
+                raise ValueError("a value is not a number")
+        except (OSError, ValueError, TypeError) as error:
+            self._log.error("runs_refused", f"{self._path} cannot be used ({error}); counting runs from 0 again")
+            return _Ledger()
+        return ledger
+
+    def _save(self) -> None:
+        """Write the ledger. A disk that refuses must not end training; the log says what that may cost."""
+        if self._path is None:
+            return
+        try:
+            if self._lease is not None:
+                self._lease.check()
+            self._write(self._path)
+            self._unsaved = False
+        except (OSError, RuntimeError, CheckpointError) as error:
+            if not self._unsaved:
+                message = (
+                    f"{self._path} cannot be written ({error}); a crash from here on may not count as a failed run"
+                )
+                self._log.error("runs_not_saved", message)
+            self._unsaved = True
+
+    def _write(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(asdict(self._ledger), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Settings, requests, modes, levels and log lines: what needs no torch."""
