@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "ExtendedFP16Config": ".precision.config",
+    "ExtendedFP16Config": ".values.config",
     "ExtendedFP16Trainer": ".precision.trainer",
     "FP16Trainer": ".precision.basic",
     "PrecisionAnalyzer": "precision_tools.analyzer",
-    "PrecisionMode": ".precision.modes",
+    "PrecisionMode": ".values.modes",
     "WorldModel": ".models.world_model",
     "cleanup_distributed": ".distributed.ddp",
     "init_distributed": ".distributed.ddp",
