@@ -226,7 +226,7 @@ def different_modes(rank: int, world: int) -> Result:
     """One rank runs another mode (a bug, or a patched process): noticed at the next boundary."""
     trainer = make(rank, world, PrecisionMode.FP32)
     if rank:
-        trainer.mode = PrecisionMode.MIXED_BF16
+        trainer.modes.mode = PrecisionMode.MIXED_BF16
     step(trainer)
     return {"error": _error(trainer.begin_step)}
 
