@@ -40,7 +40,6 @@ def _parser() -> argparse.ArgumentParser:
             _register(f"precision_tools.commands.{name}", commands)
         else:
             absent = commands.add_parser(name, help="not in this image: it comes with the tools", add_help=False)
-            absent.add_argument("rest", nargs=argparse.REMAINDER)
             absent.set_defaults(run=_absent)
     return parser
 
@@ -58,8 +57,11 @@ def _absent(parsed: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. A TrainerError is one line on stderr, without a traceback."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed, unknown = parser.parse_known_args(arguments)
     run: Run = parsed.run
+    if unknown and run is not _absent:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return run(parsed)
     except TrainerError as error:
