@@ -100,7 +100,8 @@ class _Dumper(yaml.SafeDumper):
 def policies() -> Crd:
     """PrecisionPolicy."""
     spec = Schema(defaults=True).model(PolicySpec, SPEC, "")
-    status = Schema(defaults=False).model(Summary, STATUS, "")
+    # Before the operator's first write kstatus must not take the policy for current.
+    status = Schema(defaults=False).model(Summary, STATUS, "") | {"default": {"observedGeneration": -1}}
     text = (
         "A PrecisionPolicy moves the training workloads that it selects onto a lower precision in steps, each promoted by "
         "evidence from Prometheus, keeps watching them there, and takes them back to the fallback on overflow, divergence, "

@@ -70,13 +70,15 @@ def installed_access(plane: ControlPlane) -> Path:
 
 
 def operator_access(plane: ControlPlane) -> Path:
-    """The same, but that its Lease may stand in any namespace, so that operators of several tests do not meet."""
+    """The same, but that its Lease and its switch may stand in any namespace, so that operators of several tests do not
+    meet."""
     kubeconfig = installed_access(plane)
     lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]}
+    switch = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["precision-halt"], "verbs": ["get"]}
     _, _, namespace, name = OPERATOR.split(":")
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     plane.kubectl.apply(
-        {**_RBAC, "kind": "ClusterRole", "metadata": {"name": "lab-lease"}, "rules": [lease]},
+        {**_RBAC, "kind": "ClusterRole", "metadata": {"name": "lab-lease"}, "rules": [lease, switch]},
         {
             **_RBAC,
             "kind": "ClusterRoleBinding",

@@ -30,7 +30,15 @@ from precision_operator.core.actions import (
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
 from precision_operator.core.mitigation.windows import TUNINGS
-from precision_operator.core.model import Admission, Evaluation, Observation, PodSignals, Request, RunsOn
+from precision_operator.core.model import (
+    Admission,
+    Evaluation,
+    Observation,
+    PodSignals,
+    PromotionSlots,
+    Request,
+    RunsOn,
+)
 from precision_operator.reasons import Cause, Reason
 
 GOOD = {signal: record.good for signal, record in SIGNALS.items()}
@@ -59,6 +67,12 @@ class World(Cluster):
     """Workload → ranks of each of its process groups, where its trainers say so."""
     crowded: set[str] = field(default_factory=set)
     """Workloads whose devices have no room left for FP32."""
+    halted: Cause | None = None
+    """Why everything is halted on the whole cluster."""
+    outside_schedule: Cause | None = None
+    """Why the rollout may not advance now."""
+    promotion_slots: PromotionSlots | None = None
+    """What the cluster's cap leaves."""
     metrics_away: bool = False
     """Prometheus does not answer."""
     poisoned: set[str] = field(default_factory=set)
@@ -107,6 +121,9 @@ class World(Cluster):
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)
         seen = Observation(
             evaluation=evaluation,
+            halted=self.halted,
+            outside_schedule=self.outside_schedule,
+            promotion_slots=self.promotion_slots,
             restart_slots=self.restart_slots,
             admission=self._admission(),
             nodes_away=frozenset(
@@ -177,7 +194,7 @@ class World(Cluster):
             return
         wire = summary_to_wire(decision.summary)
         assert summary_to_wire(parse_summary(wire)) == wire, "the summary does not survive the wire"
-        assert len(json.dumps(wire)) < _SUMMARY_BYTES
+        assert len(json.dumps(wire, ensure_ascii=False).encode()) < _SUMMARY_BYTES
         self.summary = decision.summary
         self.summaries += 1
 

@@ -16,6 +16,7 @@ VERSION = "v1.36.3"
 COMMANDS = (
     "etcd",
     "helm",
+    "kstatus",
     "kube-apiserver",
     "kube-controller-manager",
     "kube-proxy",

@@ -16,9 +16,11 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.gather import Gatherer
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.reconcile import Reconciler
 from precision_operator.controller.registry import build_registry, run_kopf
 from precision_operator.controller.restarts import Restarts
@@ -108,7 +110,8 @@ class App:
         self._sources = {name: PrometheusSource(name, endpoint) for name, endpoint in settings.prometheus.items()}
         limiter = RateLimiter(settings.writes_per_second, settings.concurrent_writes, clock)
         events = EventRecorder(client, identity=settings.identity)
-        restarts = Restarts(clock)
+        restarts, promotions = Restarts(clock), Promotions(clock)
+        self._halt = halt = Halt(client, clock, namespace=settings.namespace, changed=self._look_at_all)
         enforcement = Enforcement(
             client,
             echoes=Echoes(
@@ -126,6 +129,7 @@ class App:
             expectations=Expectations(clock),
             enforcement=enforcement,
             fence=Fence(client, clock, required=settings.require_fence),
+            halt=halt,
             clock=clock,
         )
         evaluator = Evaluator(
@@ -146,6 +150,7 @@ class App:
         gatherer = Gatherer(
             inventory=self._inventory,
             nodes=Nodes(client, clock),
+            halt=halt,
             way_back=WayBack(client, clock),
             evaluator=evaluator,
             evaluations=self._evaluations,
@@ -153,6 +158,7 @@ class App:
             actor=actor,
             enforcement=enforcement,
             restarts=restarts,
+            promotions=promotions,
             settings=settings,
             clock=clock,
         )
@@ -177,6 +183,8 @@ class App:
                 actor=actor,
                 enforcement=enforcement,
                 restarts=restarts,
+                promotions=promotions,
+                halt=halt,
                 metrics=metrics,
                 clock=clock,
                 observers=(self._reporter, self._investigator),
@@ -186,6 +194,7 @@ class App:
             queue=self._queue,
             elector=self._elector,
             inventory=self._inventory,
+            halt=halt,
             limiter=limiter,
             metrics=metrics,
             clock=clock,
@@ -212,6 +221,7 @@ class App:
         self._http = HttpServer(metrics, health)
         metrics.watch_queue(lambda: float(self._queue.depth), lambda: self._queue.oldest_seconds)
         metrics.watch_circuits(evaluator.circuits)
+        metrics.watch_halt(lambda: halt.cause is not None)
         metrics.watch_leadership(lambda: self._elector.is_leader)
         metrics.watch_heartbeat(self._watchdog.oldest_beat)
 
@@ -251,7 +261,7 @@ class App:
                 ]
                 beside = [
                     group.create_task(part.run(), name=type(part).__name__.lower())
-                    for part in (self._reporter, self._investigator, self._alerts, self._receiver)
+                    for part in (self._halt, self._reporter, self._investigator, self._alerts, self._receiver)
                 ]
                 served = self._webhook
                 if served is not None:
@@ -292,6 +302,9 @@ class App:
     def _started_leading(self, epoch: int) -> None:
         _LOG.info("leading", extra={"reason": Reason.LEASE_ACQUIRED, "epoch": epoch})
         self._evaluations.forget_all()
+        self._look_at_all()
+
+    def _look_at_all(self) -> None:
         for key in self._inventory.policy_keys():
             self._queue.add(key)
 

@@ -8,7 +8,8 @@
     ├── KubeError               an answer of the API server that is not success
     │   ├── NotFound            404
     │   ├── Conflict            409: somebody wrote first; gather again
-    │   │   └── LeaseLost       another replica may lead by now; nothing more is written
+    │   │   ├── LeaseLost       another replica may lead by now; nothing more is written
+    │   │   └── Halted          a person halted everything; nothing more is written
     │   ├── PreconditionFailed  422 on a JSON patch `test`: the object is not what was decided on
     │   ├── TooManyRequests     429; carries retry_after_seconds
     │   ├── DisruptionBudget    429 on an eviction: a PodDisruptionBudget keeps the pod; others may go
@@ -71,6 +72,12 @@ class LeaseLost(Conflict):
     """The Lease that a decision was taken under is not held any more."""
 
     reason = Reason.LEASE_LOST
+
+
+class Halted(Conflict):
+    """Somebody halted everything while a decision was carried out."""
+
+    reason = Reason.HALTED
 
 
 class HistoryRewound(OperatorError):

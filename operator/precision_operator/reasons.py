@@ -48,6 +48,7 @@ _AFTER_CANARY = (
     "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
     "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
 )
+_ENFORCE = 'let it act: `!kubectl patch precisionpolicy {name} --type=merge -p={"spec":{"enforcement":"Enforce"}}`'
 _READ_LOG = "read the operator's log: `kubectl logs` of its pods, in its namespace"
 _WHERE = "see which pods, and where they run: `!kubectl get pods -o wide`"
 _EMERGENCY = "or do not wait: `!rollback --emergency {name}`"
@@ -88,6 +89,41 @@ class Reason(StrEnum):
         _DECISION,
         "a person paused the policy: nothing is moved, judged or watched",
         "go on: `!resume {name}`",
+    )
+    HALTED = (
+        "Halted",
+        _DECISION,
+        "somebody halted the operator on the whole cluster: nothing is moved, judged or watched, forward or back",
+        "ask who halted it; go on: `kubectl delete configmap precision-halt` in the operator's namespace",
+    )
+    OBSERVING = (
+        "Observing",
+        _DECISION,
+        "the policy only observes: metrics are judged and decisions reported, and nothing is changed",
+        _ENFORCE,
+    )
+    WOULD_ACT = (
+        "WouldAct",
+        _DECISION,
+        "the policy only observes; were it enforced, the operator would act now",
+        "see what it would do: `!get {name}`",
+        _ENFORCE,
+    )
+    OUTSIDE_SCHEDULE = (
+        "OutsideSchedule",
+        _WAITING,
+        "the rollout advances inside of the windows of spec.schedule alone; rollbacks do not wait for them",
+    )
+    UNKNOWN_TIME_ZONE = (
+        "UnknownTimeZone",
+        _STUCK,
+        "spec.schedule names a time zone that the operator does not know: the rollout does not advance",
+        "name one of the IANA database, e.g. `Europe/Berlin`",
+    )
+    PROMOTION_CAP = (
+        "PromotionCap",
+        _WAITING,
+        "as many workloads of the whole cluster are being promoted as the admin allows (config.maxPromotingWorkloads)",
     )
     AWAITING_APPROVAL = (
         "AwaitingApproval",

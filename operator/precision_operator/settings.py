@@ -153,6 +153,9 @@ class Settings:
     """Who is notified of rollbacks, by a name of the admin's choice."""
     restart_budget: int = 5
     """How many workloads may be restarting at once, in the whole cluster. Emergencies do not wait for their turn."""
+    max_promoting_workloads: int = 0
+    """How many workloads may be promoted at once, in the whole cluster; 0: no limit. One that does not acknowledge counts
+    for 10 minutes. Under ``unit: Pod`` steps are taken a pod at a time."""
     require_fence: bool = True
     """Write nothing unless the API server denies what the operator must not do (manifests/admission/fence.yaml). False is
     for development, where it runs with a person's rights."""

@@ -62,6 +62,7 @@ LEASE = {
     ("coordination.k8s.io", "leases", "get", "precision-operator"),
     ("coordination.k8s.io", "leases", "update", "precision-operator"),
 }
+SWITCH = {("", "configmaps", "get", "precision-halt")}
 APISERVERS = {("discovery.k8s.io", "endpointslices", "get", "kubernetes")}
 
 
@@ -131,14 +132,14 @@ def called() -> set[tuple[str, str]]:
 
 
 def test_every_right_is_used_by_a_call_and_every_call_has_its_right() -> None:
-    granted = {*USED, *LEASE, *APISERVERS, *OWN_NAMESPACE, *OWN_CONFIGURATION, *table(("", "nodes", "list"))}
+    granted = {*USED, *LEASE, *SWITCH, *APISERVERS, *OWN_NAMESPACE, *OWN_CONFIGURATION, *table(("", "nodes", "list"))}
     assert {(resource.removesuffix("/status"), verb) for _, resource, verb, _ in granted} == called()
 
 
 def test_the_operator_may_do_what_it_does_and_nothing_more(render: Render) -> None:
     objects = render()
     assert verbs(the(objects, "ClusterRole")["rules"]) == USED
-    assert verbs(the(objects, "Role", "precision-operator-lease")["rules"]) == LEASE
+    assert verbs(the(objects, "Role", "precision-operator-lease")["rules"]) == LEASE | SWITCH
     assert the(objects, "Role", "precision-operator-apiservers")["metadata"]["namespace"] == "default"
     assert verbs(the(objects, "Role", "precision-operator-apiservers")["rules"]) == APISERVERS
     assert bindings(objects) == {**ALWAYS_BOUND, ("", "precision-operator"): "precision-operator"}

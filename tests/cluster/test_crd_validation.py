@@ -51,10 +51,12 @@ DEFAULTS: Json = {
     "fallback": "fp32",
     "delivery": "Auto",
     "unit": "Workload",
+    "enforcement": "Enforce",
     "suspend": False,
     "deletionPolicy": "Hold",
     "prometheusRef": {"name": "default"},
     "progressDeadlineSeconds": 600,
+    "schedule": {"timeZone": "UTC"},
     "strategy": {
         "steps": [
             {"setWeight": 10},
@@ -189,7 +191,7 @@ def test_every_field_of_the_status_is_kept_as_written(kubectl: Kubectl, namespac
 
 def test_a_status_sent_with_a_new_policy_is_dropped(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**policy(), "status": STATUS}))
-    assert "status" not in kubectl.json("get", "ppol", "p", "-n", namespace)
+    assert kubectl.json("get", "ppol", "p", "-n", namespace)["status"] == {"observedGeneration": -1}
 
 
 def test_the_table_shows_where_a_policy_stands(kubectl: Kubectl, namespace: str) -> None:

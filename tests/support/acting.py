@@ -17,6 +17,7 @@ from precision_operator.controller.echo import Echoes
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.core.actions import Action, DeletePod, RequestPod
 from precision_operator.errors import KubeError
@@ -69,6 +70,7 @@ class Rig:
             inventory=Inventory(),
             clock=self.clock,
         )
+        self.halt = Halt(self.kube, self.clock, namespace="system")
         self.actor = Actor(
             self.kube,
             events=EventRecorder(self.kube, identity="one"),
@@ -76,6 +78,7 @@ class Rig:
             expectations=Expectations(self.clock),
             enforcement=self.enforcement,
             fence=Fence(self.kube, self.clock),
+            halt=self.halt,
             clock=self.clock,
         )
         self.order: list[str] = []

@@ -22,6 +22,7 @@ from precision_operator.controller.echo import Echoes
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.core.actions import Action, DeletePod, EvictPod, ResumeJob, SuspendJob
 from precision_operator.core.model import PodView, RefusedWrite, WorkloadView
@@ -169,6 +170,7 @@ async def acting(kubectl: Kubectl, operator: Path, namespace: str) -> AsyncItera
             expectations=Expectations(clock),
             enforcement=enforcement,
             fence=Fence(client, clock),
+            halt=Halt(client, clock, namespace="precision-system"),
             clock=clock,
         )
         yield Acting(kubectl, namespace, actor)

@@ -19,9 +19,11 @@ from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
 from precision_operator.controller.gather import Gatherer
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.installed import InstalledPolicies
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.reconcile import Pass, Reconciler
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.model import PodView
@@ -89,6 +91,8 @@ class Controller:
         self.inventory = Inventory()
         self.metrics = Metrics()
         self.restarts = Restarts(clock)
+        self.promotions = Promotions(clock)
+        self.halt = Halt(self.kube, clock, namespace="system")
         self.enforcement = Enforcement(
             self.kube,
             echoes=Echoes(self.kube, clock),
@@ -103,6 +107,7 @@ class Controller:
             expectations=Expectations(clock),
             enforcement=self.enforcement,
             fence=Fence(self.kube, clock),
+            halt=self.halt,
             clock=clock,
         )
         evaluator = Evaluator({"default": self.trainers}, {}, clock)
@@ -113,6 +118,7 @@ class Controller:
         self.gatherer = Gatherer(
             inventory=self.inventory,
             nodes=Nodes(self.kube, clock),
+            halt=self.halt,
             way_back=WayBack(self.kube, clock),
             evaluator=evaluator,
             evaluations=self.evaluations,
@@ -120,6 +126,7 @@ class Controller:
             actor=self.actor,
             enforcement=self.enforcement,
             restarts=self.restarts,
+            promotions=self.promotions,
             settings=Settings(),
             clock=clock,
         )
@@ -129,6 +136,8 @@ class Controller:
             actor=self.actor,
             enforcement=self.enforcement,
             restarts=self.restarts,
+            promotions=self.promotions,
+            halt=self.halt,
             metrics=self.metrics,
             clock=clock,
             leads=lambda epoch: self.leads(),

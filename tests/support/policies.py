@@ -61,6 +61,13 @@ GOOD: dict[str, Json] = {
         "criteria": {"overflow": {"enter": 0.1, "leave": 0.05, "promoteBelow": 0.1, "severity": "P2"}}
     },
     "whole numbers as thresholds": {"criteria": {"failures": {"enter": 1, "leave": 0, "promoteBelow": 0}}},
+    "a policy that only observes": {"enforcement": "Observe"},
+    "nights of the week": {
+        "schedule": {
+            "timeZone": "America/Argentina/Buenos_Aires",
+            "windows": [{"days": ["Monday", "Friday"], "start": "22:00", "end": "06:00"}, {"days": ["Sunday"]}],
+        }
+    },
     "every criterion off": {"criteria": {signal.value: {"enabled": False} for signal in Signal}},
     "PromQL of its own": {"criteria": {"overflow": {"promql": "max by (pod) (mine)"}, "memory": {"severity": "P2"}}},
     "mild divergence rolled back": {
@@ -322,6 +329,12 @@ BAD: dict[str, tuple[Json, str]] = {
         },
         "reenable.stable must be at most 8760h",
     ),
+    "a window of no length": (
+        {"schedule": {"windows": [{"start": "09:00", "end": "09:00"}]}},
+        "start and end of a window must differ",
+    ),
+    "a time of no day": ({"schedule": {"windows": [{"start": "9:00"}]}}, "should match"),
+    "a window on no day": ({"schedule": {"windows": [{"days": []}]}}, "at least 1"),
     "a fleet share of 0": ({"rollback": {"fleetShare": 0}}, "greater than 0"),
     "a fleet share in percent": ({"rollback": {"fleetShare": 25}}, "less than or equal to 1"),
     "a fleet of nobody": ({"rollback": {"fleetMinimum": 0}}, "greater than or equal to 1"),

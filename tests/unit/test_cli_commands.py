@@ -96,6 +96,15 @@ def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
     assert cli.fake.writes == []
 
 
+@pytest.mark.parametrize("words", [["promote"], ["rollback"], ["rollback", "--emergency"]])
+def test_a_policy_that_only_observes_is_enforced_first(cli: Cli, words: list[str]) -> None:
+    cli.policy(WAITING, enforcement="Observe")
+    said = " ".join(cli(*words, code=1).split())
+    assert "only observes (spec.enforcement), so the operator would not act: first `kubectl" in said
+    assert """patch precisionpolicy fleet --type=merge -p '{"spec":{"enforcement":"Enforce"}}'`""" in said
+    assert cli.fake.writes == []
+
+
 def test_a_rollback_of_what_has_not_begun_is_asked_for_too(cli: Cli) -> None:
     """After an edit of the target the fleet is Pending, and trains in reduced precision all the same."""
     cli.policy(stands(Phase.PENDING))

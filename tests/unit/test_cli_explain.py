@@ -160,6 +160,13 @@ def test_setting_of_a_pending_change_is_a_line_that_can_be_pasted(cli: Cli) -> N
     assert patch == {"spec": {"rollback": {"onPendingRevision": "Restart"}}}
 
 
+def test_an_observing_policy_is_explained_with_the_line_that_lets_it_act(cli: Cli) -> None:
+    cli.policy(stands(Phase.PENDING, reason="WouldAct"), enforcement="Observe")
+    line = next(step for step in cli.json("explain")["next"] if "Enforce" in step)
+    command = shlex.split(line.split("`")[1])
+    assert json.loads(command[-1].removeprefix("-p=")) == {"spec": {"enforcement": "Enforce"}}
+
+
 def test_every_condition_that_restarts_bring_is_bad_news() -> None:
     planned = Plan(pending=("a",), lost=("b",), blocked=(("c", Cause(Reason.NODE_UNREACHABLE, "n1")),))
     made = [one(planned) for one in (conditions._pending, conditions._capacity, conditions._blocked)]

@@ -95,6 +95,8 @@ def test_lint_without_its_libraries_names_the_extra(
         ({"target": "fp32"}, "takes the fleet off reduced precision"),
         ({"delivery": "Hot"}, "restarts no pods"),
         ({"suspend": True}, "the policy is paused"),
+        ({"enforcement": "Observe"}, "the policy only observes"),
+        ({"schedule": {"timeZone": "Mars/Olympus", "windows": [{}]}}, "Mars/Olympus is not in the IANA database"),
         (steps({"setWeight": 100}), "begin with a canary"),
         (steps({"setWeight": 10}, {"pause": {"duration": "10m"}}, {"setWeight": 50}), "stops at 50 %"),
         (steps({"setWeight": 10}, {"setWeight": 100}), "after 10 % the evidence is watched for 30 s"),

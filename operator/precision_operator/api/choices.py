@@ -32,6 +32,14 @@ class Unit(StrEnum):
     """Pods of independent replicas; a process group is one."""
 
 
+class PolicyEnforcement(StrEnum):
+    """What comes of a decision."""
+
+    ENFORCE = "Enforce"
+    OBSERVE = "Observe"
+    """It is reported, and nothing is changed."""
+
+
 class Strategy(StrEnum):
     """How a breach is answered."""
 

@@ -10,6 +10,7 @@ from precision_operator.api.choices import (
     Fallback,
     OnMemoryShortage,
     OnPendingRevision,
+    PolicyEnforcement,
     Severity,
     Strategy,
     Unit,
@@ -21,6 +22,7 @@ from precision_operator.api.fields import Field, Rule, Via
 from precision_operator.api.modes import Mode
 from precision_operator.api.reenable import ReenableSpec
 from precision_operator.api.rollback import RollbackSpec
+from precision_operator.api.schedule import SCHEDULE, ScheduleSpec
 from precision_operator.api.selector import Selector
 from precision_operator.api.signal_records import DEFAULT_CRITERIA
 from precision_operator.api.signals import Signal
@@ -34,6 +36,7 @@ __all__ = [
     "Fallback",
     "OnMemoryShortage",
     "OnPendingRevision",
+    "PolicyEnforcement",
     "PolicySpec",
     "RollbackSpec",
     "Severity",
@@ -99,6 +102,14 @@ class PolicySpec:
             "unit, by world_size of genesis_run_info. Workloads of several pods that only a restart moves do not take part."
         ),
     ] = Unit.WORKLOAD
+    enforcement: Annotated[
+        PolicyEnforcement,
+        Field(
+            "What comes of the operator's decisions ({default}). Enforce: they are carried out. Observe: metrics are read "
+            "and the next decision is reported, in status, as an Event and in the condition WouldAct; no pod is changed and "
+            "no mode assigned. What was assigned before stays."
+        ),
+    ] = PolicyEnforcement.ENFORCE
     suspend: Annotated[
         bool,
         Field(
@@ -137,6 +148,7 @@ class PolicySpec:
             via=Via(int, read=float, write=int),
         ),
     ] = 600.0
+    schedule: Annotated[ScheduleSpec, SCHEDULE] = field(default_factory=ScheduleSpec)
     staging: Annotated[StagingSpec, Field("Who goes first.", name="strategy.canary")] = field(
         default_factory=StagingSpec
     )

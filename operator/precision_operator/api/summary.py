@@ -23,7 +23,12 @@ class Summary:
     """What people and tools are shown."""
 
     observed_generation: Annotated[
-        int, Field("metadata.generation of the spec that this status answers.", least=0, format="int64")
+        int,
+        Field(
+            "metadata.generation of the spec that this status answers; -1 before the operator has seen the policy.",
+            least=-1,
+            format="int64",
+        ),
     ] = 0
     phase: Annotated[
         Phase,
@@ -90,9 +95,10 @@ class Summary:
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
-            "Latest observations, as of metav1.Condition: Accepted, MetricsAvailable, Progressing, Healthy, RolledBack, "
-            "AdmissionEnforced, FailSafe, WritesAccepted, Stuck, PendingRevision, CapacityLost, Blocked, WeightsSuspect, "
-            "InjectionRefused, KindsSupported, PreflightPassed, SpeedupLow, Alerting.",
+            "Latest observations, as of metav1.Condition. By kstatus: Ready, Reconciling, Stalled. Besides: Accepted, "
+            "MetricsAvailable, Progressing, Healthy, RolledBack, AdmissionEnforced, FailSafe, WritesAccepted, Stuck, "
+            "Restartable, PendingRevision, CapacityLost, Blocked, WeightsSuspect, InjectionRefused, KindsSupported, "
+            "PreflightPassed, SpeedupLow, Alerting, WouldAct.",
             longest=32,
             topology="map",
         ),

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 
 from precision_operator.api.modes import Mode
+from precision_operator.api.schedule import ScheduleSpec, opens_at
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Fallback, PolicySpec, Severity, Strategy, Unit
+from precision_operator.api.spec import Delivery, Fallback, PolicyEnforcement, PolicySpec, Severity, Strategy, Unit
 from precision_operator.cli.schema import Fault
 from precision_operator.core.rollback.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
@@ -24,6 +25,19 @@ def advice(spec: PolicySpec, namespace: str = "default") -> Iterator[Fault]:
     yield from _times(spec)
     if spec.suspend:
         yield Fault("spec.suspend", "the policy is paused: nothing is moved, judged or watched until it is false")
+    if spec.enforcement is PolicyEnforcement.OBSERVE:
+        yield Fault("spec.enforcement", "the policy only observes: no breach is rolled back until it is Enforce")
+    yield from _schedule(spec.schedule)
+
+
+def _schedule(schedule: ScheduleSpec) -> Iterator[Fault]:
+    try:
+        opens_at(schedule, 0.0)
+    except KeyError:
+        yield Fault(
+            "spec.schedule.timeZone",
+            f"{schedule.time_zone} is not in the IANA database: the rollout never advances; name one like Europe/Berlin",
+        )
 
 
 def _modes(spec: PolicySpec) -> Iterator[Fault]:

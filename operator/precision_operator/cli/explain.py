@@ -66,9 +66,7 @@ async def _explain(session: "Session", arguments: argparse.Namespace) -> int:
         write_json({**summary(target), **extra, "next": found.steps})
         return 0
     out = console()
-    head = Text.assemble(
-        (target.where, "bold"), " is ", phase_text(target.status.phase, suspended=target.policy.spec.suspend)
-    )
+    head = Text.assemble((target.where, "bold"), " is ", phase_text(target.status.phase, target.policy.spec))
     out.print(head.append(f" for {age(target.status.phase_since)}: {found.phase}."))
     for reason, meaning in found.reasons:
         out.print(Text.assemble("  ", (reason, "bold"), ": ", said(meaning)))

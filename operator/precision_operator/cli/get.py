@@ -106,7 +106,7 @@ def _tree(fleet: "FleetView") -> Tree:
     head = Text.assemble(
         (fleet.target.where, "bold"),
         "  ",
-        phase_text(status.phase, suspended=policy.spec.suspend),
+        phase_text(status.phase, policy.spec),
         f"  {policy.spec.target}, {stands}generation {status.generation}, for {age(status.phase_since)}",
     )
     tree = Tree(head)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
+from precision_operator.api.spec import PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Phase
 
 PIPE_WIDTH = 100_000
@@ -64,7 +65,10 @@ def age(since: float | None, *, now: float | None = None) -> str:
     return "".join(parts[:2]) or "0s"
 
 
-def phase_text(phase: Phase, *, suspended: bool) -> Text:
-    """The phase in its colour; a policy that is paused by ``spec.suspend`` says so."""
+def phase_text(phase: Phase, spec: PolicySpec) -> Text:
+    """The phase in its colour, and whether the policy is paused or only observes."""
     shown = Text(str(phase), style=PHASE_STYLES.get(phase, ""))
-    return shown.append(" (paused)", style="yellow") if suspended else shown
+    if spec.suspend:
+        return shown.append(" (paused)", style="yellow")
+    observes = spec.enforcement is PolicyEnforcement.OBSERVE
+    return shown.append(" (observing)", style="yellow") if observes else shown

@@ -101,7 +101,7 @@ def _line(target: "Target") -> Text:
     stamp = time.strftime("%H:%M:%S")
     return Text.assemble(
         f"{stamp} {target.where} ",
-        phase_text(status.phase, suspended=target.policy.spec.suspend),
+        phase_text(status.phase, target.policy.spec),
         f" {status.step or '-'} moved {status.moved}/{status.total} {status.reason}: ",
         said(status.message),
     )
@@ -123,9 +123,7 @@ def render(target: "Target") -> RenderableType:
 def _add_phase(rows: Table, target: "Target") -> None:
     policy, status = target.policy, target.status
     rows.add_row("policy", Text(target.where, style="bold"))
-    rows.add_row(
-        "phase", phase_text(status.phase, suspended=policy.spec.suspend).append(f"  for {age(status.phase_since)}")
-    )
+    rows.add_row("phase", phase_text(status.phase, policy.spec).append(f"  for {age(status.phase_since)}"))
     if policy.deleted:
         rows.add_row("", Text("the policy was deleted: this is what its assignment holds", style="yellow"))
     elif status.observed_generation != policy.generation:

@@ -77,6 +77,9 @@ def _instead(session: "Session", target: "Target", reason: Reason) -> str:
             return "; its rollback is being finished"
         case Reason.SUSPENDED:
             return f": first `{session.plugin('resume', name)}`"
+        case Reason.OBSERVING:
+            patch = '{"spec":{"enforcement":"Enforce"}}'
+            return f": first `{session.kubectl('patch', 'precisionpolicy', name, '--type=merge', '-p', patch)}`"
         case Reason.COMPARING_CANARY:
             return "; what ends that is a verdict, `promote` or `rollback`"
         case Reason.NOT_AWAITING_APPROVAL:
@@ -133,7 +136,10 @@ async def _rollback(session: "Session", target: "Target", arguments: argparse.Na
     _needs_a_policy(session, target)
     status, emergency = target.status, bool(arguments.emergency)
     command = Command.ABORT if emergency else Command.ROLLBACK
-    if not allowed(command, target.policy, target.state):
+    found = allowed(command, target.policy, target.state)
+    if isinstance(found, Refused):
+        if found.reason is Reason.OBSERVING:
+            _only_if_allowed(session, target, command)
         return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
     # A pause must not stand in the way of safety: both in one write, so that nothing is promoted in between.
     resumed = False if target.policy.spec.suspend else None

@@ -16,6 +16,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.expectations import Expectations
 from precision_operator.controller.fence import Fence
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.refusals import Refusals
 from precision_operator.controller.writes import Write, named, send, torn
 from precision_operator.core.actions import Action, DeletePod, EvictPod, Notify, RequestPod, ResumeJob, SuspendJob
@@ -23,6 +24,7 @@ from precision_operator.core.model import RefusedWrite
 from precision_operator.errors import (
     Conflict,
     DisruptionBudget,
+    Halted,
     LeaseLost,
     NotConfirmed,
     NotFound,
@@ -97,6 +99,7 @@ class Actor:
         expectations: Expectations,
         enforcement: Enforcement,
         fence: Fence,
+        halt: Halt,
         clock: Clock,
     ) -> None:
         self._api = api
@@ -105,6 +108,7 @@ class Actor:
         self._expectations = expectations
         self._enforcement = enforcement
         self._fence = fence
+        self._halt = halt
         self._clock = clock
         self._refusals = Refusals()
         self._waiting: dict[tuple[PolicyKey, str], _Waiting] = {}
@@ -242,8 +246,7 @@ class Actor:
         what = named(action)
         try:
             async with self._limiter.slot(emergency or isinstance(action, ResumeJob), policy.namespace):
-                if not turn.holds():
-                    raise LeaseLost(f"{what}: another replica may lead; nothing is written", status=409)
+                self._may(turn, action, what)
                 await send(self._api, action)
             self._expectations.wrote(action)
         except NotFound:
@@ -261,6 +264,13 @@ class Actor:
             return error
         self._refusals.accepted(key, what)
         return None
+
+    def _may(self, turn: _Turn, action: Write, what: str) -> None:
+        if not turn.holds():
+            raise LeaseLost(f"{what}: another replica may lead; nothing is written", status=409)
+        # What we suspended is resumed all the same: a training run is not stopped by a switch that stops us.
+        if (cause := self._halt.cause) is not None and not isinstance(action, ResumeJob):
+            raise Halted(f"{what}: {cause.message}", status=409)
 
     async def _emit(self, policy: Policy, notice: Notify) -> None:
         reference = PolicyRef(policy.namespace, policy.name, policy.uid)

@@ -5,17 +5,23 @@ from collections.abc import Iterable
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy, PolicyKey
+from precision_operator.api.schedule import ScheduleSpec, opens_at
 from precision_operator.api.spec import PolicySpec, Strategy
 from precision_operator.api.state import Phase, State
+from precision_operator.api.text import bounded
+from precision_operator.api.wire import format_time
 from precision_operator.controller.act import Actor
 from precision_operator.controller.enforcement import Enforcement
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.nodes import Nodes
 from precision_operator.controller.preflight import WayBack
+from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
 from precision_operator.inventory.caches import Inventory
+from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock
 from precision_operator.runtime.lease import LeaseElector
 from precision_operator.settings import Settings
@@ -34,6 +40,7 @@ class Gatherer:
         *,
         inventory: Inventory,
         nodes: Nodes,
+        halt: Halt,
         way_back: WayBack,
         evaluator: Evaluator,
         evaluations: EvaluationService[PolicyKey],
@@ -41,11 +48,13 @@ class Gatherer:
         actor: Actor,
         enforcement: Enforcement,
         restarts: Restarts,
+        promotions: Promotions,
         settings: Settings,
         clock: Clock,
     ) -> None:
         self._inventory = inventory
         self._nodes = nodes
+        self._halt = halt
         self._way_back = way_back
         self._evaluator = evaluator
         self._evaluations = evaluations
@@ -53,6 +62,7 @@ class Gatherer:
         self._actor = actor
         self._enforcement = enforcement
         self._restarts = restarts
+        self._promotions = promotions
         self._settings = settings
         self._clock = clock
 
@@ -63,12 +73,16 @@ class Gatherer:
             self._staging_nodes(policy.spec),
             self._admission(key, policy, state),
         )
-        evaluation = self._latest(key, policy, state)
+        halted = self._halt.cause
+        evaluation = self._latest(key, policy, state) if halted is None else None
         # The caches are read after the metrics: they are the fresher of the two.
         workloads, matching, contested = self._selected(key, policy, state)
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
         suspended = self._suspended(key.namespace, state)
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
+        way_back = await self._way_back.try_out(policy, workloads) if begins else {}
+        nodes_away = await self._nodes.away(self._late_on((*workloads, *suspended)))
+        # Nothing is awaited between this and the decision: two policies must not be given the same slots.
         return Observation(
             workloads=workloads,
             matching=matching,
@@ -76,13 +90,16 @@ class Gatherer:
             restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
             problem=self._evaluator.problem(plan_of(policy)),
             admission=admission,
+            halted=halted,
+            outside_schedule=_outside(policy.spec.schedule, self._clock.time()),
+            promotion_slots=self._promotions.slots(key, self._settings.max_promoting_workloads),
             refused=self._actor.refused(key),
             canary_nodes=canary_nodes,
             staging_nodes=staging_nodes,
-            way_back=await self._way_back.try_out(policy, workloads) if begins else {},
+            way_back=way_back,
             contested=contested,
             suspended=suspended,
-            nodes_away=await self._nodes.away(self._late_on((*workloads, *suspended))),
+            nodes_away=nodes_away,
             unsupported=self._unsupported(key.namespace, policy, state),
             writer=self._elector.identity,
             epoch=self._elector.epoch,
@@ -145,7 +162,7 @@ class Gatherer:
         return self._evaluations.wait_seconds(key)
 
     def _reads(self, policy: Policy) -> bool:
-        return not policy.spec.suspend and self._evaluator.problem(plan_of(policy)) is None
+        return not policy.spec.suspend and self._halt.cause is None and self._evaluator.problem(plan_of(policy)) is None
 
     def _latest(self, key: PolicyKey, policy: Policy, state: State) -> Evaluation | None:
         if not self._reads(policy):
@@ -163,6 +180,19 @@ class Gatherer:
         self._actor.forget(key)
         self._enforcement.forget(key)
         self._restarts.forget(key)
+        self._promotions.forget(key)
+
+
+def _outside(schedule: ScheduleSpec, now: float) -> Cause | None:
+    """Why the rollout may not advance now, by the policy's schedule."""
+    try:
+        opens = opens_at(schedule, now)
+    except (KeyError, ValueError) as error:
+        text = f"spec.schedule.timeZone {schedule.time_zone!r} is not known ({type(error).__name__})"
+        return Cause(Reason.UNKNOWN_TIME_ZONE, bounded(text))
+    if opens is None:
+        return None
+    return Cause(Reason.OUTSIDE_SCHEDULE, f"the next window of spec.schedule opens at {format_time(opens)}")
 
 
 def _slipped(name: str, state: State, workloads: Iterable[WorkloadView]) -> frozenset[str]:

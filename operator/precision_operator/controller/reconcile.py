@@ -17,12 +17,15 @@ from precision_operator.controller.commit import commit, remove, write_summary
 from precision_operator.controller.echo import moved_on
 from precision_operator.controller.enforcement import Enforcement
 from precision_operator.controller.gather import Gatherer, urgent
+from precision_operator.controller.halt import Halt
+from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.restarts import Restarts
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
 from precision_operator.core.observer import Observer, RecordedPass
-from precision_operator.errors import Conflict, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
+from precision_operator.core.status.summary import begun
+from precision_operator.errors import Conflict, Halted, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
@@ -63,6 +66,8 @@ class Reconciler:
         actor: Actor,
         enforcement: Enforcement,
         restarts: Restarts,
+        promotions: Promotions,
+        halt: Halt,
         metrics: Metrics,
         clock: Clock,
         observers: Sequence[Observer] = (),
@@ -86,6 +91,8 @@ class Reconciler:
         self._actor = actor
         self._enforcement = enforcement
         self._restarts = restarts
+        self._promotions = promotions
+        self._halt = halt
         self._metrics = metrics
         self._clock = clock
 
@@ -93,7 +100,7 @@ class Reconciler:
         """One pass; None where both the policy and its assignment are gone.
 
         Raises:
-            Conflict: somebody changed the policy or the assignment meanwhile; gather again.
+            Conflict: somebody changed the policy or the assignment meanwhile, or halted everything; gather again.
             LeaseLost: nothing more may be written.
             NewerVersion: a newer operator wrote the assignment; nothing is written.
             KubeError: the API server did not answer as it should.
@@ -104,11 +111,14 @@ class Reconciler:
             return None
         policy, before = _parsed(key, body, record)
         if self._gatherer.awaits(key, policy, before):
+            if body is not None and parse_summary(body.get("status")).observed_generation <= 0:
+                await self._show_first(key, body, policy)
             return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
         observation = await self._gatherer.gather(key, policy, before)
         observation = replace(observation, verified=self._verified(key))
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
+        self._promotions.note(key, decision.promoting)
         if decision.promotes and body is not None:
             await self._confirm(key, body, before)
 
@@ -117,6 +127,8 @@ class Reconciler:
 
         if not holds():
             raise LeaseLost(f"{key.namespace}/{key.name}: another replica may lead; nothing is written", status=409)
+        if observation.halted is None and (cause := self._halt.cause) is not None:
+            raise Halted(cause.message, status=409)
         # The commit comes first: a stale leader loses here, before it has touched anything.
         if _deletes(decision) and record is not None:
             await remove(self._api, key, record)
@@ -183,6 +195,15 @@ class Reconciler:
             _LOG.warning("%s/%s: the status is not written: %s", key.namespace, key.name, error)
             return [error]
         return []
+
+    async def _show_first(self, key: PolicyKey, body: JsonObject, policy: Policy) -> None:
+        """A new policy is not left without a status until its metrics were read: that may take the whole deadline."""
+        try:
+            await write_summary(self._api, key, body, begun(policy, self._clock.time()))
+        except NotFound:
+            return
+        except KubeError as error:
+            _LOG.warning("%s/%s: the first status is not written: %s", key.namespace, key.name, error)
 
     def _worth_showing(self, key: PolicyKey, body: JsonObject, summary: Summary) -> bool:
         """In a rollback, how far it has come is written once in a while: its writes are needed for pods."""

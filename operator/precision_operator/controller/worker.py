@@ -3,6 +3,7 @@
 import logging
 
 from precision_operator.api.policy import PolicyKey
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.reconcile import Reconciler
 from precision_operator.errors import Conflict, KubeError, NewerVersion, OperatorError, TooManyRequests
 from precision_operator.inventory.caches import Inventory
@@ -26,6 +27,7 @@ class Worker:
         queue: WorkQueue[PolicyKey],
         elector: LeaseElector,
         inventory: Inventory,
+        halt: Halt,
         limiter: RateLimiter,
         metrics: Metrics,
         clock: Clock,
@@ -34,6 +36,7 @@ class Worker:
         self._queue = queue
         self._elector = elector
         self._inventory = inventory
+        self._halt = halt
         self._limiter = limiter
         self._metrics = metrics
         self._clock = clock
@@ -44,9 +47,10 @@ class Worker:
             await self._elector.leading.wait()
             key = await self._queue.get()
             try:
-                if self._elector.is_leader and self._inventory.ready:
+                if self._elector.is_leader and self._inventory.ready and self._halt.known:
                     await self.work(key)
-                # Else: whoever leads next starts with all policies, and so does the inventory once it is full.
+                # Else: whoever leads next starts with all policies, and so do the inventory and the switch once
+                # they are known.
             finally:
                 self._queue.done(key)
 

@@ -6,7 +6,7 @@ from typing import Literal
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import Command
 from precision_operator.api.policy import Policy
-from precision_operator.api.spec import Severity, Strategy
+from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.reasons import Reason
 
@@ -38,6 +38,8 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
     """
     if policy.deleted:
         return Refused(Reason.POLICY_DELETED, "was deleted, so nobody reads its commands")
+    if policy.spec.enforcement is PolicyEnforcement.OBSERVE:
+        return Refused(Reason.OBSERVING, "only observes (spec.enforcement), so the operator would not act")
     if policy.spec.suspend and command in (Command.PROMOTE, Command.RETRY):
         return Refused(Reason.SUSPENDED, "is paused (spec.suspend), so the operator would not act")
     match command:

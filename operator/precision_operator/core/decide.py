@@ -24,6 +24,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Observation
+from precision_operator.core.observed import observed, would_events
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Plan, plan
 from precision_operator.core.progress import complete, rewound
@@ -67,6 +68,8 @@ class Decision:
     """Seconds since the epoch."""
     promotes: bool = False
     """It assigns workloads something less safe than they had: only on what is certain to be the newest policy."""
+    promoting: frozenset[str] = frozenset()
+    """Keys of the workloads that take up a slot of the cluster's cap; empty where there is none."""
 
 
 def decide(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
@@ -79,34 +82,45 @@ def decide(policy: Policy, state: State, observation: Observation, now: float) -
         now: seconds since the epoch.
     """
     now = round(now, 3)
-    before, state = state, continued(policy, state)
+    halted = observation.halted is not None
+    before, state = state, state if halted else continued(policy, state)
     facts = derive_facts(policy, state, observation, now)
-    if policy.deleted:
+    if policy.deleted and not halted:
         outcome = without_policy(facts)
         if outcome is None:
-            summary = summarize(facts, Outcome(state), conditions(facts, state, None, Plan()))
+            summary = summarize(facts, Outcome(state), conditions(facts, Outcome(state), Plan()))
             return Decision(before, summary, (DeleteAssignment(),), now)
     else:
-        outcome = Outcome(state) if policy.spec.suspend else _HANDLERS[state.phase](facts)
+        outcome = Outcome(state) if facts.paused else _HANDLERS[state.phase](facts)
+        outcome = observed(facts, outcome) if facts.observes else outcome
     outcome, planned = _write(facts, before, outcome)
     after, found = _finished(facts, before, outcome, planned)
     summary = summarize(replace(facts, state=before), replace(outcome, state=after), found)
     notices = (*outcome.notices, *told(before, found), *alert_events(before, after)) if after != before else ()
+    notices += would_events(before, after, outcome)
     events = (replace(notice, message=bounded(notice.message)) for notice in notices)
     edge = after.transition_id != before.transition_id
     wake_at = now + (0.0 if edge else _wake_in(facts, after))
-    return Decision(after, summary, (*planned.actions, *events), wake_at, promotes=_promotes(before, after))
+    capped = facts.observation.promotion_slots is not None and facts.acts
+    return Decision(
+        after,
+        summary,
+        (*planned.actions, *events),
+        wake_at,
+        promotes=_promotes(before, after),
+        promoting=replace(facts, state=after).promoting if capped else frozenset(),
+    )
 
 
 def _write(facts: Facts, before: State, outcome: Outcome) -> tuple[Outcome, Plan]:
     """The missing writes, under a generation that every one of them outranks."""
-    if facts.spec.suspend:
+    if not facts.acts:
         outcome = replace(outcome, desired=())
     else:
         state = assign(facts, before, outcome.state)
         desired = tuple(_as_assigned(facts, d, state) for d in outcome.desired)
         outcome = replace(outcome, state=state, desired=desired)
-    going_on, took = _going_on(facts, outcome) if not facts.spec.suspend else (outcome.state.restarts, [])
+    going_on, took = _going_on(facts, outcome) if facts.acts else (outcome.state.restarts, [])
     for _ in range(2):
         state = outcome.state
         planned = plan(
@@ -250,8 +264,8 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         state,
         message=bounded(state.message),
         failing=listed(state.failing),
-        # What a policy of another uid takes over, it takes over when it is not suspended any more.
-        policy_uid=before.policy_uid if policy.spec.suspend and before.policy_uid else policy.uid,
+        # What a policy of another uid takes over, it takes over once it acts.
+        policy_uid=before.policy_uid if not facts.acts and before.policy_uid else policy.uid,
         observed_generation=policy.generation,
         settings=policy.settings,
         hold_on_delete=policy.spec.hold_on_delete,
@@ -265,7 +279,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         incident=looked_after(facts, state),
         poisoned=_still_poisoned(facts, state),
     )
-    found = conditions(replace(facts, state=before), state, outcome.waiting, planned)
+    found = conditions(replace(facts, state=before), replace(outcome, state=state), planned)
     state = replace(state, conditions=without_messages(found))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
@@ -313,7 +327,7 @@ def _promotes(before: State, after: State) -> bool:
 
 def _wake_in(facts: Facts, state: State) -> float:
     idle = state.phase is Phase.HELD and not state.restarts and not state.suspensions
-    if idle or (facts.spec.suspend and not state.suspensions):
+    if idle or (facts.paused and not state.suspensions):
         return IDLE_SECONDS
     interval = facts.spec.evaluation.interval_seconds
     # A canary in the fallback is watched for hours, and no answer is waited for.

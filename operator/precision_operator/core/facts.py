@@ -12,7 +12,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Delivery, Fallback, PolicySpec
+from precision_operator.api.spec import Delivery, Fallback, PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Failing, Phase, State
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.evidence.assessment import Assessment, lost
@@ -66,7 +66,7 @@ class Facts:
     @cached_property
     def places(self) -> Places:
         """Who takes the places of a step."""
-        return Places(self.fleet, self.attempt)
+        return Places(self.fleet, self.attempt, self.free_slots)
 
     @cached_property
     def attempt(self) -> Attempt:
@@ -77,6 +77,23 @@ class Facts:
     def spec(self) -> PolicySpec:
         """The policy's spec."""
         return self.policy.spec
+
+    @property
+    def paused(self) -> Cause | None:
+        """Why nothing is decided or written: everything is halted, or this policy is suspended."""
+        if self.observation.halted is not None or not self.spec.suspend:
+            return self.observation.halted
+        return Cause(Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written")
+
+    @property
+    def observes(self) -> bool:
+        """What is decided is reported, and not done."""
+        return self.paused is None and not self.policy.deleted and self.spec.enforcement is PolicyEnforcement.OBSERVE
+
+    @property
+    def acts(self) -> bool:
+        """What is decided is done."""
+        return self.paused is None and not self.observes
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -149,6 +166,33 @@ class Facts:
 
     def _is_canary(self, workload: WorkloadView) -> bool:
         return self.state.by_canary and workload.key in self.state.canary
+
+    @property
+    def advance_waits(self) -> Cause | None:
+        """Why nobody may be promoted now, whatever the metrics."""
+        if self.free_slots != 0:
+            return None
+        text = "as many workloads as config.maxPromotingWorkloads allows are being promoted"
+        return self.observation.outside_schedule or Cause(Reason.PROMOTION_CAP, text)
+
+    @cached_property
+    def free_slots(self) -> int | None:
+        """How many more may be promoted now, by the schedule and the cap; None: all. The way to FP32 is always open."""
+        if not self.spec.target.reduced:
+            return None
+        if self.observation.outside_schedule is not None:
+            return 0
+        slots = self.observation.promotion_slots
+        return None if slots is None else max(0, slots.left - len(self.promoting - slots.overdue))
+
+    @cached_property
+    def promoting(self) -> frozenset[str]:
+        """Keys of the members that do not report the mode that they are to train in."""
+        return frozenset(
+            w.key
+            for w, delivery in self.fleet.members
+            if not self.progress(w, accepted_modes(self.wanted(w), rollback=False), delivery).acknowledged
+        )
 
     @property
     def admission_waits(self) -> Cause | None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.actions import Notify
 from precision_operator.core.facts import Facts
@@ -18,7 +19,8 @@ def continued(policy: Policy, state: State) -> State:
 
     The commands that were carried out stay known: the transition that they answered may still stand.
     """
-    if policy.deleted or policy.spec.suspend or not state.policy_uid or state.policy_uid == policy.uid:
+    idle = policy.deleted or policy.spec.suspend or policy.spec.enforcement is PolicyEnforcement.OBSERVE
+    if idle or not state.policy_uid or state.policy_uid == policy.uid:
         return state
     if state.fallback is not None and state.phase in (Phase.ROLLING_BACK, Phase.HELD):
         return replace(state, deletable=False)

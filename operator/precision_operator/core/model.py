@@ -217,6 +217,16 @@ class RefusedWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class PromotionSlots:
+    """What the cluster's cap leaves to one policy."""
+
+    left: int
+    """How many workloads may be promoted at once, less those of other policies that are."""
+    overdue: frozenset[str] = frozenset()
+    """Keys of the policy's own that have not acknowledged for so long that they take up no slot any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything that ``decide`` may know about the world."""
 
@@ -230,6 +240,12 @@ class Observation:
     problem: Cause | None = None
     """Why the policy cannot be carried out as written, e.g. an unknown endpoint name."""
     admission: Admission = Admission()
+    halted: Cause | None = None
+    """Why nothing may be done on the whole cluster, for any policy."""
+    outside_schedule: Cause | None = None
+    """Why the rollout may not advance now, by the policy's schedule."""
+    promotion_slots: PromotionSlots | None = None
+    """What the cap on promotions leaves; None: there is no cap."""
     refused: tuple[RefusedWrite, ...] = ()
     """Writes of the last pass that did not go through, and will not by themselves."""
     canary_nodes: tuple[str, ...] = ()

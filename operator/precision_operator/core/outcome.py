@@ -16,5 +16,7 @@ class Outcome:
     desired: tuple[Desired, ...] = ()
     waiting: Cause | None = None
     """What the next edge waits for."""
+    would: Cause | None = None
+    """What the operator would do, where the policy only observes."""
     notices: tuple[Notify, ...] = field(default=())
     """Events of this pass."""

@@ -22,6 +22,8 @@ class Places:
 
     fleet: Fleet
     attempt: Attempt
+    free: int | None = None
+    """How many more may join now; None: all."""
 
     @cached_property
     def indivisible(self) -> tuple[WorkloadView, ...]:
@@ -90,15 +92,22 @@ class Places:
 
         What could not be watched does not join, nor what a rollback holds. At 100 % all are in it as a whole.
         """
+        return self._in_cohort(step_index, members, self.free)
+
+    def uncapped(self, step_index: int, members: Sequence[str]) -> Cohort:
+        """The cohort of a step if all might join now."""
+        return self._in_cohort(step_index, members, None)
+
+    def _in_cohort(self, step_index: int, members: Sequence[str], free: int | None) -> Cohort:
         all_of_it = self.attempt.stages[step_index].weight >= 100
         if self._by_pods and not all_of_it:
-            return self._cohort_of_pods(step_index, members)
-        found = self._cohort_of_workloads(step_index, members)
+            return self._cohort_of_pods(step_index, members, free)
+        found = self._cohort_of_workloads(step_index, members, free)
         return Cohort(
             found, {} if all_of_it else {key: n for key, n in self.fleet.state.shares.items() if key in found}
         )
 
-    def _cohort_of_pods(self, step_index: int, members: Sequence[str]) -> Cohort:
+    def _cohort_of_pods(self, step_index: int, members: Sequence[str], free: int | None) -> Cohort:
         """Of pods that train alone as many as there are places, lowest hash first; everything else as a whole.
 
         Of what nobody says whether it trains together nothing joins.
@@ -131,6 +140,7 @@ class Places:
                 inside = {pod.uid for pod in parts[key].pods if asked_for_less(pod, fallback)} if key in parts else ()
                 pods[key] = [p for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
         places = self.cohort_size(step_index) - self.moved_units(kept)
+        places = places if free is None else min(places, free)
         return extend_units(self.fleet.policy.uid, kept, pods=pods, whole=whole, places=places, first=first)
 
     def _is_single(self, workload: WorkloadView, delivery: Delivery) -> bool:
@@ -138,7 +148,7 @@ class Places:
         single = max(workload.replicas, len(live_pods(workload))) <= 1
         return single and (delivery is not Delivery.HOT or one_group(workload, self.fleet.evaluation) is None)
 
-    def _cohort_of_workloads(self, step_index: int, members: Sequence[str]) -> tuple[str, ...]:
+    def _cohort_of_workloads(self, step_index: int, members: Sequence[str], free: int | None) -> tuple[str, ...]:
         kept, joining = set(members), self.fleet.watched - self.fleet.state.held_keys
         candidates = [w for w, _ in self.joinable if w.key in kept or w.key in joining]
         # A member that cannot be moved any more keeps its place: another in its stead would be one too many.
@@ -149,6 +159,8 @@ class Places:
         if self.staged is not None and step_index == 0:
             first = self.staged & {w.key for w in candidates}
             size = len(first | kept)
+        if free is not None:
+            size = min(size, sum(w.key in kept for w in candidates) + free)
         return extend_cohort(self.fleet.policy.uid, members, candidates, size=size, first=first)
 
     @cached_property

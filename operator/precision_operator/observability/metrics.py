@@ -56,6 +56,11 @@ class Metrics:
             registry=registry,
         )
         self._leader = Gauge("precision_operator_leader", "1 while this process leads, else 0.", registry=registry)
+        self._halted = Gauge(
+            "precision_operator_halted",
+            "1 while ConfigMap precision-halt stops every action on the cluster, else 0.",
+            registry=registry,
+        )
         self._heartbeat = Gauge(
             "precision_operator_heartbeat_timestamp_seconds",
             "When the loop that is silent longest last showed life; alert on its age and on its absence.",
@@ -136,6 +141,10 @@ class Metrics:
         """Read the queue whenever the metrics are asked for."""
         self._depth.set_function(depth)
         self._oldest.set_function(oldest_seconds)
+
+    def watch_halt(self, halted: Callable[[], bool]) -> None:
+        """Read the switch whenever the metrics are asked for."""
+        self._halted.set_function(lambda: float(halted()))
 
     def watch_leadership(self, is_leader: Callable[[], bool]) -> None:
         """Read the elector whenever the metrics are asked for."""

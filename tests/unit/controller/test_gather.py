@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.state import Phase, Restart, State, Suspension
 from precision_operator.core.evidence.assessment import TURN_SHARE
-from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation
+from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import JOBS, PODS, POLICIES
+from precision_operator.reasons import Reason
 from precision_operator.signals.service import WAKE_SECONDS
 from tests.support import objects as b
 from tests.support.controller import FLEET, KEY, Controller
@@ -247,3 +251,27 @@ async def test_a_job_that_is_to_be_resumed_is_observed_by_itself_whatever_the_se
     selected = await rig.observe(policy(selector={"matchLabels": {"app": "ours"}}), suspended)
     assert [view.key for view in selected.workloads] == [key]
     assert [view.key for view in selected.suspended] == [key]
+
+
+async def test_a_schedule_is_read_by_the_wall_clock_and_a_zone_that_does_not_exist_stops_nothing_else() -> None:
+    rig = Rig("a")
+    now = datetime.fromtimestamp(rig.wandering.time(), UTC)
+    later, end = now + timedelta(hours=2), now + timedelta(hours=3)
+    window = {"start": f"{later:%H:%M}", "end": f"{end:%H:%M}"}
+    closed = await rig.observe(policy(schedule={"windows": [window]}))
+    assert closed.outside_schedule is not None
+    assert closed.outside_schedule.reason is Reason.OUTSIDE_SCHEDULE
+    assert f"{later:%Y-%m-%dT%H:%M}" in closed.outside_schedule.message
+    rig.wandering.offset = 2.5 * 3600.0
+    assert (await rig.observe(policy(schedule={"windows": [window]}))).outside_schedule is None
+    lost = await rig.observe(policy(schedule={"timeZone": "Mars/Olympus", "windows": [window]}))
+    assert lost.outside_schedule is not None
+    assert lost.outside_schedule.reason is Reason.UNKNOWN_TIME_ZONE
+    assert lost.workloads
+
+
+async def test_what_other_policies_promote_is_taken_off_the_cap() -> None:
+    rig = Rig("a", "b")
+    rig.promotions.note(PolicyKey("other", "fleet"), {"x"})
+    rig.gatherer._settings = replace(rig.gatherer._settings, max_promoting_workloads=3)
+    assert (await rig.observe()).promotion_slots == PromotionSlots(2)

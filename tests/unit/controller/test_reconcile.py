@@ -76,6 +76,24 @@ async def test_the_first_pass_makes_the_assignment_and_asks_for_another_at_once(
     assert rig.pod_writes == []
 
 
+async def test_a_new_policy_has_a_status_before_its_metrics_were_read_and_an_old_one_keeps_its_own() -> None:
+    rig = Rig()
+    rig.fleet("a")
+    rig.watch()
+    for _ in range(2):
+        rig.evaluations.forget(KEY)
+        await finished(rig.manual, rig.reconciler.reconcile(KEY))
+    assert rig.summary.reason == "AwaitingEvaluation"
+    assert [c.type for c in rig.summary.conditions] == ["Ready", "Reconciling"]
+    assert [write[0] for write in rig.kube.writes] == ["patch"]
+    await rig.go()
+    await rig.go()
+    before, shown = len(rig.kube.writes), rig.summary
+    rig.evaluations.forget(KEY)
+    await finished(rig.manual, rig.reconciler.reconcile(KEY))
+    assert (len(rig.kube.writes), rig.summary) == (before, shown)
+
+
 async def test_a_fleet_is_promoted_step_by_step_and_then_costs_no_write() -> None:
     rig = await promoted()
     assert set(rig.modes.values()) == {Mode.FP16}

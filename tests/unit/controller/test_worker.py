@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from precision_operator.api.policy import PolicyKey
+from precision_operator.controller.halt import Halt
 from precision_operator.controller.reconcile import Pass, Reconciler
 from precision_operator.controller.worker import Worker
 from precision_operator.errors import Conflict, Forbidden, KubeError, OperatorError, TooManyRequests
@@ -60,6 +61,7 @@ class Rig:
             queue=self.queue,
             elector=LeaseElector(FakeKube(), LeaseSettings(), "system", "one", clock),
             inventory=self.inventory,
+            halt=Halt(FakeKube(), clock, namespace="system"),
             limiter=self.limiter,
             metrics=self.metrics,
             clock=clock,

@@ -16,7 +16,7 @@ from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.core.actions import DeleteAssignment, DeletePod, EvictPod, Notify, RequestPod
 from precision_operator.core.decide import IDLE_SECONDS, decide
 from precision_operator.core.model import Observation, RefusedWrite
-from precision_operator.reasons import Reason
+from precision_operator.reasons import Cause, Reason
 from tests.support.fleets import NAN, OVERFLOWS, answer, condition, fleet, promoted, respec
 from tests.support.views import keys
 
@@ -150,6 +150,19 @@ def test_suspend_is_shown_while_it_lasts_and_no_longer_and_nothing_is_written_me
     assert world.commits - commits <= 3, "what was seen is recorded, and then no more"
     assert len(world.really_in(Mode.FP16)) == 6
     respec(world, suspend=False)
+    assert world.step().state.phase is Phase.ROLLING_BACK
+
+
+def test_a_halt_outlasts_the_deletion_of_its_policy_and_holds_up_no_rollback_once_it_ends() -> None:
+    world = promoted()
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    world.halted = Cause(Reason.HALTED, "maintenance")
+    world.run(3)
+    world.policy = replace(world.policy, deleted=True)
+    decision = world.step()
+    assert not any(isinstance(action, DeleteAssignment) for action in decision.actions)
+    assert (world.state.phase, len(world.really_in(Mode.FP16))) == (Phase.HEALTHY, 6)
+    world.policy, world.halted = replace(world.policy, deleted=False), None
     assert world.step().state.phase is Phase.ROLLING_BACK
 
 

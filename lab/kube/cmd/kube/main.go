@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"genesis-precision/lab/kube/internal/dns"
+	"genesis-precision/lab/kube/internal/standing"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
@@ -29,6 +30,7 @@ import (
 )
 
 var commands = map[string]func() *cobra.Command{
+	"kstatus":                 standing.NewCommand,
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllers.NewControllerManagerCommand,
 	"kube-proxy":              proxy.NewProxyCommand,

@@ -142,8 +142,9 @@ def _missing(facts: Facts) -> Cause | None:
         label = facts.spec.staging.node_label
         text = f"no workload runs on nodes with {label} alone: kubectl label node NODE {label}"
         return Cause(Reason.NO_STAGING_NODES, f"{text}, or set strategy.canary.by: Share")
-    if facts.admission_waits is not None:
-        return facts.admission_waits
+    waits = facts.admission_waits or facts.advance_waits
+    if waits is not None:
+        return waits
     if facts.evaluation is None:
         return Cause(Reason.AWAITING_EVALUATION, "the metrics have not been read yet")
     if not facts.window_clear:

@@ -131,7 +131,18 @@ def _waiting(facts: Facts) -> Cause | None:
         promotion=facts.attempt.promotion,
         evidence_since=facts.state.evidence_since,
     )
-    return first_closed(given)
+    return first_closed(given) or _no_room(facts)
+
+
+def _no_room(facts: Facts) -> Cause | None:
+    """What holds back a step whose metrics are good: nobody may be promoted now, or not all of it."""
+    index, places = facts.state.step_index, facts.places
+    if index + 1 < len(facts.attempt.stages) and facts.advance_waits is not None:
+        return facts.advance_waits
+    missing = places.moved_units(places.uncapped(index, facts.state.members)) - places.moved_units(places.cohort)
+    if missing <= 0 or facts.free_slots is None:
+        return None
+    return facts.advance_waits or Cause(Reason.PROMOTION_CAP, f"{missing} places of this step are not taken yet")
 
 
 def _learns_nothing(facts: Facts) -> Cause | None:

@@ -54,7 +54,7 @@ def retried(facts: Facts) -> tuple[State, Cause | None]:
     state, asked = facts.state, facts.asked(Command.RETRY)
     if not allowed(Command.RETRY, facts.policy, state):
         return (carried_out(state, Command.RETRY) if asked is not None else state), None
-    closed = reenabled(facts) if state.held else None
+    closed = reenabled(facts) or facts.advance_waits if state.held else None
     if asked is None or closed is not None or not facts.window_clear:
         return state, closed
     again = replace(

@@ -11,19 +11,31 @@ from precision_operator.api.text import bounded, names
 from precision_operator.api.workload import name_of
 from precision_operator.core.alerting import ALERTING, alerting, speedup
 from precision_operator.core.facts import Facts
+from precision_operator.core.observed import would_act
+from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Plan
 from precision_operator.core.progress import live_pods
 from precision_operator.core.promotion.checks.preflight import checked
+from precision_operator.core.status.standing import standing
 from precision_operator.core.ungoverned import hot_only, undeliverable, undivided, unsupported
-from precision_operator.reasons import Cause, Reason
+from precision_operator.reasons import Reason
 
 
-def conditions(facts: Facts, state: State, waiting: Cause | None, planned: Plan) -> tuple[Condition, ...]:
-    """All conditions, in a fixed order, with the transition times of those that did not change kept."""
+def conditions(facts: Facts, outcome: Outcome, planned: Plan) -> tuple[Condition, ...]:
+    """All conditions, in a fixed order, with the transition times of those that did not change kept.
+
+    Args:
+        facts: with the state before.
+        outcome: with the state after.
+        planned: the writes of this pass.
+    """
+    state = outcome.state
+    accepted, progressing = _accepted(facts), _progressing(facts, outcome)
     found = [
-        _accepted(facts),
+        *standing(facts, state, accepted=accepted, progressing=progressing),
+        accepted,
         _metrics(facts),
-        _progressing(facts, state, waiting),
+        progressing,
         _is("Healthy", state.phase is Phase.HEALTHY, state.reason, state.message),
         _is("RolledBack", state.phase is Phase.HELD, state.reason, state.message),
         _admission(facts, state),
@@ -40,6 +52,7 @@ def conditions(facts: Facts, state: State, waiting: Cause | None, planned: Plan)
         checked(facts),
         speedup(facts, state),
         alerting(facts),
+        *([would_act(outcome)] if facts.observes else []),
     ]
     found = [replace(condition, message=bounded(condition.message)) for condition in found]
     return merge_conditions(facts.state.conditions, found, observed_generation=facts.policy.generation, now=facts.now)
@@ -235,9 +248,11 @@ def _metrics(facts: Facts) -> Condition:
     return Condition("MetricsAvailable", "True", Reason.METRICS_AVAILABLE, "")
 
 
-def _progressing(facts: Facts, state: State, waiting: Cause | None) -> Condition:
-    if facts.spec.suspend:
-        return _is("Progressing", False, Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written")
+def _progressing(facts: Facts, outcome: Outcome) -> Condition:
+    state, waiting = outcome.state, outcome.waiting
+    idle = facts.paused or (waiting if facts.observes else None)
+    if idle is not None:
+        return _is("Progressing", False, idle.reason, idle.message)
     moving = state.phase in (Phase.PROGRESSING, Phase.ROLLING_BACK)
     if waiting is not None:
         return _is("Progressing", moving and not waiting.reason.stuck, waiting.reason, waiting.message)

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
-from precision_operator.api.conditions import Condition
+from precision_operator.api.conditions import Condition, merge_conditions
+from precision_operator.api.policy import Policy
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import accepted_modes
+from precision_operator.core.status.standing import begins
 from precision_operator.reasons import Reason
 
 _WAITING_IS_SHOWN = (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED)
@@ -35,6 +37,13 @@ def recorded(state: State) -> Summary:
     )
 
 
+def begun(policy: Policy, now: float) -> Summary:
+    """What is shown of a new policy until its metrics were read once."""
+    reason, message = Reason.AWAITING_EVALUATION, "the metrics have not been read yet"
+    found = merge_conditions((), begins(reason, message), observed_generation=policy.generation, now=now)
+    return Summary(policy.generation, reason=reason, message=message, conditions=found)
+
+
 def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> Summary:
     """The summary of what was decided.
 
@@ -49,9 +58,9 @@ def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> S
     rolled = state.phase in _ROLLED_BACK
     moving = state.phase is not Phase.PENDING and not rolled
     reason, message = state.reason, state.message
-    if facts.spec.suspend:
-        reason, message = Reason.SUSPENDED, "spec.suspend is true: nothing is decided or written"
-    elif waiting is not None and state.phase in _WAITING_IS_SHOWN:
+    if (paused := facts.paused) is not None:
+        reason, message = paused.reason, paused.message
+    elif waiting is not None and (facts.observes or state.phase in _WAITING_IS_SHOWN):
         reason, message = waiting.reason, waiting.message
     moved, unacknowledged = _moved(facts, outcome)
     return replace(

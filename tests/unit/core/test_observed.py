@@ -1,0 +1,121 @@
+"""``enforcement: Observe``: the next decision is reported, and not one pod or mode is changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.model.world import World
+from precision_operator.api.modes import Mode
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import PolicyEnforcement
+from precision_operator.api.state import Phase
+from precision_operator.core.actions import Notify
+from precision_operator.core.decide import Decision
+from tests.support.fleets import NAN, answer, condition, fleet, promoted, respec, until
+from tests.support.views import key
+
+
+def events(decision: Decision) -> list[tuple[str, str]]:
+    return [(str(a.reason), a.message) for a in decision.actions if isinstance(a, Notify)]
+
+
+def observing(**spec: object) -> World:
+    return fleet(enforcement="Observe", **spec)
+
+
+def test_a_rollout_is_announced_once_and_not_begun() -> None:
+    world = observing()
+    first = world.step()
+    assert [reason for reason, _ in events(first)] == ["WouldAct"]
+    assert events(first)[0][1].startswith("would promote: step 1 of 3: ")
+    for _ in range(10):
+        assert events(world.step()) == []
+    assert (world.state.phase, world.state.enforce, world.state.members) == (Phase.PENDING, False, ())
+    assert world.writes == 0
+    assert (world.summary.reason, condition(world, "WouldAct").status) == ("WouldAct", "True")
+    assert condition(world, "WouldAct").reason == "RolloutStarted"
+    assert condition(world, "Progressing").status == "False"
+
+
+def test_what_waits_says_for_what_it_would_wait() -> None:
+    world = observing()
+    world.metrics_away = True
+    world.run(2)
+    assert world.summary.reason == "Observing"
+    assert "a promotion would wait: Prometheus gives no answer" in world.summary.message
+    assert condition(world, "WouldAct").status == "False"
+
+
+def test_a_breach_is_reported_and_the_fleet_stays_as_it_is() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.run(2)
+    assert world.summary.reason == "Observing"
+    before, writes = dict(world.modes), world.writes
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    told = [event for _ in range(5) for event in events(world.step())]
+    assert [reason for reason, _ in told] == ["WouldAct"]
+    assert told[0][1].startswith("would roll back (Emergency, P0), for ")
+    assert (world.modes, world.writes, world.state.phase) == (before, writes, Phase.HEALTHY)
+    assert world.state.failing
+
+
+def test_a_steady_breach_costs_an_observed_fleet_no_write() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    world.run(5)
+    commits, summaries = world.commits, world.summaries
+    for value in (4.0, 5.0, 6.0):
+        world.bad = {name: {Signal.NON_FINITE: value} for name in world.workloads}
+        world.step()
+    assert (world.commits, world.summaries) == (commits, summaries)
+
+
+def test_a_single_workload_that_would_be_rolled_back_is_named() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.bad = {"hot-0": {Signal.OVERFLOW: 0.4}}
+    world.run(5)
+    assert "would roll back hot-0 alone, for " in world.summary.message
+    assert not world.state.held
+
+
+def test_new_workloads_that_would_be_taken_in_are_named() -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.add("new")
+    world.run(2)
+    assert world.summary.message == "would take in new"
+    assert key("new") not in world.state.members
+
+
+def test_what_was_observed_is_done_once_the_policy_is_enforced() -> None:
+    world = observing()
+    world.run(5)
+    respec(world, enforcement=PolicyEnforcement.ENFORCE)
+    world.run(30)
+    assert world.state.phase is Phase.HEALTHY
+    assert all(c.type != "WouldAct" for c in world.summary.conditions)
+
+
+def test_a_job_that_was_suspended_for_a_rollback_is_resumed_all_the_same() -> None:
+    world = fleet()
+    world.add_job("job")
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    until(world, lambda w: w.workloads["job"].suspended)
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    world.run(10)
+    assert not world.workloads["job"].suspended
+
+
+@pytest.mark.parametrize("command", ["retry", "promote", "rollback", "abort"])
+def test_a_command_changes_nothing_while_a_policy_observes(command: str) -> None:
+    world = promoted()
+    respec(world, enforcement=PolicyEnforcement.OBSERVE)
+    answer(world, command)
+    before = dict(world.modes)
+    world.run(5)
+    assert (world.modes, world.state.phase) == (before, Phase.HEALTHY)
+    assert Mode.FP16 in {mode for mode, _ in before.values()}
