@@ -26,6 +26,7 @@ from precision_trainer.errors import ConfigError
 from precision_trainer.step.hardware import Hardware, detect, fp8_missing, known
 from precision_trainer.values.config import read_boot
 from precision_trainer.values.sentinel import SentinelConfig
+from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
 
 CPU = torch.device("cpu")
 A_GPU = Hardware(
@@ -248,6 +249,20 @@ def test_training_starts_alike_in_all_modes_and_takes_turns() -> None:
 
 
 # --- recommendation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_mode_that_the_model_fails_in_is_a_finding_with_its_reason(where: str) -> None:
+    model = model_that_fails(where)
+    found = PrecisionAnalyzer(CPU).analyze(model, batch(0), loss_of, steps=3)
+    failed = {item.mode: item.failed for item in found.probe.modes if item.failed}
+    assert set(failed) == {"bf16"}
+    assert ("in 1 (" in failed["bf16"]) == (where == "forward")
+    assert "bf16" not in {run.mode for run in found.runs}
+    advice = recommend(A_GPU, found.probe, found.runs, ())
+    assert any(line.startswith("bf16: the model fails in it: RuntimeError") for line in advice.evidence)
+    assert f"bf16: {failed['bf16']}." in found.markdown()
+    json.dumps(found.to_wire(), allow_nan=False)
 
 
 def passed(mode: str, *, finite: bool = True, cosine: float = 1.0) -> ModeProbe:

@@ -23,6 +23,10 @@ def test_experts_in_turn_train_as_under_plain_ddp(process_group: ProcessGroup) -
         assert result["ours"] == result["plain"]
 
 
+def test_a_loss_may_use_parts_of_the_model_by_name_as_under_plain_ddp(process_group: ProcessGroup) -> None:
+    assert process_group.run("model_scenarios.parts_of_a_model_in_its_loss") == [{"same": True}] * 2
+
+
 def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.one_expert_for_all_time"):
         assert result["ours"] == result["plain"]
@@ -174,6 +178,7 @@ def test_fused_sgd_with_momentum_survives_an_overflow_in_the_first_step(dampenin
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=dampening, fused=fused)
         config = ExtendedFP16Config(precision_mode=PrecisionMode.MIXED_FP16, loss_scale=1024.0)
         trainer = ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
+        trainer._gradient_update.on_device = fused  # the way of a device: its kernel skips, not the host
         for number in range(6):
             batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(number))
             factor = float("inf") if number == 0 else 1.0

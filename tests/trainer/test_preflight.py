@@ -97,6 +97,27 @@ def test_an_error_that_has_nothing_to_do_with_the_mode_is_the_scripts_own() -> N
         _trainer(model_that_fails("forward"), BF16).training_step(batch(0), wrong)
 
 
+def test_a_batch_that_the_loop_skips_leaves_the_mode_that_it_came_first_in() -> None:
+    trainer = _trainer(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)))
+    refused: list[tuple[str, str]] = []
+    trainer.modes.on_refused = lambda reason, message: refused.append((reason, message))
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if applied < 1 else None
+    skipped: list[int] = []
+    for number in range(12):
+        trainer.begin_step()
+        first = trainer.modes.trial is not None and len(skipped) < 3
+        inputs = torch.randn(8, 3 if first else 4, generator=torch.Generator().manual_seed(number))
+        try:
+            loss = trainer.training_step(inputs, lambda model, data: model(data).square().mean())
+        except RuntimeError:
+            skipped.append(number)
+            continue
+        trainer.backward_and_step(loss)
+    trainer.drain()
+    assert len(skipped) == 3
+    assert (trainer.mode, trainer.generation, refused) == (BF16, 1, [])
+
+
 def test_a_module_that_fails_is_kept_in_fp32_by_name_and_the_mode_is_entered() -> None:
     trainer = _trainer(model_that_fails("forward"), fp32_modules=("1*",))
     _run(trainer, 8, {3: PrecisionRequest(1, BF16)})

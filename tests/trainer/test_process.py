@@ -59,6 +59,30 @@ def test_a_dead_rank_ends_the_process_group_with_an_error_not_a_hang(start: Star
     assert "rank 0 lost a peer: rank 1 of 2 is gone or silent" in job.events("failed")[0]["message"]
 
 
+LAUNCH = ["-m", "precision_trainer", "launch", "--nproc-per-node", "2", "--master-port", "0"]
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["-m", "precision_trainer", "train"], "found ZeroDivisionError (no batch of this size)"),
+        ([*LAUNCH, "train"], "found local rank "),
+        ([*TORCHRUN, "-m", "precision_trainer", "train"], "found local rank "),
+    ],
+    ids=["train", "launch", "torchrun"],
+)
+def test_the_last_line_of_a_job_that_failed_is_ours_and_says_what_to_do(
+    start: Start, command: list[str], named: str
+) -> None:
+    task = "tests.support.training.harmless_scenarios:broken_task"
+    job = start([*command, task, "--steps", "4"], {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'trainer_image'}"})
+    assert job.process.wait(120) == 1
+    last = json.loads(job.text.splitlines()[-1])
+    assert last["event"] == "failed"
+    assert named in last["message"]
+    assert "start again, training goes on from the last checkpoint" in last["message"]
+
+
 def test_under_torchrun_a_dead_rank_is_named_and_the_restarted_process_group_meets_anew(start: Start) -> None:
     command = [*TORCHRUN, "--max-restarts", "1", *TRAIN, "--steps", "200", "--step-interval-seconds", "0.02"]
     job = start(command, {"PRECISION_POD_UID": "6f1e7d3c-0000-4000-8000-00000000000a"})

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.checkpoint import files
+from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.runs import Runs
 from precision_trainer.values.logs import JsonLog
@@ -118,6 +120,31 @@ def test_a_mask_of_minus_infinity_is_no_poison(session: Session) -> None:
     assert session.events("complete")
 
 
+def test_frozen_weights_and_buffers_of_another_type_are_kept_as_they_are(session: Session) -> None:
+    task = "tests.support.training.harmless_scenarios:adapted_task"
+    session.run({6: STOP}, model=task, steps=20)
+    assert session.events("checkpoint_failed") == []
+    session.run(model=task, steps=20)
+    assert [line["step"] for line in session.events("resumed")] == [8]
+    assert session.events("complete")
+    weights = session.state(20)["model_state_dict"]
+    assert {name: weights[name].dtype for name in ("base.weight", "exact", "adapter.weight")} == {
+        "base.weight": torch.bfloat16,
+        "exact": torch.float64,
+        "adapter.weight": torch.float32,
+    }
+    assert inspect(session.directory / "checkpoints" / "step-000000000020").error is None
+
+
+def test_a_checkpoint_with_a_type_that_the_model_did_not_have_is_refused(session: Session) -> None:
+    session.run(model="tests.support.training.harmless_scenarios:adapted_task", steps=4)
+    path = session.directory / "checkpoints" / "step-000000000004"
+    state = torch.load(path / files.STATE, weights_only=True)
+    state["model_state_dict"]["adapter.weight"] = state["model_state_dict"]["adapter.weight"].bfloat16()
+    files.write(path, state)
+    assert "adapter.weight: expected torch.float32, found torch.bfloat16" in str(inspect(path).error)
+
+
 def test_a_buffer_that_became_nan_in_training_is_still_poison(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4), torch.nn.BatchNorm1d(4))
@@ -132,11 +159,11 @@ def test_a_resume_trains_with_the_learning_rate_it_was_told(session: Session) ->
     session.run(steps=8, learning_rate=1e-5)
     assert [line["step"] for line in session.events("resumed")] == [4]
     assert session.state(8)["optimizer_state_dict"]["param_groups"][0]["lr"] == 1e-5
+    told = [s.labels["lr"] for f in session.metrics.collect() for s in f.samples if s.name == "genesis_run_info"]
+    assert [float(rate) for rate in told] == [1e-5]
 
 
 def _spoil(path: Path, change: Callable[[dict[str, object]], None]) -> None:
-    from precision_trainer.checkpoint import files
-
     state = torch.load(path / files.STATE, weights_only=True)
     change(state["optimizer_state_dict"])
     files.write(path, state)

@@ -14,7 +14,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import EXIT_OK, EXIT_STOPPED, STOPPED
+from .distributed.launch import ranks_failed
+from .errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED
+from .values.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -40,7 +42,10 @@ def main() -> None:
     except (ranks.SignalException, errors.ChildFailedError) as error:
         code = stop_code(codes, signalled=isinstance(error, ranks.SignalException))
         if code is None:
-            raise
+            sys.stderr.write(f"{error}\n")
+            failed = [rank for rank, code in enumerate(codes) if code not in STOPPED]
+            JsonLog(-1, len(codes)).error("failed", ranks_failed(failed, codes), kind=type(error).__name__)
+            code = EXIT_FAILED
         sys.exit(code)
 
 

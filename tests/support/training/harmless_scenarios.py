@@ -252,3 +252,32 @@ class _Masked(torch.nn.Module):
 def masked_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
     """For ``precision-trainer train``."""
     return _Masked(), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square
+
+
+class _Adapted(torch.nn.Module):
+    """A trained FP32 adapter beside a frozen BF16 layer and an FP64 buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.base = torch.nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16).requires_grad_(requires_grad=False)
+        self.adapter = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("exact", torch.full((2,), 0.1, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.base(x.bfloat16()).float() + self.adapter(x)
+        return out
+
+
+def broken_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``: a loss with a mistake in it."""
+
+    def loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("no batch of this size")
+
+    return _Adapted(), lambda position, size: torch.full((size, WIDTH), 1.0), loss
+
+
+def adapted_task() -> tuple[torch.nn.Module, Callable[[int, int], torch.Tensor], Loss]:
+    """For ``precision-trainer train``."""
+    return _Adapted(), lambda position, size: torch.full((size, WIDTH), 1.0 + position % 7), _mean_square

@@ -135,3 +135,23 @@ def refused_at_construction(rank: int, world: int) -> Result:
         except ConfigError as error:
             found[name] = str(error)
     return {"errors": found}
+
+
+def parts_of_a_model_in_its_loss(rank: int, world: int) -> Result:
+    """A loss that calls the head by its name, ``net.module.head``, as scripts for DDP do; beside plain DDP."""
+
+    def loss(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = net(data, 0)["logits"]
+        weight: torch.Tensor = net.module.head.weight  # type: ignore[union-attr,assignment]
+        return hidden.square().mean() + 1e-2 * weight.square().mean()
+
+    model, optimizer = _model()
+    net = DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=True)
+    trainer = _trainer(rank, world, unused=True)
+    for step in range(STEPS):
+        loss(net, _batch(step, rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
+    ours, plain = (list(one.parameters()) for one in (trainer.model, model))
+    return {"same": all(torch.equal(one, other) for one, other in zip(ours, plain, strict=True))}

@@ -81,6 +81,7 @@ class PrecisionAnalyzer:
             self.device, tf32=self.hardware.tf32, fp8=self.device.type == "cuda" and self.hardware.fp8_missing is None
         )
         emulated = gemm.emulated(products, tuple(MODES))
+        emulated |= {item.mode: f"the model fails in it: {item.failed}" for item in seen.modes if item.failed}
         runs: tuple[ModeRun, ...] = ()
         if steps > 0:
             runs = compare(

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from precision_trainer.precision.preflight import what_failed
+
 from .formats import BY_NAME
 
 Loss = Callable[[nn.Module, object], torch.Tensor]
@@ -64,6 +66,8 @@ class ModeProbe:
     finite: bool
     activation_bytes: int
     """Kept for the backward pass, parameters left out, each storage once."""
+    failed: str = ""
+    """The error of a pass that the model cannot make in this mode, and its module; the numbers are NaN then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +96,33 @@ def probe(model: nn.Module, batch: object, loss: Loss, device: torch.device) -> 
         gradient_max = max((item.gradient_max for item in watched.values()), default=0.0)
         gradient_max = max(gradient_max, exact.abs().max().item())
         modes = [_compare("fp32", reference, reference, kept)]
-        value, gradients, kept = _pass(model, batch, loss, device, mode="bf16")
-        modes.append(_compare("bf16", (value, gradients), reference, kept))
         scale = _scale(gradient_max)
-        for _ in range(_TRIES):
-            value, gradients, kept = _pass(model, batch, loss, device, mode="fp16", scale=scale)
-            # What functions compute between modules was not seen: lower the scale, but only where backward is to blame.
-            if bool(gradients.isfinite().all()) or not math.isfinite(value) or scale == 1.0:
-                break
-            scale = max(1.0, scale / 4)
-        modes.append(_compare("fp16", (value, gradients), reference, kept))
+
+        def bf16() -> ModeProbe:
+            value, gradients, kept = _pass(model, batch, loss, device, mode="bf16")
+            return _compare("bf16", (value, gradients), reference, kept)
+
+        def fp16() -> ModeProbe:
+            nonlocal scale
+            for _ in range(_TRIES):
+                value, gradients, kept = _pass(model, batch, loss, device, mode="fp16", scale=scale)
+                # What functions compute between modules was not seen: lower the scale, but only if backward is to blame.
+                if bool(gradients.isfinite().all()) or not math.isfinite(value) or scale == 1.0:
+                    break
+                scale = max(1.0, scale / 4)
+            return _compare("fp16", (value, gradients), reference, kept)
+
+        modes += [_tried("bf16", bf16, model), _tried("fp16", fp16, model)]
     return Probe(tuple(watched.values()), tuple(modes), gradient_max, scale)
+
+
+def _tried(mode: str, passes: Callable[[], ModeProbe], model: nn.Module) -> ModeProbe:
+    """What came of a mode; a kernel that does not exist for it is a finding, not the end."""
+    try:
+        return passes()
+    except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
+        nan = math.nan
+        return ModeProbe(mode, nan, nan, nan, nan, finite=False, activation_bytes=0, failed=what_failed(model, error))
 
 
 def _pass(

@@ -73,6 +73,8 @@ def recommend(
 def _against(mode: str, probe: Probe, runs: dict[str, ModeRun]) -> list[str]:
     found = []
     passed = next((item for item in probe.modes if item.mode == mode), None)
+    if passed is not None and passed.failed:
+        return [f"the model fails in it: {passed.failed}"]
     if passed is None or not passed.finite:
         found.append("loss or gradients of one pass are not finite")
     elif not passed.gradient_cosine >= MIN_COSINE:

@@ -104,6 +104,7 @@ class Report:
                 for item in self.probe.modes
             ],
         )  # fmt: skip
+        modes += "".join(f"\n\n{item.mode}: {item.failed}." for item in self.probe.modes if item.failed)
         modules = _table(head, rows)
         return f"## One pass over one batch\n\nAgainst FP32:\n\n{modes}\n\nModule by module, in FP32:\n\n{modules}"
 

@@ -51,6 +51,8 @@ class TrainingState(TypedDict):
     data_fingerprint: str
     nonfinite_buffers: NotRequired[list[str]]
     """Buffers of the model that held inf or NaN from its start on, such as a mask: they are not poisoned weights."""
+    other_types: NotRequired[list[str]]
+    """Tensors of the model that are not FP32 by its author's choice: frozen weights, buffers."""
     parts: NotRequired[dict[str, dict[str, object]]]
     """What others keep beside it (sentinel, baseline…), by name: plain values; see Checkpointer.attach."""
 
@@ -84,10 +86,8 @@ def validate(
     for key, kind in _TYPES.items():
         _expect(raw.get(key), kind, f"{where}: {key}")
     _check_numbers(raw, where)
-    exempt = raw.get("nonfinite_buffers", [])
-    if not isinstance(exempt, list) or not all(isinstance(name, str) for name in exempt):
-        raise CheckpointError(f"{where}: nonfinite_buffers: expected a list of names; the checkpoint is damaged")
-    check_model(raw["model_state_dict"], where, model, exempt)
+    nonfinite, others = _names(raw, "nonfinite_buffers", where), _names(raw, "other_types", where)
+    check_model(raw["model_state_dict"], where, model, nonfinite_buffers=nonfinite, other_types=others)
     check_optimizer(raw["optimizer_state_dict"], where, optimizer)
     check_scaler(raw["scaler"], where)
     for rank, random_state in enumerate(raw["rng"]):
@@ -99,6 +99,13 @@ def validate(
     for part, value in _expect(raw.get("parts", {}), dict, f"{where}: parts").items():
         _expect(value, dict, f"{where}: parts.{part}")
     return cast(TrainingState, raw)  # checked above, key by key
+
+
+def _names(raw: dict[object, object], key: str, where: Path) -> list[str]:
+    names = raw.get(key, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{where}: {key}: expected a list of names; the checkpoint is damaged")
+    return names
 
 
 def _expect(value: object, kind: type, what: str) -> dict[object, object]:
@@ -124,9 +131,16 @@ def _check_numbers(raw: dict[str, object], where: Path) -> None:
 
 
 def check_model(
-    saved: dict[str, object], where: Path, model: torch.nn.Module | None, nonfinite_buffers: Collection[str] = ()
+    saved: dict[str, object],
+    where: Path,
+    model: torch.nn.Module | None,
+    *,
+    nonfinite_buffers: Collection[str] = (),
+    other_types: Collection[str] = (),
 ) -> None:
-    """Refuse weights that are not FP32, not finite (but for ``nonfinite_buffers``), or not of ``model``.
+    """Refuse weights that are not finite (but for ``nonfinite_buffers``), or not of ``model``.
+
+    Without a model, refuse what is not FP32, but for ``other_types``.
 
     Raises:
         CheckpointError: with the first name that does not fit.
@@ -146,7 +160,7 @@ def check_model(
                     f"{where} is of another model: {name}: expected {tuple(tensor.shape)} {tensor.dtype}, found "
                     f"{tuple(found.shape)} {found.dtype}; use a directory of its own"
                 )
-        elif found.is_floating_point() and found.dtype is not torch.float32:
+        elif found.is_floating_point() and found.dtype is not torch.float32 and name not in other_types:
             raise CheckpointError(f"{where}: {name}: expected torch.float32, found {found.dtype}; convert it first")
     check_finite(saved, f"{where}: model_state_dict", nonfinite_buffers)
 

@@ -63,7 +63,7 @@ def load(
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
     weights, moments = content(path)
-    check_model({**weights}, path, model, nonfinite_buffers(model))
+    check_model({**weights}, path, model, nonfinite_buffers=nonfinite_buffers(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
     return weights, moments

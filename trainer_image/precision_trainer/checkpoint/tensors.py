@@ -27,6 +27,15 @@ def nonfinite_buffers(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(name for name, buffer in model.named_buffers() if not _finite(buffer))
 
 
+def other_types(model: torch.nn.Module) -> frozenset[str]:
+    """Names of the model's floating-point tensors that are not FP32 by its author's choice: frozen weights, buffers."""
+    return frozenset(
+        name
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float32
+    )
+
+
 def check_finite(tensors: Mapping[str, object], what: str, but: Collection[str] = ()) -> None:
     """Refuse inf and NaN; values that are no floating-point tensors, and the names in ``but``, are left alone.
 

@@ -169,31 +169,44 @@ class OwnStep:
     def __enter__(self) -> None:
         """The telemetry parameter is a root of the backward pass to come."""
         if self._module is not None:
-            self._module.in_step = True
+            self._module.precision_in_step = True
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Translate."""
         if self._module is not None:
-            self._module.in_step = False
+            self._module.precision_in_step = False
         if isinstance(error, RuntimeError) and "finished reduction in the prior iteration" in str(error):
             raise ConfigError(UNUSED) from error
 
 
 class _WithTelemetry(torch.nn.Module):
-    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket."""
+    """Puts the telemetry parameter beside the model's own, so that DDP takes it into its bucket.
+
+    A loss may use parts of the model (``net.module.head(x)``): whatever is not of this class is the model's. Hence the long
+    names of its own.
+    """
 
     def __init__(self, model: torch.nn.Module, telemetry: torch.nn.Parameter, *, in_graph: bool) -> None:
         super().__init__()
-        self.model = model
-        self.telemetry = telemetry
-        self._in_graph = in_graph
-        self.in_step = False
+        self.wrapped_by_precision = model
+        self.precision_telemetry = telemetry
+        self.precision_in_graph = in_graph
+        self.precision_in_step = False
         """Outside its own step the model stands in another one's loss (GAN): DDP waits for the telemetry there too."""
+
+    def __getattr__(self, name: str) -> torch.Tensor | torch.nn.Module:
+        """The model's own attributes: torch asks here for what the instance does not have itself."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            pass
+        found: torch.Tensor | torch.nn.Module = getattr(super().__getattr__("wrapped_by_precision"), name)
+        return found
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """The model's forward, unchanged."""
-        output: object = self.model(*args, **kwargs)
-        if (self.in_step and not self._in_graph) or not torch.is_grad_enabled():
+        output: object = self.wrapped_by_precision(*args, **kwargs)
+        if (self.precision_in_step and not self.precision_in_graph) or not torch.is_grad_enabled():
             return output
         # DDP looks for parameters that the outputs do not depend on, and takes them for unused: not this one.
         return tree_map(self._tied, output)
@@ -212,7 +225,7 @@ class _WithTelemetry(torch.nn.Module):
             return twin
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
-        tied: torch.Tensor = _Tie.apply(value, self.telemetry)
+        tied: torch.Tensor = _Tie.apply(value, self.precision_telemetry)
         return tied
 
 

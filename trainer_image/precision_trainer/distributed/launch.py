@@ -114,7 +114,18 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
             time.sleep(_POLL_SECONDS)
         else:
             stop.wait(_POLL_SECONDS)
+    if failed:
+        log.error("failed", ranks_failed(failed, codes), kind="RanksFailed")
     return _exit_code(codes, failed)
+
+
+def ranks_failed(failed: Sequence[int], codes: Sequence[int | None]) -> str:
+    """The last line of a job in which ranks failed: which, and what to do."""
+    named = ", ".join(f"local rank {rank} with {codes[rank]}" for rank in failed)
+    return (
+        f"expected every rank to finish, found {named}: the lines of that rank say why; correct it and start again, "
+        "training goes on from the last checkpoint"
+    )
 
 
 def _exit_code(codes: Sequence[int | None], failed: Sequence[int]) -> int:

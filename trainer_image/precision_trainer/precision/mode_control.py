@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..sentinel.shell import Sentinel
 from ..step.scaler import LossScaler
@@ -90,6 +91,19 @@ class ModeControl:
         if self._sentinel is None or self._wanted() is self.mode:
             return None
         return self._change("sentinel", self.trial or Trial(self.mode, self.requested, self.applied), step)
+
+    @contextlib.contextmanager
+    def before(self, trial: Trial) -> Iterator[None]:
+        """For one pass, in the mode that :meth:`refuse` would go back to."""
+        tried, requested, failed = self.mode, self.requested, self._failed
+        self._failed = failed | {tried}
+        self.mode, self.requested = trial.mode, trial.requested
+        if self.applied is trial.applied:
+            self.mode = self._wanted()
+        try:
+            yield
+        finally:
+            self.mode, self.requested, self._failed = tried, requested, failed
 
     def refuse(self, trial: Trial, reasons: list[str], step: int) -> None:
         """The mode in force failed: all ranks go back to the one before, in the middle of the step."""

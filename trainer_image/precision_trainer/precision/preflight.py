@@ -52,7 +52,7 @@ class Trial:
                 torch.set_rng_state(state)
 
 
-def reason(model: torch.nn.Module, error: Exception, direction: str) -> str:
+def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -> str:
     """What failed and where, for a person: the innermost module whose forward pass the error came through, if any."""
     names = {id(module): name or "the model" for name, module in model.named_modules()}
     layer = None
@@ -60,7 +60,8 @@ def reason(model: torch.nn.Module, error: Exception, direction: str) -> str:
         layer = names.get(id(frame.f_locals.get("self")), layer)
     text = (str(error).splitlines() or [""])[0][:_MAX_REASON]
     where = f" in {layer}" if layer is not None else ""
-    return f"{type(error).__name__} in its {direction} pass{where} ({text})"
+    during = f" in its {direction} pass" if direction else ""
+    return f"{type(error).__name__}{during}{where} ({text})"
 
 
 def guarded(
@@ -76,7 +77,7 @@ def guarded(
     try:
         result = compute()
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
-        failed = reason(model, error, direction)
+        failed = what_failed(model, error, direction)
     if not together:
         return result, [] if failed is None else [failed]
     everyone = enumerate(ddp.exchange({"failed": failed}))

@@ -78,7 +78,7 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
         _load_cold(trainer, weights, path)
     else:
         weights = _as_in(trainer.model, weights)
-        check_model({**weights}, path, trainer.model, trainer.nonfinite_buffers)
+        check_model({**weights}, path, trainer.model, nonfinite_buffers=trainer.nonfinite_buffers)
         trainer.model.load_state_dict(weights)
     if moments is not None:
         load_optimizer(trainer.optimizer, moments)

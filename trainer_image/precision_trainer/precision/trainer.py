@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from ..checkpoint.tensors import nonfinite_buffers
+from ..checkpoint.tensors import nonfinite_buffers, other_types
 from ..distributed import ddp
 from ..distributed.channel import Channel
 from ..errors import ConfigError
@@ -87,6 +87,8 @@ class ExtendedFP16Trainer:
         self.model = model
         self.nonfinite_buffers = nonfinite_buffers(model)
         """Names of the buffers that held inf or NaN from the start, such as a mask: no sign of poisoned weights."""
+        self.other_types = other_types(model)
+        """Names of what is not FP32 by the model's author: frozen weights, buffers."""
         self.optimizer = optimizer
         self.rank, self.world_size = rank, world_size
         first = check_parameters(model, optimizer)
@@ -309,11 +311,36 @@ class ExtendedFP16Trainer:
         )
         if loss is None or reasons:
             del loss
-            trial.restore()
-            self.modes.refuse(trial, reasons, self.step)
-            return self._forward(batch, loss_fn, reduces=last)
+            return self._forward_before(trial, reasons, batch, loss_fn, last=last)
         self._again = lambda: self._forward(batch, loss_fn, reduces=last)
         return loss
+
+    def _forward_before(
+        self,
+        trial: Trial,
+        reasons: list[str],
+        batch: Batch,
+        loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor],
+        *,
+        last: bool,
+    ) -> torch.Tensor:
+        """Forward in the mode before the trial; the mode that was tried is refused, unless this fails alike.
+
+        Then the batch is to blame, not the mode: the loop that catches its error goes on, and the next batch is the trial.
+        """
+        trial.restore()
+
+        def again() -> torch.Tensor:
+            return self._forward(batch, loss_fn, reduces=last)
+
+        with self.modes.before(trial):
+            loss, still = preflight.guarded(again, self.model, "forward", together=self._ddp is not None)
+        if loss is not None and not still:
+            self.modes.refuse(trial, reasons, self.step)
+            return loss
+        del loss
+        trial.restore()
+        return again()
 
     def _try_backward(self, trial: Trial, again: Callable[[], torch.Tensor], loss: torch.Tensor) -> torch.Tensor | None:
         """Backward of the micro-batch that :meth:`_try_forward` began; ``again`` computes its loss in the mode before.

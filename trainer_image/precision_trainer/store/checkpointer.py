@@ -265,6 +265,7 @@ class Checkpointer:
             "progress": self.progress.state_dict(),
             "data_fingerprint": self._fingerprint,
             "nonfinite_buffers": sorted(trainer.nonfinite_buffers),
+            "other_types": sorted(trainer.other_types),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }
 

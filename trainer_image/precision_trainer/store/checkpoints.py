@@ -116,7 +116,13 @@ class CheckpointStore:
         final = self.path(state["step"])
         self._permit()
         model: dict[str, object] = {**state["model_state_dict"]}
-        check_model(model, final, None, state.get("nonfinite_buffers", []))
+        check_model(
+            model,
+            final,
+            None,
+            nonfinite_buffers=state.get("nonfinite_buffers", []),
+            other_types=state.get("other_types", []),
+        )
         check_optimizer(state["optimizer_state_dict"], final, None)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
