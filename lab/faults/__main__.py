@@ -97,7 +97,7 @@ async def inject(found: Found, *, odd: int) -> None:
     if odd:
         with tempfile.TemporaryDirectory(prefix="odd-") as directory:
             async with staged(Plane.SHARED, Path(directory)) as stage:
-                found.odd = await misoperate(stage, seed=found.campaign.seed, count=odd)
+                await misoperate(stage, found.odd, seed=found.campaign.seed, count=odd, directory=TRACES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
