@@ -20,13 +20,13 @@ from rich.table import Table
 
 from lab import paths
 from lab.cluster import Cluster
+from lab.cluster.full import require_machine
 from lab.errors import LabError
 from lab.progress import console, elapsed, say
 from lab.release.tools import tools
 from lab.setup.certmanager import cert_manager
 from lab.setup.kube import ENVIRONMENT, MODULE, kube_binaries, test_command
 from lab.setup.older import older_control_plane
-from lab.setup.prerequisites import require_node_programs
 
 _REPORTS = paths.BUILD / "reports"
 _INTERRUPTED = 130
@@ -202,7 +202,7 @@ def _call(command: list[str], *, cwd: Path = paths.ROOT, env: Mapping[str, str] 
 
 
 def _requirements() -> int:
-    require_node_programs()
+    require_machine()
     return 0
 
 

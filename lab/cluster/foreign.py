@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 from lab.errors import LabError
 from lab.process import run
+from lab.setup.prerequisites import extend_path
 
 _AGENTS = frozenset({"kubelet", "k3s", "k3s-agent", "k3s-server", "k0s", "rke2", "kubelite"})
 _FILES = (
@@ -30,7 +32,8 @@ def require_no_node() -> None:
     Raises:
         LabError: the machine is a node, or was one.
     """
-    found = [*signs(Path("/")), *(" ".join(rule) for rule in _RULES if run(rule, check=False).returncode == 0)]
+    extend_path()  # nft and iptables are where some shells do not look
+    found = [*signs(Path("/")), *(" ".join(rule) for rule in _RULES if _holds(rule))]
     if found:
         raise LabError(
             "a machine that is no Kubernetes node",
@@ -38,6 +41,11 @@ def require_no_node() -> None:
             "use another machine, or CONTEXT=name for the cluster that you have; "
             "if these are leftovers of a cluster that is gone, remove them first",
         )
+
+
+def _holds(rule: tuple[str, ...]) -> bool:
+    """Where the program is not there, nothing of it is."""
+    return shutil.which(rule[0]) is not None and run(rule, check=False).returncode == 0
 
 
 def signs(root: Path) -> list[str]:

@@ -12,7 +12,7 @@ from lab.cluster.control_plane import ControlPlane
 from lab.cluster.foreign import require_no_node
 from lab.cluster.network import NODE_ADDRESS, Network
 from lab.cluster.node import Node
-from lab.cluster.remains import remove_remains
+from lab.cluster.remains import mounts, remove_remains
 from lab.cluster.runtime import Runtime
 from lab.errors import DeadlineExceeded
 from lab.images import ALL, Image, build_images
@@ -44,10 +44,8 @@ class Cluster:
 
     def up(self, images: Iterable[Image] = ALL) -> list[str]:
         """Bring everything up; what is up stays as it is. Return the names of the images that are new in the cluster."""
-        require_node_programs()
         with machine_lock("cluster"):
-            if _owner() is None:
-                require_no_node()
+            require_machine()
             self._displace_other()
             with step("images"):
                 built = build_images(images)
@@ -64,10 +62,15 @@ class Cluster:
         return fresh
 
     def down(self) -> None:
-        """Remove every trace: pods, programs, mounts, network, and the folder. Safe to repeat, and after a crash."""
+        """Remove every trace: pods, programs, mounts, network, and the folder. Safe to repeat, and after a crash.
+
+        What this cluster did not make stays, whoever's it is: an `up` that was refused left a folder and no more.
+        """
         with machine_lock("cluster"):
-            if self.directory.exists() or _owner() == self.directory:
+            if self._made():
                 self._down()
+            elif not mounts(self.directory):
+                shutil.rmtree(self.directory, ignore_errors=True)  # a reboot took everything else
 
     def running(self) -> bool:
         """Tell whether all programs of the cluster run."""
@@ -77,6 +80,10 @@ class Cluster:
         """Name each program, say whether it runs, and where its log is."""
         plane = [(log.stem, self.control_plane.running(), log) for log in self.control_plane.logs]
         return plane + [(daemon.name, daemon.running(), daemon.log) for daemon in self._daemons]
+
+    def _made(self) -> bool:
+        owner = _owner()
+        return owner == self.directory or (owner is None and self._network.stands())
 
     def _require_running(self) -> None:
         for daemon in self._daemons:
@@ -120,6 +127,17 @@ class Cluster:
             wait_for(lambda: not self.runtime.tasks(), what="the containers to end", seconds=20)
         except (DeadlineExceeded, subprocess.TimeoutExpired) as error:
             say(f"pods did not go in order ({type(error).__name__}): removing them by force")
+
+
+def require_machine() -> None:
+    """Refuse a machine that is a node of another cluster, before anything is touched; then install what is missing.
+
+    Raises:
+        LabError: it is a node, or cannot run images and a node.
+    """
+    if _owner() is None:
+        require_no_node()
+    require_node_programs()
 
 
 def _owner() -> Path | None:

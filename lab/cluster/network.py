@@ -18,6 +18,7 @@ POD_RANGE = "198.18.77.0/24"
 SERVICE_RANGE = "198.19.0.0/16"
 _POD_PREFIX = "198.18.77."
 _PLUGINS = Path("/usr/lib/cni")
+_INTERFACES = Path("/sys/class/net")
 _SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     # Two pods on one bridge talk past the kernel's address translation otherwise, and a Service between them never answers.
@@ -59,10 +60,15 @@ class Network:
         for rule in _ACCEPT:
             while run(["iptables", "-w", "-D", "FORWARD", *rule], check=False).returncode == 0:
                 pass
-        for family in ("ip", "ip6"):
-            run(["nft", "delete", "table", family, _PROXY_TABLE], check=False)
+        if self._previous.exists() or _bridge_stands():  # else the table is another cluster's
+            for family in ("ip", "ip6"):
+                run(["nft", "delete", "table", family, _PROXY_TABLE], check=False)
         run(["ip", "link", "delete", BRIDGE], check=False)
         self._restore_sysctls()
+
+    def stands(self) -> bool:
+        """Tell whether the bridge is there, and was made from this folder."""
+        return self._previous.exists() and _bridge_stands()
 
     def _set_sysctls(self) -> None:
         previous = json.loads(self._previous.read_text()) if self._previous.exists() else {}
@@ -100,6 +106,10 @@ class Network:
             },
         }
         return {"cniVersion": "0.4.0", "name": "lab", "plugins": [bridge]}
+
+
+def _bridge_stands() -> bool:
+    return (_INTERFACES / BRIDGE).exists()
 
 
 def pod_namespaces() -> list[str]:

@@ -22,7 +22,7 @@ def remove_remains(directory: Path, socket: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not _shims(socket), what="the containers' shims to end", seconds=10)
-    for mount in sorted(_mounts(directory), reverse=True):
+    for mount in sorted(mounts(directory), reverse=True):
         run(["umount", "--lazy", mount], check=False)
     _remove_notes(directory)
     for group in sorted(_CGROUPS.glob("*/k8s.io/*")) + sorted(_CGROUPS.glob("k8s.io/*")):
@@ -59,7 +59,7 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _mounts(directory: Path) -> list[str]:
+def mounts(directory: Path) -> list[str]:
     """Mount points under the folder, as the kernel spells them."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return [point.replace("\\040", " ") for point in points if point.replace("\\040", " ").startswith(f"{directory}/")]

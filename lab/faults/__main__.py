@@ -11,8 +11,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
@@ -25,6 +25,7 @@ from lab.faults.soak import run as soak
 from lab.faults.stage import staged
 from lab.faults.workflows import WORKFLOWS, Plane, workflow
 from lab.progress import console, say, step
+from precision_operator.api.wire import integer
 
 TRACES = paths.BUILD / "faults"
 RESULT = paths.BUILD / "faults.json"
@@ -44,24 +45,30 @@ class Found:
     """What came of the parts that were run."""
 
     campaign: Campaign
-    odd: Misoperation = field(default_factory=Misoperation)
+    odd: Misoperation | None = None
     soak: SoakResult | None = None
+    complete: bool = False
+    """Whether all that was asked for came to its end by itself."""
 
     @property
     def violations(self) -> list[str]:
         """Of all parts."""
+        odd = self.odd.violations if self.odd is not None else ()
         soak = self.soak.violations if self.soak is not None else ()
-        return [*self.campaign.violations, *(f"odd policies: {v}" for v in self.odd.violations), *soak]
+        return [*self.campaign.violations, *(f"odd policies: {v}" for v in odd), *soak]
 
     @property
     def crashes(self) -> list[str]:
         """Of all parts."""
-        return [*self.campaign.crashes, *self.odd.crashes, *(self.soak.crashes if self.soak is not None else ())]
+        odd = self.odd.crashes if self.odd is not None else ()
+        soak = self.soak.crashes if self.soak is not None else ()
+        return [*self.campaign.crashes, *odd, *soak]
 
     def figures(self) -> Figures:
         """What is written for programs. None: that part was not run."""
-        soak, campaign = self.soak, self.campaign
+        soak, odd, campaign = self.soak, self.odd, self.campaign
         return {
+            "complete": self.complete,
             "seed": campaign.seed,
             "workflows": len(campaign.learned),
             "writes": sum(map(len, campaign.learned.values())),
@@ -69,13 +76,22 @@ class Found:
             "injections": campaign.injections,
             "missed": campaign.missed,
             "violations": len(self.violations),
-            "odd_policies": self.odd.count,
-            "odd_policies_refused": self.odd.refused,
+            "odd_policies": odd.count if odd is not None else None,
+            "odd_policies_refused": odd.refused if odd is not None else None,
             "crashes": len(self.crashes),
             "soak_minutes": soak.minutes if soak is not None else None,
             "soak_faults": sum(soak.faults.values()) if soak is not None else None,
             "steps_lost_hot": soak.steps_lost_hot if soak is not None else None,
         }
+
+    def too_few(self, floors: Mapping[str, int]) -> list[str]:
+        """What was done too seldom to show anything, for people."""
+        figures = self.figures()
+        return [
+            f"expected at least {least} {name}, found {figures[name]}: run it again, with nothing else on the machine"
+            for name, least in floors.items()
+            if integer(figures[name], 0) < least
+        ]
 
     def show(self) -> None:
         """For a person."""
@@ -95,19 +111,21 @@ async def inject(found: Found, *, odd: int) -> None:
     """The parts that need no kubelet."""
     await found.campaign.run()
     if odd:
+        found.odd = Misoperation()
         with tempfile.TemporaryDirectory(prefix="odd-") as directory:
             async with staged(Plane.SHARED, Path(directory)) as stage:
-                found.odd = await misoperate(stage, seed=found.campaign.seed, count=odd)
+                await misoperate(stage, found.odd, seed=found.campaign.seed, count=odd, directory=TRACES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, write, show; 1 where anything was violated, an operator crashed, or a step was lost."""
+    """Run, write, show; 1 where anything was violated, an operator crashed, a step was lost, or too little was done."""
     options = _options(arguments)
     chosen = [workflow(name) for name in options.workflows] or WORKFLOWS
     soaks = not options.workflows and options.soak_minutes > 0
     if soaks:
         require_no_cluster()  # before the other parts have taken their time
     _empty(TRACES)
+    RESULT.unlink(missing_ok=True)  # who is killed must not leave the figures of the run before
     found = Found(Campaign(options.seed, None if options.full else options.count, TRACES, chosen))
     try:
         odd = sys.maxsize if options.full else options.odd
@@ -115,11 +133,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if soaks:
             with step(f"{options.soak_minutes:g} minutes of soak"):
                 found.soak = soak(options.seed, options.soak_minutes, kills=SOAK_KILLS, directory=TRACES, say=say)
+        found.complete = True
     finally:
         RESULT.write_text(json.dumps(found.figures(), indent=2) + "\n")
         found.show()
+    too_few = found.too_few(floors(options))
+    for text in too_few:
+        console.print("[red]too few[/red] ", end="")
+        console.print(text, markup=False, highlight=False)
     lost = found.soak is not None and found.soak.steps_lost_hot > 0
-    return 1 if found.violations or found.crashes or lost else 0
+    return 1 if found.violations or found.crashes or lost or too_few else 0
+
+
+def floors(options: argparse.Namespace) -> dict[str, int]:
+    """Figure → the least that it must be, of each part that was asked for in its default size or larger."""
+    if options.workflows:
+        return {}
+    injected = options.full or options.count >= COUNT
+    least = {"injections": 500, "writes": 100, "kills": 2 * len(WORKFLOWS)} if injected else {}
+    least |= {"odd_policies": 300} if options.full or options.odd >= ODD else {}
+    return least | ({"soak_faults": 20} if options.soak_minutes >= SOAK_MINUTES else {})
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

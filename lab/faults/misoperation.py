@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lab.bench.api import Json, Refused, until
 from lab.bench.fleet import POLICY
@@ -15,7 +16,7 @@ from lab.faults.odd import OddPolicy, odd_policies
 from lab.faults.proxy import Line
 from lab.faults.recorder import RESOURCES, Recorder
 from lab.faults.stage import Stage
-from lab.faults.trace import Header
+from lab.faults.trace import Header, Trace, write_trace
 from lab.faults.workflows import SEVERE, Place, policy, rolled_out
 from lab.progress import say, step
 from precision_operator.api.modes import Mode
@@ -51,9 +52,11 @@ class Misoperation:
         return self.refused + self.taken
 
 
-async def misoperate(stage: Stage, *, seed: int, count: int) -> Misoperation:
-    """Try odd policies, each followed by the good one; then break the neighbour, who must be rolled back as always."""
-    found = Misoperation()
+async def misoperate(stage: Stage, found: Misoperation, *, seed: int, count: int, directory: Path) -> None:
+    """Try odd policies, each followed by the good one; then break the neighbour, who must be rolled back as always.
+
+    ``found`` is told of all as it comes, ``directory`` keeps the trace.
+    """
     names = [f"odd-{i}" for i in range(PLACES)]
     everyone = [*names, "neighbour"]
     for name in everyone:
@@ -83,11 +86,15 @@ async def misoperate(stage: Stage, *, seed: int, count: int) -> Misoperation:
             if operator.exit_code() is not None:
                 found.crashes.append(f"exit code {operator.exit_code()}: {operator.log.read_text()[-2000:]}")
             await asyncio.to_thread(recorder.settle)
-            trace = recorder.trace(Header("odd policies", seed))
-            found.violations += map(str, check(trace, secrets=stage.secrets))
+            judge(recorder.trace(Header("odd policies", seed)), found, directory=directory, secrets=stage.secrets)
         finally:
             await asyncio.to_thread(operators.stop)
-    return found
+
+
+def judge(trace: Trace, found: Misoperation, *, directory: Path, secrets: Mapping[str, str]) -> None:
+    """Keep the trace, and check it."""
+    kept = write_trace(trace, directory / "odd-policies.jsonl")
+    found.violations += [f"{violation} ({kept})" for violation in check(trace, secrets=secrets)]
 
 
 def _place(stage: Stage, name: str) -> Place:

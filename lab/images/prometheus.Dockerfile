@@ -1,4 +1,5 @@
 # Debian's Prometheus. Its configuration is mounted; its data is worth no more than the pod.
+# Required: the laboratory's, whose packages are pinned.
 ARG BASE
 FROM ${BASE}
 USER 65532:65532

@@ -67,7 +67,7 @@ def require_node_programs() -> None:
 
 
 def _require(programs: tuple[Program, ...]) -> None:
-    _extend_path()
+    extend_path()
     missing = [program for program in programs if not program.present()]
     if not missing:
         return
@@ -90,6 +90,7 @@ def _require(programs: tuple[Program, ...]) -> None:
         )
 
 
-def _extend_path() -> None:
+def extend_path() -> None:
+    """Look for programs where administrators' are, too."""
     known = os.environ.get("PATH", "").split(os.pathsep)
     os.environ["PATH"] = os.pathsep.join([*known, *(folder for folder in _SYSTEM_PATH if folder not in known)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from lab.faults.soak.faults import Faults
 from lab.faults.soak.person import Person
 from lab.faults.soak.plan import Planned, plan
 from lab.faults.soak.scene import NAMESPACE, TRAINERS, VICTIMS, Scene, follow_policy, soaking
-from lab.faults.trace import Header, Note, write_trace
+from lab.faults.trace import Header, Note, Trace, write_trace
 from lab.waiting import wait_for
 from precision_operator.api.state import Phase
 
@@ -81,11 +81,13 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
         began = time.monotonic()
         with Recorder(scene.cluster.kubeconfig, [NAMESPACE, SYSTEM]) as recorder:
             follow_policy(scene)
+            secrets = list(scene.secrets().items())
             with Person(scene.fleet, VICTIMS, seed=seed, say=say) as person:
                 _strike_all(faults, Faults(scene, recorder), record, say)
                 _come_to_rest(scene, person, record, say)
             _quiet(scene, recorder, say)
             trace = recorder.trace(_header(seed, faults))
+            secrets += scene.secrets().items()  # a kubelet that was killed has fetched new ones
         ended = time.monotonic()
         counted = scene.steps.counted()
         _keep_logs(scene, directory)
@@ -97,11 +99,17 @@ def run(seed: int, minutes: float, *, kills: int, directory: Path, say: Say) -> 
         crashes=tuple(str(death) for death in crashes(trace, SYSTEM)),
         steps_hot=sum(steps.made for steps in counted.values()),
         steps_lost_hot=sum(steps.lost for steps in counted.values()),
-        violations=(*record.wrong, *(str(violation) for violation in check(trace))),
+        violations=(*record.wrong, *violated(trace, secrets)),
         recovery_seconds={kind: tuple(round(s, 1) for s in seconds) for kind, seconds in record.recoveries.items()},
         rollbacks=len(person.retried),
         trace=write_trace(trace, directory / "soak.jsonl"),
     )
+
+
+def violated(trace: Trace, secrets: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The checker's violations. ``secrets``: (name, what nobody may read); a name may come again with another value."""
+    named = {f"{name} ({number})": secret for number, (name, secret) in enumerate(secrets, 1)}
+    return tuple(str(violation) for violation in check(trace, secrets=named))
 
 
 def _strike_all(faults: tuple[Planned, ...], striker: Faults, record: _Record, say: Say) -> None:

@@ -35,6 +35,7 @@ _POLICY: Json = {
     "reenable": {**COMMON["reenable"], "backoff": "0s"},
 }
 _REPLICAS = 2
+_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 @dataclass
@@ -54,6 +55,19 @@ class Scene:
         """The operator's pod that holds the Lease; empty: none does."""
         lease = self.cluster.kubectl.find("lease", RELEASE, "-n", SYSTEM) or {}
         return str(lease.get("spec", {}).get("holderIdentity") or "").rpartition("_")[0]
+
+    def secrets(self) -> dict[str, str]:
+        """What nobody may read: the credentials of the operator's pods as they are now.
+
+        Raises:
+            LabError: a pod does not show them, or has none.
+        """
+        names = [pod["metadata"]["name"] for pod in self.pods(SYSTEM)]
+        read = ("--", "python3", "-c", f"print(open({_TOKEN!r}).read())")
+        found = {name: self.cluster.kubectl("exec", name, "-n", SYSTEM, *read).stdout.strip() for name in names}
+        if not found or not all(found.values()):
+            raise LabError("a token in each pod of the operator", f"pods {names}", f"look where {_TOKEN} is mounted")
+        return {f"the token of {name}": token for name, token in found.items()}
 
     def missing(self, since: float, *, gone: str = "", kubelet: bool = False) -> list[str]:
         """What is not whole again, counted from a time (seconds since the epoch); empty: all is.

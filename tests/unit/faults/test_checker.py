@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.faults.checker import INVARIANTS, check
+from lab.faults.checker.__main__ import main
 from lab.faults.trace import Header, Note, Trace, read_trace, write_trace
 from precision_operator.api.assignment import assignment_to_wire
 from precision_operator.api.modes import Mode
@@ -392,3 +393,20 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path, events: int) -> 
     trace = Trace(Header("rollout", 7, {"write": 3}), built.trace().entries)
     path = write_trace(trace, tmp_path / "trace.jsonl")
     assert (path.suffix == ".gz", read_trace(path)) == (events == 3000, trace)
+
+
+def test_kept_traces_are_checked_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write_trace(after(START, START).trace(), tmp_path / "good.jsonl")
+    broken = write_trace(wrong_phase().trace(), tmp_path / "broken.jsonl")
+    assert main([str(good)]) == 0
+    assert f"{good}: by hand, 5 entries, 0 violations" in capsys.readouterr().out
+    assert main([str(good), str(broken)]) == 1
+    assert f"{broken}: L1 at the end: team/fleet ends in Progressing, expected Held" in capsys.readouterr().out
+
+
+def test_a_file_that_is_no_trace_fails_and_keeps_no_other_from_being_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_trace(after(START, START).trace(), tmp_path / "good.jsonl")
+    assert main([str(tmp_path / "absent.jsonl"), str(good)]) == 1
+    assert f"{good}: by hand" in capsys.readouterr().out

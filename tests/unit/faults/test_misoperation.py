@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from lab.bench.api import Refused
 from lab.faults import misoperation
-from lab.faults.misoperation import Misoperation, try_all
+from lab.faults.misoperation import Misoperation, judge, try_all
 from lab.faults.odd import OddPolicy
 from lab.faults.proxy import Line
+from lab.faults.trace import read_trace
 from lab.faults.workflows import Place, policy
+from precision_operator.api.state import State
+from tests.support.traces import Builder
 
 ODD = OddPolicy("target", {"target": "bf16"})
 
@@ -79,3 +83,18 @@ def test_an_edit_of_which_nothing_was_stored_was_answered_by_nobody() -> None:
 def test_an_edit_without_a_status_about_it_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(misoperation, "TOLD_SECONDS", 0.0)
     assert len(tried(FakeApi(silent=True)).violations) == 2
+
+
+@pytest.mark.parametrize("epochs", [(1, 2), (2, 1)])
+def test_the_trace_that_was_checked_is_kept_and_named_by_each_violation(
+    tmp_path: Path, epochs: tuple[int, ...]
+) -> None:
+    built, found = Builder(), Misoperation()
+    for epoch in epochs:
+        built.state(replace(State(), epoch=epoch))
+    judge(built.trace(), found, directory=tmp_path, secrets={})
+    (kept,) = tmp_path.iterdir()
+    assert read_trace(kept) == built.trace()
+    assert [violation.startswith("I8 ") and str(kept) in violation for violation in found.violations] == (
+        [True] if epochs == (2, 1) else []
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -13,6 +14,8 @@ from lab.faults.soak.accounts import Reading, Steps, crashes, faults_done
 from lab.faults.soak.faults import Faults
 from lab.faults.soak.person import Move, next_move
 from lab.faults.soak.plan import LEAST_SLOT_SECONDS, OUTAGE_SECONDS, Kind, Planned, plan
+from lab.faults.soak.runner import violated
+from lab.faults.soak.scene import Scene
 from lab.faults.trace import Note
 from precision_operator.api.state import Phase
 from tests.support.traces import NAMESPACE, Builder
@@ -212,3 +215,37 @@ def test_deaths_in_another_namespace_are_not_counted() -> None:
     built = Builder()
     pod(built, restarts=1, ended="containerd://a")
     assert crashes(built.trace(), "elsewhere") == ()
+
+
+@pytest.mark.parametrize("shown", ["t0ken-before", "t0ken-after"])
+def test_a_token_of_an_operator_that_stands_in_a_status_is_a_violation(shown: str) -> None:
+    built = Builder()
+    built.write("PrecisionPolicy", "fleet", {"status": {"message": f"refused {shown}"}})
+    (found,) = violated(built.trace(), [("the token", "t0ken-before"), ("the token", "t0ken-after")])
+    assert found.startswith("I11 ")
+
+
+class Shell:
+    """A cluster whose operator's pods show their tokens."""
+
+    def __init__(self, tokens: dict[str, str]) -> None:
+        self.tokens = tokens
+        self.kubectl = self
+
+    def json(self, *_: str) -> dict[str, Any]:
+        return {"items": [{"metadata": {"name": name}} for name in self.tokens]}
+
+    def __call__(self, verb: str, pod: str, *_: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([verb], 0, f"{self.tokens[pod]}\n", "")
+
+
+def test_the_token_of_each_pod_of_the_operator_is_a_secret() -> None:
+    cluster: Any = Shell({"one": "a", "two": "b"})
+    assert Scene(cluster, cluster, cluster).secrets() == {"the token of one": "a", "the token of two": "b"}
+
+
+@pytest.mark.parametrize("tokens", [{}, {"one": "a", "two": ""}])
+def test_a_soak_that_does_not_know_the_secrets_is_refused(tokens: dict[str, str]) -> None:
+    cluster: Any = Shell(tokens)
+    with pytest.raises(LabError, match="a token in each pod"):
+        Scene(cluster, cluster, cluster).secrets()

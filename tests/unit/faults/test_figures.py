@@ -1,0 +1,133 @@
+"""What build/faults.json says, and when a run is no proof."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.faults import __main__ as faults
+from lab.faults.__main__ import Found
+from lab.faults.batch import Outcome, Run
+from lab.faults.misoperation import Misoperation
+from lab.faults.rules import Fault, Injection, Write
+from lab.faults.soak import SoakResult
+from lab.faults.workflows import WORKFLOWS
+
+WRITES = tuple(Write("PATCH", "pods", "hot-0", nth) for nth in range(1, 11))
+NO_SOAK = ("--soak-minutes", "0")
+
+
+@dataclass
+class Figures:
+    """What a run comes to."""
+
+    injections: int = 500
+    kills: int = 2 * len(WORKFLOWS)
+    writes: int = len(WRITES)
+    """Of each workflow."""
+    odd: int = 300
+    soak_faults: int = 20
+    interrupt: bool = False
+    violations: tuple[str, ...] = field(default=())
+
+    async def inject(self, found: Found, *, odd: int) -> None:
+        injection = Injection(WORKFLOWS[0].name, WRITES[0], Fault.DELAY)
+        run = Run(WORKFLOWS[0], (injection,))
+        outcome = Outcome(run, WRITES, frozenset({Fault.DELAY}), (), Path("trace"))
+        found.campaign.outcomes += [outcome] * self.injections
+        found.campaign.kills = self.kills
+        found.campaign.learned = {work.name: WRITES[: self.writes] for work in found.campaign.chosen}
+        if odd:
+            found.odd = Misoperation(refused=self.odd, violations=list(self.violations))
+        if self.interrupt:
+            raise KeyboardInterrupt
+
+    def soak(self, *_: object, **__: object) -> SoakResult:
+        return SoakResult(20.0, {"etcd": self.soak_faults}, (), 9, 0, (), {}, 1, Path("trace"))
+
+
+Runs = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    """Runs the command; returns its exit code and what it wrote."""
+    monkeypatch.setattr(faults, "RESULT", tmp_path / "faults.json")
+    monkeypatch.setattr(faults, "TRACES", tmp_path / "faults")
+    monkeypatch.setattr(faults, "require_no_cluster", lambda: None)
+
+    def run(figures: Figures, *arguments: str) -> tuple[int, dict[str, Any]]:
+        monkeypatch.setattr(faults, "inject", figures.inject)
+        monkeypatch.setattr(faults, "soak", figures.soak)
+        try:
+            code = faults.main(arguments)
+        except KeyboardInterrupt:
+            code = 130
+        return code, json.loads(faults.RESULT.read_text())
+
+    return run
+
+
+def test_a_default_run_that_did_enough_is_complete_and_passes(ran: Runs) -> None:
+    code, written = ran(Figures())
+    assert code == 0
+    assert written["complete"] is True
+    assert (written["injections"], written["odd_policies"], written["soak_faults"]) == (500, 300, 20)
+
+
+@pytest.mark.parametrize(
+    ("figures", "named"),
+    [
+        (Figures(injections=499), "at least 500 injections, found 499"),
+        (Figures(kills=2 * len(WORKFLOWS) - 1), f"at least {2 * len(WORKFLOWS)} kills"),
+        (Figures(writes=9), "at least 100 writes, found 90"),
+        (Figures(odd=299), "at least 300 odd_policies, found 299"),
+        (Figures(soak_faults=19), "at least 20 soak_faults, found 19"),
+    ],
+)
+def test_a_default_run_that_did_too_little_fails_and_names_the_floor(
+    ran: Runs, capfd: pytest.CaptureFixture[str], figures: Figures, named: str
+) -> None:
+    assert ran(figures)[0] == 1
+    said = capfd.readouterr()
+    assert named in " ".join((said.out + said.err).split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--count", "0", "--odd", "0", *NO_SOAK), ("--count", "0", "emergency"), ("--odd", "5", "--count", "3", *NO_SOAK)],
+)
+def test_a_run_that_was_asked_for_less_has_no_floor(ran: Runs, arguments: tuple[str, ...]) -> None:
+    assert ran(Figures(1, 0, 1, 1, 0), *arguments)[0] == 0
+
+
+def test_a_part_that_was_not_run_is_null(ran: Runs) -> None:
+    _, written = ran(Figures(), "--odd", "0", *NO_SOAK)
+    for name in ("odd_policies", "odd_policies_refused", "soak_minutes", "soak_faults", "steps_lost_hot"):
+        assert written[name] is None
+
+
+def test_an_interrupted_run_is_not_complete_and_keeps_what_it_found(ran: Runs) -> None:
+    code, written = ran(Figures(interrupt=True, violations=("L1",)))
+    assert code == 130
+    assert (written["complete"], written["violations"]) == (False, 1)
+
+
+def test_a_run_that_is_killed_leaves_no_figures_of_the_one_before(ran: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(Figures())
+
+    class Killed(BaseException):
+        """Stands for SIGKILL."""
+
+    def killed(self: Found) -> dict[str, object]:
+        raise Killed
+
+    monkeypatch.setattr(Found, "figures", killed)
+    with pytest.raises(Killed):
+        ran(Figures())
+    assert not faults.RESULT.exists()
