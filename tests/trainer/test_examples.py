@@ -7,12 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from precision_trainer.errors import ConfigError
 from precision_trainer.models.task import load_task, tensors, to_device
+from tests.support.training.process import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +48,20 @@ def test_the_plain_script_changes_precision_while_it_trains() -> None:
 def test_the_plain_script_falls_back_to_fp32_where_nobody_allowed_a_cpu() -> None:
     output = run("examples/plain_script.py", PRECISION_ALLOW_CPU="false")
     assert "Falling back to FP32" in output
+
+
+def test_a_loop_of_ones_own_answers_a_hot_request_with_its_mode_and_generation(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    loop = start([str(ROOT / "examples" / "contract_loop.py")], {"CHECKPOINT": str(tmp_path / "model.pt")})
+    loop.until_metric('genesis_precision_info{generation="0",mode="fp32"} 1.0')
+    loop.request.write_text('{"generation":7,"mode":"bf16"}')
+    loop.until_metric('genesis_precision_info{generation="7",mode="bf16"} 1.0')
+    loop.request.write_text('{"generation":8,"mode":"int8"}')
+    loop.until_metric('genesis_request_errors_total{reason="UnknownMode"} 1.0')
+    assert loop.stop() == 143, loop.text
+    assert [(line["to"], line["generation"]) for line in loop.events("precision_changed")] == [("bf16", 7)]
+    assert (tmp_path / "model.pt").is_file()
 
 
 @pytest.mark.parametrize(

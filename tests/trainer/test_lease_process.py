@@ -32,11 +32,6 @@ def _saved(process: Process) -> int:
     return max((int(str(line["step"])) for line in process.events("checkpoint")), default=-1)
 
 
-def _kill(process: Process) -> None:
-    os.killpg(process.process.pid, signal.SIGKILL)
-    process.process.wait(20)
-
-
 def _lease(directory: Path) -> dict[str, object]:
     (path,) = directory.glob("lease-*.json")
     shown: dict[str, object] = json.loads(path.read_text())
@@ -76,7 +71,7 @@ def test_a_replacement_waits_for_the_release_and_goes_on_where_the_pod_before_en
 def test_the_lease_of_a_killed_trainer_is_taken_over(start: Start, uid: str, reason: str, waits: bool) -> None:
     first = start([*TRAIN, "--checkpoint-every", "20"], _pod(UID_A, SHORT))
     first.until(lambda: _saved(first) > 0)
-    _kill(first)
+    first.kill()
     second = start(TRAIN, _pod(uid, SHORT))
     second.until_training()
     (acquired,) = second.events("checkpoint_lease_acquired")
@@ -189,7 +184,7 @@ def test_a_full_disk_ends_neither_training_nor_the_lease_nor_a_replacements_star
     _steps_go_on(first)
     volume.fill()  # a checkpoint that failed may have left room for the few bytes of this
     first.until_event("runs_not_saved")
-    _kill(first)
+    first.kill()
     kept = _saved(first)
     second = start(SAVES_OFTEN, _pod(UID_A, SHORT, **where))
     second.until_training()

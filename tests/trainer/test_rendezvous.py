@@ -126,6 +126,21 @@ def test_a_rank_that_left_by_itself_is_named(start: Start) -> None:
         assert result["who"] == "rank 2 of 3 has left"
 
 
+@pytest.mark.parametrize(
+    ("scenario", "survivors", "timeout_seconds", "failed"),
+    [
+        ("rank_0_dies", (1, 2), 60, False),
+        ("last_leaves", (0, 1), 60, True),
+        ("last_does_not_come", (0, 1), 3, True),
+    ],
+)
+def test_training_has_failed_unless_a_peers_process_is_gone(
+    start: Start, scenario: str, survivors: tuple[int, int], timeout_seconds: int, failed: bool
+) -> None:
+    results = start(3, timeout_seconds=timeout_seconds).run(scenario, ranks=survivors)
+    assert [result["failed"] for result in results] == [failed] * 2
+
+
 def test_of_many_ranks_the_first_are_named_and_the_others_counted() -> None:
     assert name_ranks(range(1, 100), 100) == "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more of 100"
     assert str(Loss(4)) == "all 4 ranks live: look at the network between them"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from precision_trainer.store.pod import pod_identity
 from precision_trainer.store.runs import Runs
 from precision_trainer.telemetry.progress import MIN_BASELINE_STEPS, Progress
 from precision_trainer.values.logs import JsonLog
 
 
-def _runs(path: Path | None, segment: int = 5) -> Runs:
-    return Runs(str(path) if path else None, segment, JsonLog())
+def _runs(path: Path | None, segment: int = 5, *, pod: str = "pod-a") -> Runs:
+    return Runs(str(path) if path else None, segment, JsonLog(), pod=pod)
 
 
 def test_a_run_of_n_steps_ends_well(tmp_path: Path) -> None:
@@ -47,6 +50,78 @@ def test_a_crash_is_found_by_the_next_process_and_a_stop_is_not_one(tmp_path: Pa
     assert resumed.observe(5, False, 53.0) == (True, 5.0)
 
 
+def test_a_run_that_another_pod_left_open_is_neither_failed_nor_ended_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _runs(tmp_path).begin_process(0, 0.0)
+    other = _runs(tmp_path, pod="pod-b")
+    assert not other.crashed_before
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["event"], line["step"], line["pod"]) == ("run_unknown", 0, "pod-a")
+    other.begin_process(0, 10.0)
+    assert (json.loads((tmp_path / "runs.json").read_text())["ended"]) == 0
+    # From here on the run is that pod's: its next process finds a crash.
+    assert _runs(tmp_path, pod="pod-b").crashed_before
+
+
+def test_an_error_that_the_process_wrote_down_counts_in_any_pod_and_once(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    runs.begin_process(0, 0.0)
+    runs.crash()
+    other = _runs(tmp_path, pod="pod-b")
+    assert other.crashed_before
+    other.begin_process(0, 10.0)
+    assert not _runs(tmp_path, pod="pod-c").crashed_before
+
+
+def test_an_error_after_a_stop_leaves_the_run_suspended(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    runs.begin_process(0, 0.0)
+    runs.suspend(1.0)
+    runs.crash()
+    assert not _runs(tmp_path).crashed_before
+
+
+def test_a_suspended_run_belongs_to_the_pod_that_goes_on_with_it(tmp_path: Path) -> None:
+    runs = _runs(tmp_path)
+    runs.begin_process(0, 0.0)
+    runs.suspend(1.0)
+    _runs(tmp_path, pod="pod-b").begin_process(0, 10.0)
+    assert not _runs(tmp_path, pod="pod-a").crashed_before
+    assert _runs(tmp_path, pod="pod-b").crashed_before
+
+
+OLDER = '{"started": 7, "ended": 6, "succeeded": 5, "open_since": 60, "suspended": %s, "seconds": 2.0}'
+"""As an image wrote it that did not know of pods."""
+
+
+def test_the_open_run_of_an_older_image_is_unknown_and_its_counts_stay(tmp_path: Path) -> None:
+    (tmp_path / "runs.json").write_text(OLDER % "false")
+    runs = _runs(tmp_path)
+    assert not runs.crashed_before
+    runs.begin_process(62, 0.0)
+    ledger = json.loads((tmp_path / "runs.json").read_text())
+    assert [ledger[name] for name in ("started", "ended", "succeeded", "open_since")] == [8, 6, 5, 62]
+
+
+def test_the_suspended_run_of_an_older_image_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "runs.json").write_text(OLDER % "true")
+    runs = _runs(tmp_path)
+    runs.begin_process(62, 50.0)
+    assert runs.observe(65, False, 53.0) == (True, 5.0)
+
+
+def test_a_pod_is_itself_by_its_uid_until_its_node_restarts(tmp_path: Path) -> None:
+    boot, later = tmp_path / "boot", tmp_path / "later"
+    boot.write_text("0b2f\n")
+    later.write_text("77aa\n")
+    uid = {"PRECISION_POD_UID": "uid-a"}
+    assert pod_identity(uid, boot) == pod_identity(uid, boot) == "uid-a@0b2f"
+    others = [(uid, later), ({"PRECISION_POD_UID": "uid-b"}, boot), (uid, tmp_path / "absent"), ({}, boot)]
+    assert len({pod_identity(env, path) for env, path in others} | {"uid-a@0b2f"}) == 5
+    assert pod_identity({}, boot) == f"{socket.gethostname()}@0b2f"
+
+
 def test_divergence_ends_the_run(tmp_path: Path) -> None:
     runs = _runs(tmp_path)
     runs.begin_process(0, 0.0)
@@ -54,7 +129,7 @@ def test_divergence_ends_the_run(tmp_path: Path) -> None:
     assert not _runs(tmp_path).crashed_before
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"started": "x"}', '{"other": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"started": "x"}', '{"other": 1}', '{"pod": 1}'])
 def test_a_broken_ledger_is_reported_and_begun_anew(
     tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,7 +80,7 @@ def test_weights_that_are_not_finite_do_not_take_a_good_files_place(tmp_path: Pa
 def test_a_ledger_of_runs_that_does_not_fit_leaves_the_one_before_and_is_reported(
     volume: Volume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(str(volume.path), 10, JsonLog())
+    runs = Runs(str(volume.path), 10, JsonLog(), pod="pod-a")
     runs.begin_process(0, 0.0)
     before = (volume.path / "runs.json").read_bytes()
     volume.fill()

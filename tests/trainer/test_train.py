@@ -170,6 +170,36 @@ def test_a_crashed_run_counts_after_the_next_first_step(session: Session) -> Non
     assert session.value("genesis_training_success_total") == 1
 
 
+def test_a_run_that_an_error_ended_counts_also_in_the_pod_that_the_job_makes_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-a")
+    with pytest.raises(ZeroDivisionError):
+        session.run({4: fail}, steps=10)
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-b")
+    session.run(steps=10)
+    assert session.value("genesis_training_total") == 2
+    assert session.value("genesis_training_success_total") == 1
+
+
+def test_an_error_of_a_pod_that_is_asked_to_stop_is_no_failure_of_the_next(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-a")
+    with pytest.raises(ZeroDivisionError):
+        session.run({4: STOP, 5: fail}, steps=10)
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-b")
+    session.run(steps=10)
+    assert session.value("genesis_training_total") == 1
+    assert session.value("genesis_training_success_total") == 1
+
+
 def test_divergence_in_fp32_ends_with_its_own_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "next_byte_loss", lambda model, batch: model(batch[:, :-1]).sum() * float("nan"))
     with pytest.raises(DivergedError, match="not a precision fault"):

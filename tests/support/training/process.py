@@ -68,12 +68,12 @@ class Process:
         return [line for line in self.lines if line["event"] == name]
 
     def page(self, path: str) -> str:
-        """What is served there; nothing before it is, or where the answer is an error."""
+        """What is served there, since the last restart; nothing before it is, or where the answer is an error."""
         served = self.events("metrics")
         if not served:
             return ""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{served[0]['port']}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{served[-1]['port']}{path}", timeout=5) as response:
                 page: str = response.read().decode()
                 return page
         except OSError:
@@ -106,6 +106,11 @@ class Process:
         """The first of that name, once it is there."""
         self.until(lambda: bool(self.events(name)))
         return self.events(name)[0]
+
+    def kill(self) -> None:
+        """SIGKILL for it and its children, as for a pod whose grace is exceeded or whose node is lost."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(20)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send the signal; the exit code."""

@@ -12,7 +12,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
 from precision_trainer.distributed.agreement import encode
-from precision_trainer.distributed.ddp import check_same, cleanup_distributed, exchange, find_loss, lost_peer
+from precision_trainer.distributed.ddp import (
+    check_same,
+    cleanup_distributed,
+    exchange,
+    find_loss,
+    lost_peer,
+    training_failed,
+)
 from precision_trainer.errors import RankMismatchError
 from precision_trainer.step.weights import LOOK_AFTER_STEPS
 from precision_trainer.values.modes import HOT
@@ -354,7 +361,8 @@ def _train_until_lost(rank: int, world: int, ends: Callable[[], Result], who: in
         for _ in range(8):
             step(trainer)
     except RuntimeError as error:
-        return {"lost": lost_peer(error), "who": find_loss(), "exit": True}
+        failed = training_failed(error)
+        return {"lost": lost_peer(error), "who": find_loss(), "failed": failed, "exit": True}
     return {"lost": False}
 
 

@@ -1,5 +1,6 @@
 """A fleet that is guarded: who joins it and when, and what becomes of those that were rolled back by themselves."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -275,3 +276,13 @@ def test_a_pass_that_only_rolls_back_promotes_nothing_and_one_that_takes_somebod
     lower = replace(world.policy, spec=replace(world.policy.spec, fallback=Mode.BF16))
     decision = decide(lower, world.state, world.observe(), world.now)
     assert (decision.state.phase, decision.promotes) == (Phase.ROLLING_BACK, False)
+
+
+@pytest.mark.parametrize(("share", "held"), [(math.nan, set()), (1.0, {"hot-2"})], ids=["none has ended", "one failed"])
+def test_a_pod_whose_runs_have_not_ended_is_not_rolled_back(share: float, held: set[str]) -> None:
+    world = promoted()
+    world.bad = {
+        "hot-2": {Signal.FAILURES: share}
+    }  # as a new pod reports after one that was preempted, and after a crash
+    world.run(20)
+    assert held_names(world) == held

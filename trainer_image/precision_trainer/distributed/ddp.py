@@ -97,6 +97,14 @@ def find_loss() -> str:
     return str(_watches[-1].find()) if _watches else "it is gone or silent"
 
 
+def training_failed(error: Exception) -> bool:
+    """Whether training failed by ``error``. It need not have where a peer of another pod is gone: its node may be."""
+    if not _watches or not isinstance(error, RuntimeError) or not lost_peer(error):
+        return True
+    in_one_pod = _whole("LOCAL_WORLD_SIZE", 0) == _whole("WORLD_SIZE", 1)
+    return in_one_pod or _watches[-1].find().of_training
+
+
 def _whole(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if not text:

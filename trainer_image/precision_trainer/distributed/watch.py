@@ -45,6 +45,11 @@ class Loss:
     absent: tuple[int, ...] = ()
     """Ranks whose process lives, but that were not in the collective."""
 
+    @property
+    def of_training(self) -> bool:
+        """A rank ended with an error of its own or hangs, so no pod or node is gone."""
+        return self.left is not None or 0 < len(self.absent) < self.world_size
+
     def __str__(self) -> str:
         if self.keeper:
             return f"{self.keeper} is gone or silent"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from ..distributed import ddp
 from ..errors import EXIT_OK, EXIT_STOPPED, DivergedError
 from ..models.task import Task, to_device
 from ..precision.trainer import ExtendedFP16Trainer
@@ -54,7 +55,7 @@ class Loop:
         self._next_start = time.monotonic()
 
     def run(self) -> int:
-        """Train until the end; a run that diverges is counted as ended, not well.
+        """Train until the end; a run that diverges is counted as ended, not well, and so is one that an error ends.
 
         Returns:
             0 where all steps are done, 143 where a stop came before.
@@ -66,6 +67,11 @@ class Loop:
                 pass
         except DivergedError:
             self._reporter.failed()
+            raise
+        except Exception as error:
+            # Of a pod that is asked to stop, an error may be of what is being taken from it.
+            if not self._stop.asked and ddp.training_failed(error):
+                self._reporter.crashed()
             raise
         return EXIT_OK if self._complete else EXIT_STOPPED
 

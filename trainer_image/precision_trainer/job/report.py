@@ -253,6 +253,11 @@ class Reporter:
         if self._runs is not None:
             self._runs.suspend(time.monotonic())
 
+    def crashed(self) -> None:
+        """Training ends with an error: the next process counts the open run."""
+        if self._runs is not None:
+            self._runs.crash()
+
     def failed(self) -> None:
         """Training diverged."""
         if self._runs is not None:

@@ -19,6 +19,7 @@ from ..store.checkpointer import Checkpointer
 from ..store.checkpoints import CheckpointStore
 from ..store.lease import Lease
 from ..store.lease_judge import holder_name
+from ..store.pod import pod_identity
 from ..store.runs import Runs
 from ..telemetry.bar import Bar, bar_for
 from ..telemetry.baseline import BaselineRecorder, fingerprint
@@ -194,7 +195,7 @@ class Session:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = None
         if rank == 0:
-            runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, lease=lease)
+            runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, pod=pod_identity(env), lease=lease)
         reporter = Reporter(self.trainer, self.checkpointer, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(

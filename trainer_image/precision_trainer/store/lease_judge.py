@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from ..names import POD_UID_ENV
 from .lease_file import Sight, process_lives
+from .pod import pod_uid
 
 LEASE_SECONDS = 30.0
 """Without a heartbeat for this long, a lease is free."""
@@ -74,8 +74,7 @@ class Judge:
 
 def holder_name(env: Mapping[str, str] = os.environ) -> str:
     """The pod's uid; where it is not known, a name that only this process has."""
-    uid = re.sub(r"[^A-Za-z0-9._:-]", "_", env.get(POD_UID_ENV, "").strip())[:128]
-    return uid or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return pod_uid(env) or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def how_to_find(holder: str | None) -> str:

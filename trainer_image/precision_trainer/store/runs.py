@@ -1,8 +1,11 @@
 """Runs: an endless training seen as a row of segments of N steps, each of which ends well or does not.
 
 The start of a run is written to disk before its first step. So a process that crashes cannot forget that it tried: the next
-one finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on after
-the resume.
+one in its pod finds an open run and counts it as ended, not well. A run that SIGTERM interrupted is suspended, and goes on
+after the resume.
+
+A run that another pod left open is Unknown: that pod may have been preempted, evicted or lost with its node. It counts
+neither as ended nor as ended well, unless its process could still write that training failed.
 """
 
 from __future__ import annotations
@@ -28,33 +31,56 @@ class _Ledger:
     suspended: bool = False
     seconds: float = 0.0
     """Wall time the open run took before it was suspended."""
+    crashed: bool = False
+    """The process that had the run open wrote, at its end, that training failed."""
+    pod: str = ""
+    """Of that process; empty in the file of an older image, which did not write it."""
 
 
 class Runs:
     """The runs of one workload. Rank 0 only. Without a directory nothing outlives the process."""
 
-    def __init__(self, directory: str | None, segment_steps: int, log: JsonLog, *, lease: Lease | None = None) -> None:
+    def __init__(
+        self, directory: str | None, segment_steps: int, log: JsonLog, *, pod: str, lease: Lease | None = None
+    ) -> None:
         """Read the ledger of earlier processes; a broken one is reported and begun anew.
 
         Args:
             directory: where it is kept.
             segment_steps: of a run.
-            log: hears of a ledger that cannot be read or written.
+            log: hears of a ledger that cannot be read or written, and of a run that is Unknown.
+            pod: this process runs in: pod.pod_identity().
             lease: on that directory; nothing is written while it is not held.
         """
         self._path = Path(directory) / "runs.json" if directory else None
         self._segment = segment_steps
         self._log = log
+        self._pod = pod
         self._lease = lease
         self._unsaved = False
         self._nonfinite = 0
         self._ledger = self._load()
-        self.crashed_before = self._ledger.open_since >= 0 and not self._ledger.suspended
-        """The process before this one left a run open: it crashed."""
-        if self.crashed_before:
-            self._ledger.ended += 1
-            self._ledger.open_since = -1
+        self.crashed_before = self._close_left_open()
+        """The process before this one crashed."""
         self._started_at = 0.0
+
+    def _close_left_open(self) -> bool:
+        """End the run that the process before left open, if it did; whether it counts."""
+        ledger = self._ledger
+        if ledger.open_since < 0 or ledger.suspended:
+            return False
+        counts = ledger.crashed or ledger.pod == self._pod
+        if not counts:
+            self._log.event(
+                "run_unknown",
+                step=ledger.open_since,
+                pod=ledger.pod or None,
+                message="another pod left the run of this step open, or this one did before its node restarted: it counts "
+                "neither as failed nor as ended well",
+            )
+        ledger.ended += counts
+        ledger.open_since = -1
+        return counts
 
     def begin_process(self, step: int, now: float) -> None:
         """Persist the attempt before the first step: go on with a suspended run, or open one.
@@ -69,6 +95,7 @@ class Runs:
             ledger.suspended = False
         else:
             self._open(step, now)
+        ledger.pod, ledger.crashed = self._pod, False
         self._save()
 
     def observe(self, next_step: int, nonfinite: bool, now: float) -> tuple[bool, float] | None:
@@ -98,6 +125,11 @@ class Runs:
         self._ledger.open_since = -1
         self._save()
 
+    def crash(self) -> None:
+        """This process ends with an error: the next one counts the open run, in whatever pod it starts."""
+        self._ledger.crashed = True
+        self._save()
+
     def rewound(self, step: int, now: float) -> None:
         """Training went back to ``step``: the open run ends, not well, and another one begins."""
         self._ledger.ended += 1
@@ -115,7 +147,10 @@ class Runs:
         try:
             raw = json.loads(self._path.read_text(encoding="utf-8"))
             ledger = _Ledger(**raw)
-            if not all(isinstance(value, (int, float)) for value in asdict(ledger).values()):
+            values = asdict(ledger)
+            if not isinstance(values.pop("pod"), str):
+                raise ValueError("pod is not a string")
+            if not all(isinstance(value, (int, float)) for value in values.values()):
                 raise ValueError("a value is not a number")
         except (OSError, ValueError, TypeError) as error:
             self._log.error("runs_refused", f"{self._path} cannot be used ({error}); counting runs from 0 again")
