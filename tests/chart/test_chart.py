@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from precision_operator import __version__
+from precision_operator.config_file import parse_settings
 from precision_operator.contract import INJECT
 from precision_operator.receiver.server import PATH
-from precision_operator.settings import ReceiverSettings, parse_settings
+from precision_operator.settings import ReceiverSettings
 from precision_operator.signals.alertmanager import MAX_ALERTS
 from precision_operator.webhook.keeper import server_names
 from tests.support.alerting import documented, webhook_of
