@@ -210,7 +210,7 @@ def values_reference() -> str:
 def reasons_reference() -> str:
     """docs/reference/reasons.md from the table of reasons."""
     lines = [
-        f"<!-- Made from operator/precision_operator/reasons.py {GENERATED} -->",
+        f"<!-- Made from operator/precision_operator/reasons {GENERATED} -->",
         "# Reasons",
         "",
         "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
