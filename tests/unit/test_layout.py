@@ -1,6 +1,5 @@
 """Traps of the layout itself."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +19,13 @@ def test_operator_folder_does_not_shadow_the_standard_library() -> None:
     assert str(ROOT) not in found.stdout
 
 
-def test_no_test_module_imports_another() -> None:
-    """But for the trainer's, whose sessions are still made in one of them."""
-    modules = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path.parent.name != "trainer"]
-    assert modules
-    imports = re.compile(r"^\s*(from|import) tests\.\S*\btest_\w+|^\s*from tests\S* import .*\btest_\w+", re.MULTILINE)
-    assert [str(path) for path in modules if imports.search(path.read_text())] == []
+MOST_LINES = 450
+"""Above that a file has more than one concern."""
+
+
+def test_no_python_file_is_so_long_that_nobody_reads_it() -> None:
+    files = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in files.split() if (ROOT / name).exists()}
+    assert lengths
+    long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+    assert not long, f"expected at most {MOST_LINES} lines, found {long}: divide the file by concern"
