@@ -241,8 +241,6 @@ def test_every_kind_must_have_been_listed_in_every_namespace_that_is_watched() -
         assert not inventory.ready
         inventory.relisted(kind, namespace, [])
     assert inventory.ready
-    inventory.unsynced(PODS)
-    assert not inventory.ready
 
 
 def test_a_list_of_pods_adds_those_that_no_event_has_reported() -> None:
