@@ -37,7 +37,7 @@ class Stop(Enum):
 
     AT_ONCE = 1
     """It saves a checkpoint and ends."""
-    DEAF = 2
+    UNRESPONSIVE = 2
     """Its first process ignores SIGTERM."""
     LINGERS = 3
     """Its preStop hook takes as long as it may."""
@@ -85,7 +85,7 @@ class Workload:
             container["resources"]["limits"][ACCELERATOR] = "1"
         if self.stop is not Stop.AT_ONCE:
             pod["terminationGracePeriodSeconds"] = self.grace_seconds
-        if self.stop is Stop.DEAF:
+        if self.stop is Stop.UNRESPONSIVE:
             container["command"] = ["python3", "-c", _DEAF, *container["command"]]
         if self.stop is Stop.LINGERS:
             sleep = ["python3", "-c", f"import time; time.sleep({GRACE_SECONDS})"]
