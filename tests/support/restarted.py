@@ -28,7 +28,9 @@ GRACE_SECONDS = 600
 CPU = "150m"
 """Ten of them fit the node, and a machine that does much else leaves them so much."""
 
-_DEAF = "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
+_UNRESPONSIVE = (
+    "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
+)
 """A container's first process that takes no SIGTERM, and starts the trainer."""
 
 
@@ -86,7 +88,7 @@ class Workload:
         if self.stop is not Stop.AT_ONCE:
             pod["terminationGracePeriodSeconds"] = self.grace_seconds
         if self.stop is Stop.UNRESPONSIVE:
-            container["command"] = ["python3", "-c", _DEAF, *container["command"]]
+            container["command"] = ["python3", "-c", _UNRESPONSIVE, *container["command"]]
         if self.stop is Stop.LINGERS:
             sleep = ["python3", "-c", f"import time; time.sleep({GRACE_SECONDS})"]
             container["lifecycle"] = {"preStop": {"exec": {"command": sleep}}}

@@ -90,16 +90,16 @@ def test_without_training_nothing_but_fp32_is_recommended() -> None:
 
 
 def test_a_module_near_fp16s_limit_or_that_loses_its_gradients_is_kept_in_fp32() -> None:
-    loud, unresponsive, fine = (
+    loud, fading, fine = (
         ModuleProbe("loud", "Linear", 4e4, 1.0),
-        ModuleProbe("unresponsive", "Linear", 1.0, 1e-12),
+        ModuleProbe("fading", "Linear", 1.0, 1e-12),
         ModuleProbe("fine", "", 1.0),
     )
-    unresponsive.gradient_exponents[100] = 5  # 2^-60
+    fading.gradient_exponents[100] = 5  # 2^-60
     old = dataclasses.replace(A_GPU, bf16=False)
-    seen = dataclasses.replace(GOOD, modules=(loud, unresponsive, fine))
+    seen = dataclasses.replace(GOOD, modules=(loud, fading, fine))
     advice = recommend(old, seen, RUNS, ())
-    assert [item.module for item in advice.keep_fp32] == ["loud", "unresponsive"]
+    assert [item.module for item in advice.keep_fp32] == ["loud", "fading"]
     assert "65504" in advice.keep_fp32[0].why
     assert recommend(A_GPU, seen, RUNS, ()).keep_fp32 == ()  # BF16 reaches as far as FP32
 
