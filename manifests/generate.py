@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def rendered(program: Path) -> str:
     return f"# Made {GENERATED}\n{without}"
 
 
+def prose(text: str) -> str:
+    """A paragraph as pages wrap it."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
 def field_rows(node: dict[str, Any], path: str, depth: int) -> list[str]:
     """One table row for each field below a node of the schema."""
     rows: list[str] = []
@@ -140,9 +146,12 @@ def api_reference() -> str:
             f"<!-- Made from operator/precision_operator/api {GENERATED} -->",
             "# PrecisionPolicy (precision.genesis.ai/v1alpha1)",
             "",
-            schema["description"],
+            prose(schema["description"]),
             "",
-            "Short name `ppol`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
+            prose(
+                "Short name `ppol`, category `genesis`, namespaced. "
+                "Durations are strings like `500ms`, `15s`, `5m`, `1h30m`."
+            ),
             "",
             "## spec",
             "",
@@ -154,7 +163,7 @@ def api_reference() -> str:
             "",
             "## status",
             "",
-            status["description"],
+            prose(status["description"]),
             "",
             head + "\n".join(field_rows(status, "", 0)),
             "",
@@ -213,8 +222,10 @@ def reasons_reference() -> str:
         f"<!-- Made from operator/precision_operator/reasons {GENERATED} -->",
         "# Reasons",
         "",
-        "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
-        "`kubectl precision explain` shows those of one policy, with its name filled in.",
+        prose(
+            "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
+            "`kubectl precision explain` shows those of one policy, with its name filled in."
+        ),
         "",
     ]
     for severity in ReasonSeverity:
