@@ -1,11 +1,12 @@
-"""Make everything that is derived: the CRDs, the chart's version, its and the package's copies, docs/reference and
-manifests/base/operator.yaml.
+"""Make everything that is derived: the CRDs, the chart's version, its value `config` with values.schema.json, its and the
+package's copies, docs/reference and manifests/base/operator.yaml.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
-Sources: the version in operator/precision_operator/__init__.py, its reasons.py, and the models in its api/;
-manifests/admission/, manifests/webhook/, manifests/monitoring/ and helm/precision-operator (values.yaml, templates). Needs
+Sources: the version in operator/precision_operator/__init__.py, its reasons, its settings.py, and the models in its api/;
+manifests/admission/, manifests/webhook/, manifests/monitoring/, manifests/values.chart.schema.json (the schema of what the
+chart alone knows) and helm/precision-operator (values.yaml but for `config`, templates). Needs
 `helm` (the laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from
 the chart.
 """
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
 
 from manifests.crds import all_crds  # noqa: E402
+from manifests.values import values_schema, with_config  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 
 CHART = ROOT / "helm" / "precision-operator"
 SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
 CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
 VERSION = ROOT / "operator" / "precision_operator" / "__init__.py"
+CHART_SCHEMA = ROOT / "manifests" / "values.chart.schema.json"
 GENERATED = "by `make generate`; do not edit."
 
 
@@ -91,6 +95,11 @@ def rendered(program: Path) -> str:
     return f"# Made {GENERATED}\n{without}"
 
 
+def prose(text: str) -> str:
+    """A paragraph as pages wrap it."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
 def field_rows(node: dict[str, Any], path: str, depth: int) -> list[str]:
     """One table row for each field below a node of the schema."""
     rows: list[str] = []
@@ -137,9 +146,12 @@ def api_reference() -> str:
             f"<!-- Made from operator/precision_operator/api {GENERATED} -->",
             "# PrecisionPolicy (precision.genesis.ai/v1alpha1)",
             "",
-            schema["description"],
+            prose(schema["description"]),
             "",
-            "Short name `ppol`, category `genesis`, namespaced. Durations are strings like `500ms`, `15s`, `5m`, `1h30m`.",
+            prose(
+                "Short name `ppol`, category `genesis`, namespaced. "
+                "Durations are strings like `500ms`, `15s`, `5m`, `1h30m`."
+            ),
             "",
             "## spec",
             "",
@@ -151,7 +163,7 @@ def api_reference() -> str:
             "",
             "## status",
             "",
-            status["description"],
+            prose(status["description"]),
             "",
             head + "\n".join(field_rows(status, "", 0)),
             "",
@@ -207,11 +219,13 @@ def values_reference() -> str:
 def reasons_reference() -> str:
     """docs/reference/reasons.md from the table of reasons."""
     lines = [
-        f"<!-- Made from operator/precision_operator/reasons.py {GENERATED} -->",
+        f"<!-- Made from operator/precision_operator/reasons {GENERATED} -->",
         "# Reasons",
         "",
-        "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
-        "`kubectl precision explain` shows those of one policy, with its name filled in.",
+        prose(
+            "The word in a condition, an Event, the label `reason` of a metric and the field `reason` of a log line. "
+            "`kubectl precision explain` shows those of one policy, with its name filled in."
+        ),
         "",
     ]
     for severity in ReasonSeverity:
@@ -246,6 +260,8 @@ def main() -> int:
             path.write_text(content)
 
     settle(CHART / "Chart.yaml", chart())  # first: what is rendered has its version
+    settle(CHART / "values.yaml", with_config((CHART / "values.yaml").read_text()))  # before what is read from it
+    settle(CHART / "values.schema.json", values_schema(CHART_SCHEMA.read_text()))
     for crd in all_crds():
         settle(CRD.parent / crd.file, crd.text)  # before their copies
     expected = copies()

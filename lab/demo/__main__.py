@@ -140,7 +140,7 @@ def main() -> int:
         with chosen as stage:
             report = play(stage, keep=arguments.keep)
     except KeyboardInterrupt:
-        say("interrupted: everything that was started has been taken down")
+        say("interrupted: everything that was started has been stopped")
         return 130
     except LabError as error:
         console.print(f"[red]{error}[/red]")

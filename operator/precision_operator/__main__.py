@@ -25,9 +25,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 async def _run(arguments: argparse.Namespace) -> None:
     from precision_operator import app
+    from precision_operator.config_file import load_settings
     from precision_operator.kube.access import Access
     from precision_operator.observability import logging as json_logging
-    from precision_operator.settings import load_settings
 
     settings = load_settings(arguments.config, environment=os.environ)
     json_logging.configure(settings.log_level)

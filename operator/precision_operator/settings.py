@@ -1,322 +1,273 @@
-"""The admin's settings: one YAML file, frozen after reading.
+"""The admin's settings: the models of the config file, frozen. ``config_file.py`` reads them.
 
-Policies hold no address, header or credential; they name what stands here.
+Policies hold no address, header or credential; they name what stands here. The chart's value ``config``, its schema and
+its reference are made from these models (``make generate``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Annotated
 
-import yaml
-
-from precision_operator.addresses import refusal_of
-from precision_operator.api.wire import camel
-from precision_operator.errors import ConfigurationError
-
-T = TypeVar("T")
+from precision_operator.api.fields import Field
 
 
 @dataclass(frozen=True, slots=True)
 class PrometheusEndpoint:
     """A metric source that policies may name in ``prometheusRef``."""
 
-    url: str
-    """Base URL, e.g. ``http://prometheus.monitoring:9090``; ``$(NAME)`` takes an environment variable's value."""
-    timeout_seconds: float = 5.0
-    """Deadline of one query, connecting included."""
-    bearer_token_file: str = ""
-    """File whose content is sent as bearer token; read again for every query, so that it may be rotated."""
-    ca_file: str = ""
-    """CA bundle that the server's certificate must chain to; empty: the system's."""
-    max_response_bytes: int = 32 * 1024 * 1024
-    """A longer answer is refused unread."""
+    url: Annotated[
+        str,
+        Field(
+            "Base URL, e.g. `http://prometheus.monitoring:9090`; `$(NAME)` takes an environment variable's value.",
+            required=True,
+            pattern=r"^(https?://|\$\()",
+        ),
+    ]
+    timeout_seconds: Annotated[float, Field("Deadline of one query, connecting included.", above=0, most=60)] = 5.0
+    bearer_token_file: Annotated[
+        str,
+        Field(
+            "File whose content is sent as bearer token; read again for every query, so that it may be rotated.",
+        ),
+    ] = ""
+    ca_file: Annotated[str, Field("CA bundle that the server's certificate must chain to; empty: the system's.")] = ""
+    max_response_bytes: Annotated[int, Field("A longer answer is refused unread.", least=1024)] = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
     """Leader election. A shorter lease takes over sooner and writes more often."""
 
-    name: str = "precision-operator"
-    """Name of the Lease in the operator's own namespace."""
-    duration_seconds: float = 6.0
-    """A lease not renewed for this long may be taken."""
-    renew_seconds: float = 4.0
-    """The leader stops leading when it could not renew for this long."""
-    retry_seconds: float = 1.0
-    """Time between two attempts to acquire or renew."""
+    name: Annotated[
+        str,
+        Field(
+            "Name of the Lease in the operator's namespace.", longest=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+        ),
+    ] = "precision-operator"
+    duration_seconds: Annotated[
+        float, Field("Seconds after which a lease not renewed may be taken.", least=1, most=300)
+    ] = 6.0
+    renew_seconds: Annotated[
+        float,
+        Field("Seconds after which the leader stops leading when it could not renew.", above=0, most=300),
+    ] = 4.0
+    retry_seconds: Annotated[float, Field("Seconds between two attempts to take or renew it.", above=0, most=60)] = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentSettings:
     """What is kept of rollbacks (PrecisionIncident), and when they are verified."""
 
-    keep: int = 20
-    """Closed incidents kept for each policy; the oldest go first."""
-    max_age_seconds: float = 90 * 86400.0
-    """Closed incidents older than this go."""
-    recordings: int = 64
-    """Decisions kept with their inputs in one incident; of more, the middle is left out."""
-    recording_bytes: int = 256 * 1024
-    """Limit of those, compressed."""
-    immediate_seconds: float = 300.0
-    """Until when, after all trainers were down, the immediate checks are looked at."""
-    short_seconds: float = 1800.0
-    """Until when the short-term checks are; then the all-clear is given, where none has failed."""
-    long_seconds: float = 7200.0
-    """Until when the long-term checks are; then the incident is closed."""
-    postmortem_after_seconds: float = 86400.0
-    """When the messages propose the post-mortem, after the decision."""
-    dashboard_url: str = ""
-    """Base URL of a dashboard, for the messages' links; ``var-namespace`` and ``var-policy`` are appended."""
+    keep: Annotated[int, Field("Closed incidents kept for each policy; the oldest go first.", least=0, most=1000)] = 20
+    max_age_seconds: Annotated[float, Field("Seconds after which a closed incident goes (90 days).", above=0)] = (
+        90 * 86400.0
+    )
+    recordings: Annotated[
+        int,
+        Field(
+            "Decisions kept with their inputs in one incident; beyond that, the middle is dropped.", least=1, most=1000
+        ),
+    ] = 64
+    recording_bytes: Annotated[int, Field("Limit of those in bytes, compressed.", least=1024, most=768 * 1024)] = (
+        256 * 1024
+    )
+    immediate_seconds: Annotated[
+        float,
+        Field(
+            "Seconds after all trainers are in the fallback until which the immediate checks are looked at.", above=0
+        ),
+    ] = 300.0
+    short_seconds: Annotated[
+        float,
+        Field("The same for the short-term checks; then the all-clear is given, where none has failed.", above=0),
+    ] = 1800.0
+    long_seconds: Annotated[
+        float, Field("The same for the long-term checks; then the incident is closed.", above=0)
+    ] = 7200.0
+    postmortem_after_seconds: Annotated[
+        float, Field("Seconds after the decision for which the messages propose the post-mortem.", least=0)
+    ] = 86400.0
+    dashboard_url: Annotated[
+        str,
+        Field(
+            "Base URL of a dashboard, for the messages' links; var-namespace and var-policy are appended.",
+            pattern="^(https?://.*)?$",
+        ),
+    ] = ""
+
+
+ROLES = ("on-call", "ml-lead", "executive")
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationChannel:
     """Somewhere messages about rollbacks go. Policies cannot name one."""
 
-    url: str = ""
-    """Address as Apprise writes it, over TLS: ``slack://…``, ``jsons://host/path``, ``mailtos://…``; ``$(NAME)`` takes an
-    environment variable's value."""
-    url_file: str = ""
-    """File with the address instead, for a Secret; read again for every delivery, so that it may be rotated."""
-    role: str = "on-call"
-    """``on-call``: every message; ``ml-lead``: from 15 minutes without all trainers down; ``executive``: from 30 minutes."""
-    ca_file: str = ""
-    """CA bundle that the server's certificate must chain to; empty: the system's."""
-    timeout_seconds: float = 5.0
-    """How long connecting, and each answer, may take."""
+    url: Annotated[
+        str,
+        Field(
+            "Address as Apprise writes it, over TLS: `slack://…`, `jsons://host/path`, `mailtos://…`; `$(NAME)` takes an "
+            "environment variable's value.",
+            pattern=r"^([a-z0-9]+://.|\$\()",
+        ),
+    ] = ""
+    url_file: Annotated[
+        str,
+        Field(
+            "File with the address instead, for a Secret; read again for every delivery, so that it may be rotated.",
+            pattern="^/",
+        ),
+    ] = ""
+    role: Annotated[
+        str,
+        Field(
+            "`on-call`: every message; `ml-lead`: from 15 minutes without all trainers in the fallback; `executive`: from "
+            "30 minutes.",
+            only=ROLES,
+        ),
+    ] = "on-call"
+    ca_file: Annotated[
+        str, Field("CA bundle that the server's certificate must chain to; empty: the system's.", pattern="^/")
+    ] = ""
+    timeout_seconds: Annotated[float, Field("How long connecting, and each answer, may take.", above=0, most=60)] = 5.0
+
+
+MODES = ("Auto", "Policy", "Webhook")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """How new pods get their mode."""
+    """How new pods get their mode. The chart works these out from its value ``admission``."""
 
-    mode: str = "Auto"
-    """``Policy`` (in the API server), ``Webhook`` (in this process), or ``Auto``: Policy where the API server serves it."""
-    inject: bool = True
-    """Webhook: write the contract into new pods whose label ``inject`` names a container."""
-    port: int = 10250
-    """Webhook: the port of its HTTPS server; 0 picks a free one."""
-    service: str = "precision-operator-webhook"
-    """Webhook: name of its Service, in the operator's own namespace."""
-    secret: str = "precision-operator-webhook"  # noqa: S105, RUF100  a name
-    """Webhook: name of the Secret with its certificates, there too."""
-    cert_manager: bool = False
-    """Webhook: cert-manager writes that Secret; the operator only reads it."""
-    refresh_seconds: float = 10.0
-    """Webhook: how often the Secret is read."""
-    authority_seconds: float = 10 * 365 * 86400.0
-    """Webhook: how long its own certificate authority is valid; renewed after two thirds."""
-    leaf_seconds: float = 90 * 86400.0
-    """Webhook: how long its server's certificate is valid; renewed after two thirds."""
+    mode: Annotated[
+        str,
+        Field(
+            "`Policy` (in the API server), `Webhook` (in this process), or `Auto`: Policy where the API server serves it.",
+            only=MODES,
+        ),
+    ] = "Auto"
+    inject: Annotated[
+        bool, Field("Webhook: write the contract into new pods whose label `inject` names a container.")
+    ] = True
+    port: Annotated[int, Field("Webhook: the port of its HTTPS server; 0 picks a free one.")] = 10250
+    service: Annotated[str, Field("Webhook: name of its Service, in the operator's own namespace.")] = (
+        "precision-operator-webhook"
+    )
+    secret: Annotated[str, Field("Webhook: name of the Secret with its certificates, there too.")] = (
+        "precision-operator-webhook"  # noqa: S105, RUF100  a name
+    )
+    cert_manager: Annotated[bool, Field("Webhook: cert-manager writes that Secret; the operator only reads it.")] = (
+        False
+    )
+    refresh_seconds: Annotated[float, Field("Webhook: how often the Secret is read.")] = 10.0
+    authority_seconds: Annotated[
+        float,
+        Field("Webhook: how long its own certificate authority is valid; renewed after two thirds."),
+    ] = 10 * 365 * 86400.0
+    leaf_seconds: Annotated[
+        float, Field("Webhook: how long its server's certificate is valid; renewed after two thirds.")
+    ] = 90 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """The server that Alertmanager posts alerts to."""
+    """The server that Alertmanager posts alerts to. The chart works these out from its value ``receiver``."""
 
-    token_file: str = ""
-    """File with the bearer tokens that may post alerts, one a line, at most two; read every 2 s. Empty: no receiver."""
-    port: int = 9095
-    """Its port; 0 picks a free one."""
-    certificate_file: str = ""
-    """PEM file with its certificate, read again every 2 s; empty: plain HTTP."""
-    key_file: str = ""
-    """PEM file with that certificate's key."""
-    wakes_per_second: float = 10.0
-    """How many policies a second alerts may have evaluated out of turn, in the whole cluster. Others wait for their turn."""
+    token_file: Annotated[
+        str,
+        Field(
+            "File with the bearer tokens that may post alerts, one a line, at most two; read every 2 s. Empty: no receiver."
+        ),
+    ] = ""
+    port: Annotated[int, Field("Its port; 0 picks a free one.")] = 9095
+    certificate_file: Annotated[
+        str, Field("PEM file with its certificate, read again every 2 s; empty: plain HTTP.")
+    ] = ""
+    key_file: Annotated[str, Field("PEM file with that certificate's key.")] = ""
+    wakes_per_second: Annotated[
+        float,
+        Field(
+            "How many policies a second alerts may have evaluated out of turn, in the whole cluster. Others wait for their "
+            "turn."
+        ),
+    ] = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of the operator process."""
 
-    prometheus: Mapping[str, PrometheusEndpoint] = field(default_factory=dict)
-    """Metric sources by the name that policies use."""
-    queries: Mapping[str, str] = field(default_factory=dict)
-    """Admin-written PromQL by the name that policies use in ``criteria.*.query``; ``$namespace``, ``$window`` and
-    ``$minSteps`` are filled in; the result must be a vector with a ``pod`` label."""
-    allow_raw_queries: bool = False
-    """Policies may bring PromQL of their own (``criteria.*.promql``). Each selector of it is confined to the policy's
-    namespace; what it costs Prometheus is their authors' choice, within the bounds of docs/signals.md."""
-    watch_namespaces: tuple[str, ...] = ()
-    """Namespaces to watch; empty: all."""
-    lease: LeaseSettings = field(default_factory=LeaseSettings)
-    incidents: IncidentSettings = field(default_factory=IncidentSettings)
-    """What is kept of rollbacks."""
-    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
-    """How new pods get their mode."""
-    receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
-    """Where alerts come in."""
-    notifications: Mapping[str, NotificationChannel] = field(default_factory=dict)
-    """Who is notified of rollbacks, by a name of the admin's choice."""
-    restart_budget: int = 5
-    """How many workloads may be restarting at once, in the whole cluster. Emergencies do not wait for their turn."""
-    max_promoting_workloads: int = 0
-    """How many workloads may be promoted at once, in the whole cluster; 0: no limit. One that does not acknowledge counts
-    for 10 minutes. Under ``unit: Pod`` steps are taken a pod at a time."""
-    require_fence: bool = True
-    """Write nothing unless the API server denies what the operator must not do (manifests/admission/fence.yaml). False is
-    for development, where it runs with a person's rights."""
-    writes_per_second: float = 200.0
-    """Ceiling of our writes to the API server; emergencies go first."""
-    concurrent_writes: int = 32
-    """Writes in flight at once."""
-    workers: int = 4
-    """Policies reconciled at once."""
-    http_port: int = 8080
-    """Port of /metrics, /livez and /readyz; 0 picks a free one."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
-    namespace: str = "precision-system"
-    """The operator's own namespace (from POD_NAMESPACE)."""
-    identity: str = "precision-operator"
-    """Who we are in the Lease (from POD_NAME)."""
-
-
-def _build(cls: type[T], raw: object, *, where: str) -> T:
-    """A frozen dataclass from a camelCase mapping; unknown keys and wrong types are refused by name."""
-    if not isinstance(raw, dict):
-        raise ConfigurationError(f"{where}: expected a mapping, found {type(raw).__name__}")
-    known = {camel(f.name): f for f in fields(cls)}  # type: ignore[arg-type]
-    values: dict[str, object] = {}
-    for key, value in raw.items():
-        if key not in known:
-            raise ConfigurationError(f"{where}.{key}: no such setting; expected one of {', '.join(sorted(known))}")
-        spec = known[key]
-        if spec.type is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if spec.type in (str, int, float, bool) and (
-            not isinstance(value, cast(type, spec.type)) or isinstance(value, bool) is not (spec.type is bool)
-        ):
-            raise ConfigurationError(
-                f"{where}.{key}: expected {cast(type, spec.type).__name__}, found {type(value).__name__} {value!r}"
-            )
-        values[spec.name] = value
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise ConfigurationError(f"{where}: {error}") from error
-
-
-def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
-    """Settings from the parsed YAML of the config file and the pod's environment.
-
-    Raises:
-        ConfigurationError: naming the field, what was expected and what was found.
-    """
-    if not isinstance(raw, dict):
-        raise ConfigurationError(f"config: expected a mapping, found {type(raw).__name__}")
-    flat = dict(raw)
-    endpoints = {
-        name: _build(PrometheusEndpoint, _expand(value, environment), where=f"prometheus.{name}")
-        for name, value in (flat.pop("prometheus", None) or {}).items()
-    }
-    lease = _build(LeaseSettings, flat.pop("lease", None) or {}, where="lease")
-    if not lease.retry_seconds < lease.renew_seconds < lease.duration_seconds:
-        raise ConfigurationError(
-            f"lease: expected retrySeconds < renewSeconds < durationSeconds, found {lease.retry_seconds}, "
-            f"{lease.renew_seconds}, {lease.duration_seconds}"
-        )
-    incidents = _build(IncidentSettings, flat.pop("incidents", None) or {}, where="incidents")
-    if not 0 < incidents.immediate_seconds < incidents.short_seconds < incidents.long_seconds:
-        raise ConfigurationError(
-            f"incidents: expected 0 < immediateSeconds < shortSeconds < longSeconds, found {incidents.immediate_seconds}, "
-            f"{incidents.short_seconds}, {incidents.long_seconds}"
-        )
-    admission = _admission(flat.pop("admission", None) or {})
-    receiver = _receiver(flat.pop("receiver", None) or {})
-    notifications = {
-        name: _channel(_expand(value, environment), where=f"notifications.{name}")
-        for name, value in (flat.pop("notifications", None) or {}).items()
-    }
-    queries = flat.pop("queries", None) or {}
-    namespaces = tuple(flat.pop("watchNamespaces", None) or ())
-    if not all(isinstance(q, str) for q in queries.values()):
-        raise ConfigurationError("queries: expected a mapping of names to PromQL strings")
-    plain = _build(Settings, flat, where="config")
-    overrides: dict[str, object] = {
-        "prometheus": endpoints,
-        "queries": dict(queries),
-        "watch_namespaces": namespaces,
-        "lease": lease,
-        "incidents": incidents,
-        "admission": admission,
-        "receiver": receiver,
-        "notifications": notifications,
-        "namespace": environment.get("POD_NAMESPACE", plain.namespace),
-        "identity": environment.get("POD_NAME", plain.identity),
-    }
-    kept = {f.name: getattr(plain, f.name) for f in fields(Settings)}
-    return Settings(**{**kept, **overrides})
-
-
-MODES = ("Auto", "Policy", "Webhook")
-
-
-def _admission(raw: object) -> AdmissionSettings:
-    admission = _build(AdmissionSettings, raw, where="admission")
-    if admission.mode not in MODES:
-        raise ConfigurationError(f"admission.mode: expected one of {', '.join(MODES)}, found {admission.mode!r}")
-    if not 0 < 20 * admission.refresh_seconds <= admission.leaf_seconds <= admission.authority_seconds / 3:
-        raise ConfigurationError(
-            "admission: expected 0 < 20 * refreshSeconds <= leafSeconds <= authoritySeconds / 3, found "
-            f"{admission.refresh_seconds}, {admission.leaf_seconds}, {admission.authority_seconds}"
-        )
-    return admission
-
-
-def _receiver(raw: object) -> ReceiverSettings:
-    receiver = _build(ReceiverSettings, raw, where="receiver")
-    if bool(receiver.certificate_file) is not bool(receiver.key_file):
-        raise ConfigurationError("receiver: expected certificateFile and keyFile, or neither; found one of them")
-    if not receiver.wakes_per_second > 0:
-        raise ConfigurationError(
-            f"receiver.wakesPerSecond: expected a number above 0, found {receiver.wakes_per_second}"
-        )
-    return receiver
-
-
-_ROLES = ("on-call", "ml-lead", "executive")
-
-
-def _channel(raw: object, *, where: str) -> NotificationChannel:
-    channel = _build(NotificationChannel, raw, where=where)
-    if bool(channel.url) == bool(channel.url_file):
-        raise ConfigurationError(f"{where}: expected either url or urlFile, found {'both' if channel.url else 'none'}")
-    why = refusal_of(channel.url) if channel.url else ""
-    if why:
-        raise ConfigurationError(f"{where}.url: {why}")
-    if channel.role not in _ROLES:
-        raise ConfigurationError(f"{where}.role: expected one of {', '.join(_ROLES)}, found {channel.role!r}")
-    if not 0 < channel.timeout_seconds <= 60:
-        raise ConfigurationError(f"{where}.timeoutSeconds: expected 0 to 60, found {channel.timeout_seconds:g}")
-    return channel
-
-
-def _expand(raw: object, environment: Mapping[str, str]) -> object:
-    """``$(NAME)`` in a string becomes the environment variable's value, as in a pod's args."""
-    if isinstance(raw, dict):
-        return {key: _expand(value, environment) for key, value in raw.items()}
-    if isinstance(raw, str):
-        for name, value in environment.items():
-            raw = raw.replace(f"$({name})", value)
-    return raw
-
-
-def load_settings(path: Path, *, environment: Mapping[str, str]) -> Settings:
-    """Read and check the config file.
-
-    Raises:
-        ConfigurationError: the file is missing, is not YAML, or holds a bad value.
-    """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigurationError(
-            f"{path}: no such file; pass --config, or mount the chart's ConfigMap there"
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path}: not YAML: {error}") from error
-    return parse_settings(raw or {}, environment=environment)
+    prometheus: Annotated[
+        Mapping[str, PrometheusEndpoint],
+        Field(
+            "Metric sources by the name that policies use in prometheusRef. `$(NAME)` in a value takes an environment "
+            "variable's value (see `extraEnv`). Policies can name no address of their own."
+        ),
+    ] = field(default_factory=dict)
+    queries: Annotated[
+        Mapping[str, str],
+        Field(
+            "PromQL by the name that policies use in criteria.*.query. `$namespace`, `$window` and `$minSteps` are filled "
+            "in; the result must be a vector with a `pod` label.",
+            items=Field(shortest=1, longest=8192),
+        ),
+    ] = field(default_factory=dict)
+    allow_raw_queries: Annotated[
+        bool,
+        Field(
+            "Whether policies may bring PromQL of their own in criteria.*.promql. Each selector of it is confined to the "
+            "policy's namespace; what it costs Prometheus is their authors' choice, within the bounds of docs/signals.md."
+        ),
+    ] = False
+    watch_namespaces: Annotated[tuple[str, ...], Field("Namespaces to watch; empty: all.")] = ()
+    lease: Annotated[LeaseSettings, Field("Leader election.")] = field(default_factory=LeaseSettings)
+    incidents: Annotated[IncidentSettings, Field("What is kept of rollbacks.")] = field(
+        default_factory=IncidentSettings
+    )
+    admission: Annotated[AdmissionSettings, Field("How new pods get their mode.")] = field(
+        default_factory=AdmissionSettings
+    )
+    receiver: Annotated[ReceiverSettings, Field("Where alerts come in.")] = field(default_factory=ReceiverSettings)
+    notifications: Annotated[
+        Mapping[str, NotificationChannel],
+        Field(
+            "Who is notified of rollbacks, by a name of your choice: by `url` (an address of Apprise, over TLS; `$(NAME)` "
+            "takes an environment variable's value, see `extraEnv`) or `urlFile` (a file with it, from a Secret). `role` is "
+            "on-call, ml-lead (after 15 minutes without all trainers in fallback) or executive (after 30). See "
+            "docs/notifications.md.",
+            items=Field(either=("url", "urlFile")),
+        ),
+    ] = field(default_factory=dict)
+    restart_budget: Annotated[
+        int,
+        Field(
+            "Gradual restarts at once, counted in workloads of the whole cluster. Emergencies do not wait for their turn.",
+            least=1,
+        ),
+    ] = 5
+    max_promoting_workloads: Annotated[
+        int,
+        Field(
+            "Workloads promoted at once in the whole cluster, each until it acknowledges, for 10 minutes at most; 0: no "
+            "limit. Under `unit: Pod` steps are taken a pod at a time.",
+            least=0,
+        ),
+    ] = 0
+    require_fence: Annotated[
+        bool,
+        Field(
+            "Write nothing unless the API server denies what the operator must not do (manifests/admission/fence.yaml). "
+            "False is for development, where it runs with a person's rights."
+        ),
+    ] = True
+    writes_per_second: Annotated[
+        float, Field("Ceiling of writes a second to the API server; emergencies go first.", above=0)
+    ] = 200.0
+    concurrent_writes: Annotated[int, Field("Writes in flight at once.", least=1)] = 32
+    workers: Annotated[int, Field("Policies reconciled at once.", least=1)] = 4
+    http_port: Annotated[int, Field("Port of /metrics, /livez and /readyz; 0 picks a free one.")] = 8080
+    log_level: Annotated[str, Field("debug, info, warning or error.", only=("debug", "info", "warning", "error"))] = (
+        "info"
+    )
+    namespace: Annotated[str, Field("The operator's own namespace (from POD_NAMESPACE).")] = "precision-system"
+    identity: Annotated[str, Field("Who we are in the Lease (from POD_NAME).")] = "precision-operator"

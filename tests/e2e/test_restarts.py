@@ -27,8 +27,8 @@ STEPS = 320
 
 KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
 JOB = Workload("job", "Job", steps=STEPS, accelerator=True)
-DEAF, LINGERING = Workload("deaf", stop=Stop.DEAF), Workload("lingering", stop=Stop.LINGERS)
-CROWDED = (*(Workload(kind.lower(), kind, accelerator=True) for kind in KINDS[:3]), DEAF, LINGERING)
+UNRESPONSIVE, LINGERING = Workload("unresponsive", stop=Stop.UNRESPONSIVE), Workload("lingering", stop=Stop.LINGERS)
+CROWDED = (*(Workload(kind.lower(), kind, accelerator=True) for kind in KINDS[:3]), UNRESPONSIVE, LINGERING)
 """One of each kind takes up an accelerator of the node, which has no other one."""
 
 BUDGETED, PENDING, FLIPPED = (
@@ -236,7 +236,7 @@ def test_a_job_that_was_suspended_and_resumed_is_trained_to_its_end(facts: Facts
     assert (facts.job["status"].get("succeeded"), facts.job["status"].get("failed", 0)) == (1, 0)
 
 
-@pytest.mark.parametrize("name", [DEAF.name, LINGERING.name])
+@pytest.mark.parametrize("name", [UNRESPONSIVE.name, LINGERING.name])
 def test_a_pod_that_does_not_go_is_killed_long_before_its_grace_is_over(facts: Facts, name: str) -> None:
     assert facts.before[name] != facts.after[name]
     assert facts.modes[name] == "fp32"

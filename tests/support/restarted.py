@@ -28,7 +28,9 @@ GRACE_SECONDS = 600
 CPU = "150m"
 """Ten of them fit the node, and a machine that does much else leaves them so much."""
 
-_DEAF = "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
+_UNRESPONSIVE = (
+    "import signal, subprocess, sys; signal.signal(15, signal.SIG_IGN); sys.exit(subprocess.call(sys.argv[1:]))"
+)
 """A container's first process that takes no SIGTERM, and starts the trainer."""
 
 
@@ -37,7 +39,7 @@ class Stop(Enum):
 
     AT_ONCE = 1
     """It saves a checkpoint and ends."""
-    DEAF = 2
+    UNRESPONSIVE = 2
     """Its first process ignores SIGTERM."""
     LINGERS = 3
     """Its preStop hook takes as long as it may."""
@@ -85,8 +87,8 @@ class Workload:
             container["resources"]["limits"][ACCELERATOR] = "1"
         if self.stop is not Stop.AT_ONCE:
             pod["terminationGracePeriodSeconds"] = self.grace_seconds
-        if self.stop is Stop.DEAF:
-            container["command"] = ["python3", "-c", _DEAF, *container["command"]]
+        if self.stop is Stop.UNRESPONSIVE:
+            container["command"] = ["python3", "-c", _UNRESPONSIVE, *container["command"]]
         if self.stop is Stop.LINGERS:
             sleep = ["python3", "-c", f"import time; time.sleep({GRACE_SECONDS})"]
             container["lifecycle"] = {"preStop": {"exec": {"command": sleep}}}

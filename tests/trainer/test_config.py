@@ -1,4 +1,4 @@
-"""Settings: validation, environment, precedence (row T1)."""
+"""Settings: validation, environment, precedence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_wrong_value_is_refused_with_field_value_and_range(field: str, value: ob
     assert message.startswith(f"{field}={value!r}: expected ")
 
 
-def test_defaults_are_those_of_the_ledger() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     config = ExtendedFP16Config()
     assert (config.loss_scale, config.growth_factor, config.backoff_factor, config.growth_interval) == (
         65536.0,

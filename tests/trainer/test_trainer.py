@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from precision_tools import demo_fault
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, FP16Trainer, PrecisionMode
-from precision_trainer.errors import CheckpointError, ConfigError
-from precision_trainer.job import drill
+from precision_trainer.errors import ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.models.transformer import ByteTransformer, TransformerConfig, next_byte_loss
 from precision_trainer.step.steps import StepRecord
 from precision_trainer.step.update import NORM_EVERY_STEPS, GradientUpdate
 from precision_trainer.step.weights import LOOK_AFTER_STEPS
-from precision_trainer.values.logs import JsonLog
 from precision_trainer.values.request import PrecisionRequest
 from precision_trainer.values.sentinel import SentinelConfig
+from tests.support.training.steps import BATCH, BF16, CONTEXT, FP16, FP32, make, step, weights
 from tests.support.training.waits import CountWaits
-
-FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.MIXED_BF16
-CONTEXT, BATCH = 16, 4
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +33,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def make(mode: PrecisionMode, *, fused: bool = True, **settings: Any) -> ExtendedFP16Trainer:  # noqa: ANN401 - of the config
-    torch.manual_seed(0)
-    model = ByteTransformer(TransformerConfig(width=32, layers=2, context=CONTEXT))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
-    config = ExtendedFP16Config(precision_mode=mode, **settings)
-    return ExtendedFP16Trainer(model, optimizer, config, allow_cpu=True)
-
-
-def step(trainer: ExtendedFP16Trainer, text: LibraryText, factor: float = 1.0) -> float:
-    loss = trainer.training_step(text.batch(trainer.step * BATCH, BATCH), next_byte_loss) * factor
-    trainer.backward_and_step(loss)
-    return float(loss.detach())
-
-
-def weights(trainer: ExtendedFP16Trainer) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
 @pytest.mark.parametrize("mode", [FP32, FP16, BF16])
@@ -255,113 +231,6 @@ def test_accumulation_equals_one_large_batch(text: LibraryText) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-# --- the overflow drill ------------------------------------------------------------------------------------------------
-
-
-def _drill(mode: PrecisionMode, text: LibraryText, path: Path, steps: int = 40) -> ExtendedFP16Trainer:
-    trainer = make(mode)
-    fault = drill.installed(trainer.model, JsonLog())
-    for _ in range(steps):
-        if fault is not None:
-            fault.begin_step(trainer.step)
-        step(trainer, text)
-    return trainer
-
-
-def test_drill_overflows_in_fp16_and_is_the_same_function_in_fp32(
-    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clean = _drill(FP32, text, tmp_path)
-    path = tmp_path / "fault"
-    path.write_text("overflow=0.6")
-    monkeypatch.setenv(drill.ENV, str(path))
-    fp16 = _drill(FP16, text, tmp_path).get_stats()
-    assert fp16["overflow_rate"] > 0.3
-    assert fp16["nonfinite_steps"] == 0
-    faulty = _drill(FP32, text, tmp_path)
-    assert (faulty.get_stats()["overflow_steps"], faulty.get_stats()["nonfinite_steps"]) == (0, 0)
-    assert all(torch.equal(a, b) for a, b in zip(weights(clean), weights(faulty), strict=True))
-    bf16 = _drill(BF16, text, tmp_path).get_stats()
-    assert (bf16["overflow_steps"], bf16["nonfinite_steps"]) == (0, 0)
-
-
-def test_no_loss_scale_helps_against_the_drill_and_off_means_off_at_the_next_step(
-    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "fault"
-    path.write_text("overflow=1.0")
-    monkeypatch.setenv(drill.ENV, str(path))
-    trainer = make(FP16, loss_scale=2.0)
-    fault = drill.installed(trainer.model, JsonLog())
-    assert fault is not None
-    for _ in range(5):
-        fault.begin_step(trainer.step)
-        step(trainer, text)
-    assert trainer.get_stats()["overflow_steps"] == 5
-    path.write_text("")
-    fault.begin_step(trainer.step)
-    step(trainer, text)
-    assert trainer.get_stats()["overflow_steps"] == 5
-
-
-def test_drill_ruins_one_weight_before_its_step_and_only_once(
-    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "fault"
-    path.write_text("nan=3")
-    monkeypatch.setenv(drill.ENV, str(path))
-    trainer = make(BF16)
-    fault = drill.installed(trainer.model, JsonLog())
-    assert fault is not None
-    ruined = []
-    for _ in range(4):
-        fault.begin_step(trainer.step)
-        ruined.append(sum(int(torch.isnan(weight).sum()) for weight in weights(trainer)))
-        step(trainer, text)
-    assert ruined == [0, 0, 0, 1]
-    for weight in trainer.model.parameters():
-        torch.nan_to_num_(weight.data)
-    path.with_suffix(".new").write_text("nan=3")
-    path.with_suffix(".new").replace(path)  # the same order in another file, as a kubelet leaves it
-    fault.begin_step(3)
-    assert not any(torch.isnan(weight).any() for weight in weights(trainer))
-
-
-def test_drill_is_not_installed_by_default_and_ignores_nonsense(
-    text: LibraryText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trainer = make(FP32)
-    assert drill.installed(trainer.model, JsonLog()) is None
-    assert not any(module._forward_pre_hooks for module in trainer.model.modules())
-    path = tmp_path / "fault"
-    path.write_text("overflow=7")
-    monkeypatch.setenv(drill.ENV, str(path))
-    fault = drill.installed(trainer.model, JsonLog())
-    assert fault is not None
-    fault.begin_step(0)
-    assert "expected overflow=" in capsys.readouterr().out
-
-
-def test_a_drill_without_the_tools_is_refused_with_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(drill.ENV, str(tmp_path / "fault"))
-    monkeypatch.setattr(drill, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"precision-trainer-tools.*unset it"):
-        drill.installed(make(FP32).model, JsonLog())
-
-
-def test_share_of_hit_steps_is_what_was_asked_for() -> None:
-    for share in (0.1, 0.35, 0.6):
-        hits = sum(demo_fault.hit(number, share) for number in range(4000)) / 4000
-        assert hits == pytest.approx(share, abs=0.03)
-    # And in every short window too, so that a rate over seconds shows it.
-    assert all(10 <= sum(demo_fault.hit(s, 0.6) for s in range(start, start + 20)) <= 14 for start in range(2000))
-
-
-# --- construction ------------------------------------------------------------------------------------------------------
-
-
 def test_cpu_falls_back_to_fp32_with_one_warning(capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Linear(2, 2)
     trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), ExtendedFP16Config())
@@ -385,110 +254,6 @@ def test_loss_must_be_reduced() -> None:
     trainer = make(FP32)
     with pytest.raises(ConfigError, match="0-dim"):
         trainer.training_step(torch.zeros(2, CONTEXT, dtype=torch.int64), lambda model, batch: model(batch))
-
-
-# --- cold modes, the basic trainer, one file ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])
-def test_cold_modes_learn_with_16_bit_weights_and_fp32_masters(mode: PrecisionMode, text: LibraryText) -> None:
-    trainer = make(mode, loss_scale=1024.0)
-    losses = [step(trainer, text) for _ in range(25)]
-    assert sum(losses[-5:]) < sum(losses[:5]) - 0.4
-    assert {p.dtype for p in trainer.model.parameters()} == {torch.float16 if mode.uses_scaler else torch.bfloat16}
-    masters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    assert {p.dtype for p in masters} == {torch.float32}
-    for half, master in zip(trainer.model.parameters(), masters, strict=True):
-        assert torch.equal(half, master.to(half.dtype))
-
-
-def test_no_request_reaches_or_changes_a_cold_mode(text: LibraryText) -> None:
-    trainer = make(PrecisionMode.BF16)
-    trainer.request_source = lambda applied: PrecisionRequest(1, FP32)
-    with pytest.raises(ConfigError, match="cold mode: no request can change it"):
-        step(trainer, text)
-    assert PrecisionMode.from_wire("bf16") is BF16
-
-
-def test_cold_modes_are_refused_under_ddp_and_after_the_first_step(text: LibraryText) -> None:
-    with pytest.raises(ConfigError, match="MIXED_BF16"):
-        make(PrecisionMode.BF16, use_ddp=True)
-    used = make(FP32)
-    step(used, text)
-    with pytest.raises(ConfigError, match="already has state"):
-        ExtendedFP16Trainer(
-            used.model, used.optimizer, ExtendedFP16Config(precision_mode=PrecisionMode.BF16), allow_cpu=True
-        )
-
-
-@pytest.mark.parametrize("saved", [FP32, FP16, PrecisionMode.BF16])
-@pytest.mark.parametrize("loaded", [FP32, BF16, PrecisionMode.FP16])
-def test_one_file_goes_from_any_mode_to_any_without_changing_a_weight(
-    saved: PrecisionMode, loaded: PrecisionMode, text: LibraryText, tmp_path: Path
-) -> None:
-    first, second = make(saved, loss_scale=64.0), make(loaded)
-    for _ in range(3):
-        step(first, text)
-    first.save_checkpoint(tmp_path / "one.pt")
-    second.load_checkpoint(tmp_path / "one.pt")
-    assert second.step == 3
-
-    def masters(trainer: ExtendedFP16Trainer) -> list[torch.Tensor]:
-        return [p.detach() for group in trainer.optimizer.param_groups for p in group["params"]]
-
-    assert all(torch.equal(a, b) for a, b in zip(masters(first), masters(second), strict=True))
-    assert float(second.scaler.scale_value) == 64.0
-    step(second, text)
-
-
-def test_a_file_of_another_model_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
-    torch.save({"model_state_dict": {"x": torch.zeros(2)}}, tmp_path / "other.pt")
-    for mode in (FP32, PrecisionMode.BF16):
-        trainer = make(mode)
-        before = weights(trainer)
-        with pytest.raises(CheckpointError):
-            trainer.load_checkpoint(tmp_path / "other.pt")
-        assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
-
-
-def test_a_file_of_an_unfused_optimizer_leaves_a_fused_one_fused(text: LibraryText, tmp_path: Path) -> None:
-    unfused, fused = make(FP32, fused=False), make(FP16, loss_scale=1024.0)
-    step(unfused, text)
-    unfused.save_checkpoint(tmp_path / "one.pt")
-    fused.load_checkpoint(tmp_path / "one.pt")
-    before = weights(fused)
-    step(fused, text, float("inf"))
-    # torch refuses found_inf in an unfused one, in the middle of the next step.
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(fused), strict=True))
-
-
-@pytest.mark.parametrize("mode", [FP32, FP16])
-def test_an_old_file_of_weights_alone_loads_in_any_mode_with_a_warning(
-    mode: PrecisionMode, text: LibraryText, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = make(FP32), make(mode)
-    step(first, text)
-    torch.save({"model_state_dict": first.model.state_dict()}, tmp_path / "old.pt")
-    second.load_checkpoint(tmp_path / "old.pt")
-    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines if line.get("level") == "warning"] == ["resumed_plain"]
-    second.save_checkpoint(tmp_path / "ours.pt")
-    second.load_checkpoint(tmp_path / "ours.pt")
-    assert "resumed_plain" not in capsys.readouterr().out
-
-
-def test_a_file_with_a_broken_scaler_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
-    trainer = make(FP16)
-    trainer.save_checkpoint(tmp_path / "one.pt")
-    state = torch.load(tmp_path / "one.pt", weights_only=True)
-    state["scaler"]["growth_interval"] = 0.5
-    torch.save(state, tmp_path / "one.pt")
-    step(trainer, text)
-    before = weights(trainer)
-    with pytest.raises(CheckpointError, match="growth_interval"):
-        trainer.load_checkpoint(tmp_path / "one.pt")
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
 
 
 def test_the_basic_trainer_trains_in_fp16_counts_overflows_and_keeps_its_state(

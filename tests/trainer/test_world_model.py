@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
-import pickle
-from pathlib import Path
 
 import pytest
 import torch
 
-from precision_trainer import WorldModel, cli
-from precision_trainer.checkpoint import files
-from precision_trainer.checkpoint.format import validate
-from precision_trainer.checkpoint.inspect import inspect
-from precision_trainer.errors import CheckpointError, ConfigError
+from precision_trainer import WorldModel
+from precision_trainer.errors import ConfigError
 from precision_trainer.models import rssm as rssm_module
 from precision_trainer.models.environments import collect
 from precision_trainer.models.replay import ReplayBuffer, Sequences, Trajectory
-from precision_trainer.models.rssm import RSSM, RssmConfig, losses, symexp, symlog
-from precision_trainer.models.verify import verify_fp32
-from tests.support.training.session import Session
-
-SMALL = RssmConfig(observation_size=4, action_size=2, deterministic=24, variables=4, classes=4, hidden=24)
+from precision_trainer.models.rssm import RSSM, losses, symexp, symlog
+from tests.support.training.world_models import SMALL, small_model, train
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +25,6 @@ def trajectory(steps: int, start: int = 0, *, terminated: bool = False) -> Traje
     """Observation t is the number start + t, action and reward that led to it the same."""
     numbers = torch.arange(start, start + steps + 1).float()
     return Trajectory(numbers.unsqueeze(1), numbers[1:].unsqueeze(1), numbers[1:], terminated)
-
-
-def small_model(buffer: ReplayBuffer) -> WorldModel:
-    torch.manual_seed(0)
-    model = WorldModel(SMALL, learning_rate=1e-3)
-    model.replay_buffer = buffer
-    return model
-
-
-def train(model: WorldModel, epochs: int = 1, batch_size: int = 16) -> list[dict[str, float]]:
-    return asyncio.run(model.train(epochs, batch_size))
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_sequence_holds_the_action_that_led_to_each_observation_and_marks_where_episodes_begin_and_end() -> None:
@@ -115,9 +91,6 @@ def test_trajectories_of_another_environment_or_too_few_are_refused(cartpole: Re
     model.replay_buffer = collect("Pendulum-v1", 1)
     with pytest.raises(ConfigError, match="make a new WorldModel"):
         train(model)
-
-
-# --- mathematics ------------------------------------------------------------------------------------------------------
 
 
 def test_symexp_undoes_symlog() -> None:
@@ -194,9 +167,6 @@ def test_it_learns_to_foresee_what_it_has_not_seen() -> None:
     assert error < 0.5 * standing_still.square().sum(2)[same_episode].mean()
 
 
-# --- precision --------------------------------------------------------------------------------------------------------
-
-
 def test_fp32_is_the_default_and_says_so(cartpole: ReplayBuffer, capsys: pytest.CaptureFixture[str]) -> None:
     model = small_model(cartpole)
     train(model)
@@ -253,283 +223,3 @@ def test_a_cpu_that_nobody_allowed_trains_in_fp32(
     train(model)
     assert not model.fp16_enabled
     assert capsys.readouterr().out.count("Falling back to FP32") == 1
-
-
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("saved_in", "loaded_in"), [("true", "false"), ("false", "true")])
-def test_a_checkpoint_loads_in_the_other_precision_unchanged(
-    saved_in: str, loaded_in: str, cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-    monkeypatch.setenv("ENABLE_FP16_TRAINING", saved_in)
-    first = small_model(cartpole)
-    train(first)
-    first.save_checkpoint(tmp_path / "model.pt")
-    plain = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert {value.dtype for value in plain["model_state_dict"].values()} == {torch.float32}
-    monkeypatch.setenv("ENABLE_FP16_TRAINING", loaded_in)
-    second = WorldModel()
-    second.load_checkpoint(tmp_path / "model.pt")
-    weights = first.rssm.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in second.rssm.state_dict().items())
-    second.replay_buffer = cartpole
-    assert train(second)[0]["step"] == len(first.training_history)
-
-
-def test_a_checkpoint_is_one_of_the_trainers_and_holds_everything_needed_to_go_on(
-    cartpole: ReplayBuffer, tmp_path: Path
-) -> None:
-    model = small_model(cartpole)
-    train(model)
-    path = tmp_path / "model.pt"
-    model.save_checkpoint(path)
-    state = validate(files.read_plain(path), path, model.rssm)
-    assert (state["step"], state["mode"], state["generation"]) == (len(model.training_history), "fp32", 0)
-    assert state["samples"] == 16 * state["step"]
-    assert state["data_fingerprint"] == cartpole.fingerprint
-    assert inspect(path).error is None
-    random = torch.rand(3)
-    WorldModel().load_checkpoint(path)
-    assert torch.equal(torch.rand(3), random)
-
-
-def test_a_checkpoint_directory_of_a_job_loads_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session = Session(tmp_path, monkeypatch, capsys)
-    session.run(model="world-model", steps=2, context=8, width=16)
-    model = WorldModel(RssmConfig(observation_size=4, action_size=2, deterministic=16, hidden=16))
-    model.load_checkpoint(tmp_path / "checkpoints" / "step-000000000002")
-    saved = session.state(2)["model_state_dict"]
-    assert all(torch.equal(value, saved[name]) for name, value in model.rssm.state_dict().items())
-
-
-def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(cartpole: ReplayBuffer, tmp_path: Path) -> None:
-    model = small_model(cartpole)
-    train(model)
-    model.save_checkpoint(tmp_path / "good.pt")
-    state = torch.load(tmp_path / "good.pt", weights_only=True)
-    with torch.no_grad():
-        model.rssm.cell.weight_hh.fill_(float("nan"))
-    with pytest.raises(CheckpointError, match="inf or NaN"):
-        model.save_checkpoint(tmp_path / "bad.pt")
-    assert not (tmp_path / "bad.pt").exists()
-    state["model_state_dict"]["cell.weight_hh"].fill_(float("inf"))
-    torch.save(state, tmp_path / "bad.pt")
-    other = small_model(cartpole)
-    train(other)
-    before = {name: value.clone() for name, value in other.rssm.state_dict().items()}
-    with pytest.raises(CheckpointError, match="inf or NaN"):
-        other.load_checkpoint(tmp_path / "bad.pt")
-    assert all(torch.equal(value, before[name]) for name, value in other.rssm.state_dict().items())
-
-
-def test_resuming_in_fp32_is_bit_exact(cartpole: ReplayBuffer, tmp_path: Path) -> None:
-    whole = small_model(cartpole)
-    train(whole, epochs=1)
-    whole.save_checkpoint(tmp_path / "half.pt")
-    resumed = WorldModel(learning_rate=1e-3)
-    resumed.load_checkpoint(tmp_path / "half.pt")
-    resumed.replay_buffer = cartpole
-    losses_of = []
-    for model in (whole, resumed):
-        torch.manual_seed(5)
-        losses_of.append([entry["loss"] for entry in train(model)])
-    assert losses_of[0] == losses_of[1]
-
-
-def test_an_old_file_without_sizes_loads_with_a_warning(
-    cartpole: ReplayBuffer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = small_model(cartpole)
-    train(first)
-    first.save_checkpoint(tmp_path / "new.pt")
-    state = torch.load(tmp_path / "new.pt", weights_only=True)
-    torch.save({name: state[name] for name in ("model_state_dict", "optimizer_state_dict")}, tmp_path / "old.pt")
-    second = WorldModel(SMALL)
-    second.load_checkpoint(tmp_path / "old.pt")
-    assert "old_checkpoint" in capsys.readouterr().out
-    assert torch.equal(second.rssm.cell.weight_hh, first.rssm.cell.weight_hh)
-    with pytest.raises(CheckpointError, match="is of another model"):
-        WorldModel(RssmConfig(observation_size=4, action_size=2, hidden=8)).load_checkpoint(tmp_path / "old.pt")
-
-
-class _Hostile:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.path,))
-
-
-def test_broken_and_hostile_files_are_refused_and_nothing_in_them_runs(tmp_path: Path) -> None:
-    proof = tmp_path / "executed"
-    (tmp_path / "hostile.pt").write_bytes(pickle.dumps(_Hostile(proof)))
-    torch.save({"model_state_dict": _Hostile(proof), "optimizer_state_dict": {}}, tmp_path / "inside.pt")
-    (tmp_path / "torn.pt").write_bytes((tmp_path / "inside.pt").read_bytes()[:100])
-    torch.save({"weights": {}}, tmp_path / "foreign.pt")
-    for name in ("hostile.pt", "inside.pt", "torn.pt", "foreign.pt", "missing.pt"):
-        with pytest.raises(CheckpointError):
-            WorldModel(SMALL).load_checkpoint(tmp_path / name)
-    assert not proof.exists()
-
-
-# --- the event loop, the commands -------------------------------------------------------------------------------------
-
-
-async def test_the_event_loop_goes_on_while_it_trains(cartpole: ReplayBuffer) -> None:
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    other = asyncio.create_task(count())
-    await small_model(cartpole).train(num_epochs=1, batch_size=16)
-    other.cancel()
-    assert turns > 10
-
-
-async def test_cancelling_ends_after_the_step_under_way_and_leaves_a_model_that_goes_on(
-    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = small_model(cartpole)
-    begun = asyncio.Event()
-    loop, loss = asyncio.get_running_loop(), model._loss
-
-    def signal(module: torch.nn.Module, batch: object) -> torch.Tensor:
-        loop.call_soon_threadsafe(begun.set)
-        return loss(module, batch)
-
-    monkeypatch.setattr(model, "_loss", signal)
-    work = asyncio.create_task(model.train(num_epochs=1000, batch_size=16))
-    await begun.wait()
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    steps = len(model.training_history)
-    assert 1 <= steps < 1000
-    assert (await model.train(num_epochs=1, batch_size=16))[0]["step"] == steps
-
-
-async def test_a_request_changes_the_mode_while_it_trains_and_it_can_still_be_cancelled(
-    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    request = tmp_path / "request"
-    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(request))
-    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-    monkeypatch.setenv("FP16_LOSS_SCALE", "1024")
-    model = small_model(cartpole)
-    loop, loss = asyncio.get_running_loop(), model._loss
-    stepped, changed = asyncio.Event(), asyncio.Event()
-
-    def watch(module: torch.nn.Module, batch: object) -> torch.Tensor:
-        loop.call_soon_threadsafe((changed if model.fp16_enabled else stepped).set)
-        return loss(module, batch)
-
-    monkeypatch.setattr(model, "_loss", watch)
-    work = asyncio.create_task(model.train(num_epochs=100000, batch_size=16))
-    await stepped.wait()
-    before = model._fp16_stats
-    assert before is None
-    request.write_text('{"generation":7,"mode":"fp16","lossScaleFactor":0.5}')
-    await changed.wait()
-    stats = model._fp16_stats
-    assert stats is not None
-    assert (stats["fp16_enabled_runtime"], stats["generation"], stats["current_scale"]) == (True, 7, 512.0)
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    steps = [entry["step"] for entry in model.training_history]
-    assert steps == list(map(float, range(len(steps))))
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["to"], line["generation"]) for line in lines if line["event"] == "precision_changed"] == [("fp16", 7)]
-
-
-def test_a_request_file_decides_the_start_before_the_environment(
-    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "request").write_text('{"generation":3,"mode":"fp32"}')
-    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(tmp_path / "request"))
-    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-    monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
-    model = small_model(cartpole)
-    train(model)
-    assert not model.fp16_enabled
-    assert model._fp16_stats is None
-
-
-def test_batches_that_the_sentinel_computes_again_are_no_steps(
-    cartpole: ReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in {"ENABLE_FP16_TRAINING": "1", "PRECISION_ALLOW_CPU": "1", "PRECISION_MODE": "bf16"}.items():
-        monkeypatch.setenv(name, value)
-    model = small_model(cartpole)
-    calls = 0
-    loss = model._loss
-
-    def count(module: torch.nn.Module, batch: object) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        return loss(module, batch)
-
-    monkeypatch.setattr(model, "_loss", count)
-    train(model, epochs=90, batch_size=64)
-    assert len(model.training_history) >= 66
-    assert calls == len(model.training_history)  # the shadow of step 64 is computed by a loss that keeps nothing
-
-
-def test_verify_fp32_looks_at_what_the_layers_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = verify_fp32("CartPole-v1", 5, epochs=1, batch_size=16)
-    assert passed.passed
-    assert "FP32 mode verified" in passed.text()
-    monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
-    monkeypatch.setenv("PRECISION_MODE", "bf16")
-    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-    failed = verify_fp32("CartPole-v1", 5, epochs=1, batch_size=16)
-    assert not failed.passed
-    assert failed.output_dtypes["bfloat16"] > 0
-    assert "NOT FP32" in failed.text()
-
-
-def test_the_command_verifies_fp32_whatever_the_environment_and_the_jobs_request_ask_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ENABLE_FP16_TRAINING", "true")
-    monkeypatch.setenv("PRECISION_ALLOW_CPU", "true")
-    monkeypatch.setenv("PRECISION_REQUEST_FILE", str(tmp_path / "request"))
-    (tmp_path / "request").write_text('{"generation":1,"mode":"fp16"}')
-    assert cli.main(["verify-fp32", "--trajectories", "50", "-o", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["passed"]
-    assert result["parameter_dtypes"].keys() == {"float32"}
-
-
-def test_the_trainer_trains_it_and_goes_on_where_it_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from precision_trainer.job import train as job
-    from precision_trainer.job.options import TrainOptions
-    from precision_trainer.job.signals import StopFlag
-    from precision_trainer.values.logs import JsonLog
-
-    def run(steps: int, directory: str) -> dict[str, object]:
-        options = TrainOptions(
-            model="world-model",
-            steps=steps,
-            width=16,
-            context=8,
-            metrics_port=-1,
-            checkpoint_dir=str(tmp_path / directory),
-        )
-        assert job.train(options, JsonLog(), StopFlag(JsonLog())) == 0
-        events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        return next(event for event in events if event["event"] == "complete")
-
-    whole = run(8, "whole")
-    run(5, "parts")
-    assert run(8, "parts")["loss"] == whole["loss"]

@@ -13,7 +13,7 @@ from lab.process import Daemon
 def test_a_killed_program_is_gone_though_it_takes_no_request_to_end_and_starts_again(
     tmp_path: Path, detached: bool
 ) -> None:
-    daemon = Daemon("deaf", ["sh", "-c", "trap '' TERM; exec sleep 300"], tmp_path, detached=detached)
+    daemon = Daemon("unresponsive", ["sh", "-c", "trap '' TERM; exec sleep 300"], tmp_path, detached=detached)
     try:
         daemon.start()
         first = daemon.pid_file.read_text()

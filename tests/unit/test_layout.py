@@ -22,14 +22,6 @@ def test_operator_folder_does_not_shadow_the_standard_library() -> None:
     assert str(ROOT) not in found.stdout
 
 
-def test_no_test_module_imports_another() -> None:
-    """But for the trainer's, whose sessions are still made in one of them."""
-    modules = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path.parent.name != "trainer"]
-    assert modules
-    imports = re.compile(r"^\s*(from|import) tests\.\S*\btest_\w+|^\s*from tests\S* import .*\btest_\w+", re.MULTILINE)
-    assert [str(path) for path in modules if imports.search(path.read_text())] == []
-
-
 def dockerfiles() -> list[Path]:
     listed = subprocess.run(["git", "ls-files", "*Dockerfile"], cwd=ROOT, capture_output=True, text=True, check=True)
     return [ROOT / name for name in listed.stdout.split()]
@@ -47,3 +39,15 @@ def test_a_dockerfile_names_no_base_that_is_not_pinned(path: Path) -> None:
     bases = set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) - stages - {"scratch", "${BASE}"}
     bases |= set(re.findall(r"\bBASE=(\S+)", text))
     assert [base for base in bases if "@sha256:" not in base] == []
+
+
+MOST_LINES = 450
+"""Above that a file has more than one concern."""
+
+
+def test_no_python_file_is_so_long_that_nobody_reads_it() -> None:
+    files = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in files.split() if (ROOT / name).exists()}
+    assert lengths
+    long = {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+    assert not long, f"expected at most {MOST_LINES} lines, found {long}: divide the file by concern"

@@ -2,11 +2,14 @@
 
 import re
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
 import precision_operator
+from precision_operator import reasons
 from precision_operator.reasons import Cause, Reason, ReasonSeverity
 
 CODE = Path(precision_operator.__file__).parent
@@ -32,6 +35,15 @@ def test_no_word_stands_for_two_reasons_and_none_is_left_unused() -> None:
     used = set(re.findall(r"\bReason\.([A-Z0-9_]+)\b", code))
     assert used == set(Reason.__members__)
     assert max(Counter(map(str, Reason)).values()) == 1
+
+
+def test_every_row_is_a_member_under_its_own_name() -> None:
+    topics = [import_module(f"{reasons.__name__}.{found.name}") for found in iter_modules(reasons.__path__)]
+    rows = {name: row for topic in topics for name, row in vars(topic).items() if name.isupper()}
+    texts = {
+        name: row[0] for name, row in rows.items() if isinstance(row, tuple) and isinstance(row[1], ReasonSeverity)
+    }
+    assert texts == {name: str(member) for name, member in Reason.__members__.items()}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from precision_operator.config_file import load_settings, parse_settings
 from precision_operator.errors import ConfigurationError
-from precision_operator.settings import Settings, load_settings, parse_settings
+from precision_operator.settings import Settings
 
 
 def test_empty_file_gives_all_defaults() -> None:
@@ -45,11 +46,21 @@ def test_reads_endpoints_queries_and_namespaces() -> None:
         ({"admission": {"leafSeconds": 60}}, "20 [*] refreshSeconds <= leafSeconds <= authoritySeconds / 3"),
         ({"admission": {"leafSeconds": 1e9}}, "20 [*] refreshSeconds <= leafSeconds <= authoritySeconds / 3"),
         ({"admission": {"url": "x"}}, "admission.url: no such setting"),
+        ({"logLevel": "loud"}, "logLevel: expected one of debug, info, warning, error, found 'loud'"),
+        ({"watchNamespaces": "a"}, "watchNamespaces: expected a list, found str"),
+        ({"watchNamespaces": [1]}, ": expected str, found int 1"),
+        ({"prometheus": []}, "prometheus: expected a mapping, found list"),
+        ({"prometheus": {"default": None}}, "prometheus.default: expected a mapping, found NoneType"),
     ],
 )
 def test_refuses_what_it_cannot_use_by_name(raw: object, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words.replace(".", r"\.")):
         parse_settings(raw, environment={})
+
+
+def test_an_empty_section_is_an_absent_one() -> None:
+    sections = ("prometheus", "queries", "watchNamespaces", "lease", "incidents", "admission", "receiver")
+    assert parse_settings(dict.fromkeys(sections), environment={}) == Settings()
 
 
 def test_missing_file_says_how_to_give_one(tmp_path: Path) -> None:

@@ -8,12 +8,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WORDS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["words"]
-SUFFIXES = {".py", ".md", ".yaml", ".tpl", ".json", ".sh"}
-FOLDERS = ("operator", "trainer_image", "lab", "manifests", "crds", "helm", "docs", "examples", "tests")
+SUFFIXES = {".py", ".md", ".yaml", ".tpl", ".json", ".sh", ".go", ".Dockerfile"}
+NAMES = {"Makefile", "Dockerfile"}
+FOLDERS = ("operator", "trainer_image", "tools", "lab", "manifests", "crds", "helm", "docs", "examples", "tests")
 FILES = [
     path
-    for path in (*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))))
-    if path.suffix in SUFFIXES and path.is_file()
+    for path in (
+        *ROOT.glob("*.md"),
+        ROOT / "Makefile",
+        *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))),
+    )
+    if (path.suffix in SUFFIXES or path.name in NAMES) and path.is_file()
 ]
 
 

@@ -49,7 +49,7 @@ def main() -> int:
     try:
         result = run(arguments.seed, arguments.minutes, kills=arguments.kills, directory=DIRECTORY, say=say)
     except KeyboardInterrupt:
-        say("interrupted: the cluster has been taken down")
+        say("interrupted: the cluster has been stopped")
         return 130
     except LabError as error:
         console.print(f"[red]stopped[/red]: {error}")

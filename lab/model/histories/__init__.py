@@ -11,10 +11,11 @@ from lab.model.histories.stage import History
 INTRODUCTION = """\
 # Histories
 
-What the operator shows and does, pass by pass, while things happen to a fleet: the shipped `decide`, in a world of values
-(`lab/model/world.py`). Where nothing changes, no line stands; the last column is a fingerprint of all that was decided
-and is not shown: the whole state, each action, when to look again. Written by `python -m lab.model.histories`; a test holds
-each history to the code, so that a change of behaviour is seen here.
+What the operator shows and does, pass by pass, while things happen to a fleet: the shipped
+`decide`, in a world of values (`lab/model/world.py`). Where nothing changes, no line stands; the
+last column is a fingerprint of all that was decided and is not shown: the whole state, each action,
+when to look again. Written by `python -m lab.model.histories`; a test holds each history to the
+code, so that a change of behaviour is seen here.
 """
 
 

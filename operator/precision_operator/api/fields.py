@@ -55,7 +55,9 @@ class Field:
     """The same, and entries of a map."""
     pattern: str = ""
     only: tuple[str, ...] = ()
-    """The members of an enumeration that it takes; empty: all."""
+    """The members of an enumeration, or the texts, that it takes; empty: all."""
+    either: tuple[str, ...] = ()
+    """Fields of the model by their names on the wire: exactly one of them must be given."""
     format: str = ""
     """Empty: that of its type."""
     rules: tuple[Rule, ...] = ()

@@ -14,7 +14,7 @@ from precision_operator.errors import QueryInvalid
 from precision_operator.signals.promql import written
 
 SOURCE_OVERFLOW_LIMIT = 0.30
-"""Above this, steps that are skipped cost more than the precision gains (mission row O2)."""
+"""Above this, steps that are skipped cost more than the precision gains."""
 
 
 def advice(spec: PolicySpec, namespace: str = "default") -> Iterator[Fault]:

@@ -12,6 +12,7 @@ from precision_operator.cli.output import write_json
 from precision_operator.cli.session import CommandRefused, Session, Target
 from precision_operator.contract import STAMP, SUSPEND_BY
 from precision_operator.errors import Forbidden, KubeError
+from precision_operator.kube.denials import denial
 from precision_operator.kube.port import POLICIES, SELF_SUBJECT_REVIEWS, JsonObject
 
 
@@ -92,11 +93,9 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
 
 def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> CommandRefused:
     """What a person reads whom the API server refuses: what the admission policy says, and what shows his rights."""
-    answer = str(error)
-    _, _, said = answer.rpartition("denied request: ")
     asked = (session.kubectl("auth", "can-i", verb, f"precisionpolicies/{target.policy.name}") for verb in verbs)
     return CommandRefused(
-        f"{target.where}: {said or answer}; to see what you may do: {', '.join(f'`{line}`' for line in asked)}"
+        f"{target.where}: {denial(error)}; to see what you may do: {', '.join(f'`{line}`' for line in asked)}"
     )
 
 

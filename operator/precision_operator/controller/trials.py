@@ -14,10 +14,11 @@ from precision_operator.errors import (
     Unavailable,
     Unfenced,
 )
+from precision_operator.kube.denials import denying_policies
 from precision_operator.kube.port import JOBS, PODS, POLICIES, Deletion, JsonObject, KubeApi
 
-DENIED_BY = "ValidatingAdmissionPolicy 'precision-fence"
-"""What its denials say. No name of an object can hold this."""
+FENCE = "precision-fence"
+"""How the names of its policies begin."""
 
 _LABEL: JsonObject = {"metadata": {"labels": {f"{PREFIX}/fence-test": "true"}}}
 
@@ -70,7 +71,7 @@ async def on_policy(api: KubeApi, namespace: str) -> Found:
     except (TooManyRequests, Unavailable):
         raise
     except KubeError as error:
-        return Found(None, complete=DENIED_BY in str(error))
+        return Found(None, complete=_denied(error))
     return Found(_open("change a policy", "nothing is written until it is"))
 
 
@@ -104,7 +105,7 @@ async def _judged(attempts: Mapping[str, Awaitable[object]], consequence: str) -
     answers = await asyncio.gather(*attempts.values(), return_exceptions=True)
     found = (_unfenced(what, answer, consequence) for what, answer in zip(attempts, answers, strict=True))
     unfenced = next((one for one in found if one is not None), None)
-    failed = next((one for one in answers if isinstance(one, BaseException) and DENIED_BY not in str(one)), None)
+    failed = next((one for one in answers if isinstance(one, BaseException) and not _denied(one)), None)
     if unfenced is None and failed is not None:
         raise failed
     return unfenced
@@ -115,9 +116,13 @@ def _unfenced(what: str, answer: object, consequence: str) -> Unfenced | None:
     # A budget is asked last: admission let it pass.
     if not isinstance(answer, BaseException) or isinstance(answer, DisruptionBudget):
         return _open(what, consequence)
-    if isinstance(answer, Forbidden) and DENIED_BY not in str(answer):
+    if isinstance(answer, Forbidden) and not _denied(answer):
         return Unfenced(f"the fence cannot be tried: the operator may not {what}: {answer}")
     return None
+
+
+def _denied(error: BaseException) -> bool:
+    return any(name.startswith(FENCE) for name in denying_policies(error))
 
 
 def _open(what: str, consequence: str) -> Unfenced:

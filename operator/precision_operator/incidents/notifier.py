@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.document import name_for
@@ -39,6 +40,17 @@ LOOK_AGAIN_SECONDS = 60.0
 Send = Callable[[NotificationChannel, Sequence[Outgoing]], Awaitable[int]]
 Key = tuple[str, str, str]
 """(incident, kind and time of the message, channel)."""
+
+
+class DeliveryResult(StrEnum):
+    """What became of a message on a channel, as the metric counts it."""
+
+    DELIVERED = "Delivered"
+    FAILED = "Failed"
+    """It is tried again."""
+    DEFERRED = "Deferred"
+    """Too many wait for the channel."""
+    GIVEN_UP = "GivenUp"
 
 
 @dataclass(slots=True)
@@ -90,7 +102,7 @@ class Notifier:
                 continue
             if len(lane.waiting) >= QUEUE:
                 self._tries[key] = (tries, now + LOOK_AGAIN_SECONDS)
-                self._metrics.notification(lane.name, "Deferred")
+                self._metrics.notification(lane.name, DeliveryResult.DEFERRED)
                 continue
             self._queued.add(key)
             lane.waiting.append((key, Outgoing(message, _facts(report, namespace))))
@@ -138,7 +150,7 @@ class Notifier:
         wanted = self._queued.intersection(key for key, _ in batch)
         self._queued -= wanted
         for key, _ in batch[:delivered]:
-            self._metrics.notification(lane.name, "Delivered")
+            self._metrics.notification(lane.name, DeliveryResult.DELIVERED)
             self._tries.pop(key, None)
         self._taken |= {key for key, _ in batch[:delivered] if key in wanted}
         if why:  # the rest was not tried, and is handed over again
@@ -151,7 +163,7 @@ class Notifier:
         if again:
             self._tries[key] = (tries + 1, self._clock.time() + RETRY.seconds(tries))
         self._metrics.report_error(NotDelivered.reason)
-        self._metrics.notification(key[2], "GivenUp" if last else "Failed")
+        self._metrics.notification(key[2], DeliveryResult.GIVEN_UP if last else DeliveryResult.FAILED)
         _LOG.log(
             logging.ERROR if last else logging.WARNING,
             "channel %s, %s of %s: %s; %s",

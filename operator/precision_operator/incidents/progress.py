@@ -8,7 +8,7 @@ from precision_operator.core.model import Evaluation
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.checklist import verify
 from precision_operator.incidents.messages import Wording, all_clear, escalation, notice, unresolved
-from precision_operator.incidents.report import IncidentPhase, Message, Report, Windows, close
+from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report, Windows, close
 from precision_operator.replay.recording import Recording
 
 
@@ -41,8 +41,8 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
         message = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
         report = _say(report, message)
     if over:
-        failed = [c.name for c in report.checklist if c.result.value == "Failed"]
-        what = "VerificationFailed" if failed else "Verified"
+        failed = [c.name for c in report.checklist if c.result is CheckResult.FAILED]
+        what = Milestone.VERIFICATION_FAILED if failed else Milestone.VERIFIED
         report = close(report, what, ", ".join(failed) or "no check has failed", now=now)
     return report
 

@@ -39,6 +39,21 @@ class IncidentPhase(StrEnum):
     """Nothing more will be written."""
 
 
+class Milestone(StrEnum):
+    """What a timeline tells beside reasons: stages of the incident itself, which call for nobody."""
+
+    DETECTED = "Detected"
+    DECIDED = "Decided"
+    REQUESTED = "Requested"
+    IN_FALLBACK = "InFallback"
+    ACKNOWLEDGED = "Acknowledged"
+    """A prerequisite of a retry was."""
+    VERIFIED = "Verified"
+    VERIFICATION_FAILED = "VerificationFailed"
+    SUPERSEDED = "Superseded"
+    """The policy has a newer incident."""
+
+
 class CheckResult(StrEnum):
     """Of one check. Absent data is Unknown, never Passed."""
 
@@ -67,7 +82,7 @@ class Moment:
 
     at: Annotated[str, AT]
     what: Annotated[str, Field("Stable word.", longest=128)]
-    """A reason: one CamelCase word, the same as in Events."""
+    """A reason, the same word as in Events, or a milestone."""
     message: Annotated[str, Field("In words.", longest=4096)] = ""
 
 
@@ -237,8 +252,10 @@ def open_report(seen: RecordedPass, incident: Incident) -> Report:
         stages=Stages(decided_at=stamp(incident.decided_at)),
     )
     first = (
-        Moment(stamp(incident.detected_at), "Detected", bounded(incident.message)),
-        Moment(stamp(incident.decided_at), "Decided", f"{incident.severity} {incident.scope} {incident.reason}"),
+        Moment(stamp(incident.detected_at), Milestone.DETECTED, bounded(incident.message)),
+        Moment(
+            stamp(incident.decided_at), Milestone.DECIDED, f"{incident.severity} {incident.scope} {incident.reason}"
+        ),
     )
     return replace(report, timeline=first)
 
@@ -251,7 +268,7 @@ def carry_on(report: Report, seen: RecordedPass) -> Report:
         return report
     if incident is None or incident.id != report.id:
         newer = incident.id if incident is not None else "a policy without an incident"
-        return close(report, "Superseded", f"by {newer}", now=seen.now)
+        return close(report, Milestone.SUPERSEDED, f"by {newer}", now=seen.now)
     moments = _acknowledged(report, seen)
     for action in seen.decision.actions:
         if isinstance(action, Notify):
@@ -283,13 +300,14 @@ def _released(seen: RecordedPass) -> bool:
 
 def _acknowledged(report: Report, seen: RecordedPass) -> list[Moment]:
     """Prerequisites of a retry, with who acknowledged each and why: those of the next rollback overwrite the annotations."""
-    known = {moment.message for moment in report.timeline if moment.what == "Acknowledged"}
+    known = {replace(moment, at="") for moment in report.timeline}
     found: list[Moment] = []
     for item in Prerequisite:
         given = answered(seen.policy.annotations, item.annotation, seen.before.transition_id)
         if given is not None:
             text = bounded(f"{item} by {given.by or 'unknown'}" + (f": {given.message}" if given.message else ""))
-            found += [] if text in known else [Moment(stamp(seen.now), "Acknowledged", text)]
+            moment = Moment("", Milestone.ACKNOWLEDGED, text)
+            found += [] if moment in known else [replace(moment, at=stamp(seen.now))]
     return found
 
 
@@ -309,12 +327,12 @@ def _reached(before: Report, after: Report) -> list[Moment]:
     moments: list[Moment] = []
     if after.stages.last_patch_at and not before.stages.last_patch_at:
         moments.append(
-            Moment(after.stages.last_patch_at, "Requested", "every pod has been asked for it, or taken away")
+            Moment(after.stages.last_patch_at, Milestone.REQUESTED, "every pod has been asked for it, or taken away")
         )
     if after.stages.last_ack_at and not before.stages.last_ack_at:
         held = "within" if after.met_deadline else "past"
         text = f"every trainer reports {after.fallback}, {held} the deadline {after.stages.deadline_at}"
-        moments.append(Moment(after.stages.last_ack_at, "InFallback", text))
+        moments.append(Moment(after.stages.last_ack_at, Milestone.IN_FALLBACK, text))
     return moments
 
 

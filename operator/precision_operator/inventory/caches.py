@@ -53,10 +53,6 @@ class Inventory:
         """Whether all kinds are synced: before that, a decision would be taken on a part of the world."""
         return all(map(self.synced, WATCHED))
 
-    def unsynced(self, resource: Resource) -> None:
-        """Its watch was lost."""
-        self._synced[resource].clear()
-
     def count(self, resource: Resource) -> int:
         """How many objects of the resource are known."""
         return sum(len(_uids(space, resource)) for space in self._namespaces.values())

@@ -61,7 +61,7 @@ def decode(raw: Json, kind: type[T]) -> T:
 
 
 def fingerprint(*kinds: type) -> str:
-    """A digest of the types' fields and defaults, all the way down: equal where recordings mean the same."""
+    """A digest of the types' fields and defaults, and of those of their fields: equal where recordings mean the same."""
     seen: dict[str, str] = {}
 
     def visit(kind: object) -> None:

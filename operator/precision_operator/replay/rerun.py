@@ -36,7 +36,6 @@ class Lane:
     now: float
     recorded: Summary
     other: Summary
-    other_actions: int
 
 
 def redecide(recording: Recording) -> Decision:
@@ -69,7 +68,7 @@ def what_if(recordings: Sequence[Recording], assignments: Mapping[str, str]) -> 
     for recording in recordings:
         policy = changed(recording.policy, assignments)
         other = decide(policy, recording.state if state is None else state, recording.observation, recording.now)
-        lanes.append(Lane(recording.now, redecide(recording).summary, other.summary, len(other.actions)))
+        lanes.append(Lane(recording.now, redecide(recording).summary, other.summary))
         state = other.state
     return lanes
 

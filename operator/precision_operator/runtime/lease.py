@@ -155,7 +155,10 @@ class LeaseElector:
             _LOG.warning(
                 "could not reach the lease: %s; trying again",
                 error,
-                extra={"reason": getattr(error, "reason", "Timeout"), "leading": self.is_leader},
+                extra={
+                    "reason": error.reason if isinstance(error, KubeError) else Reason.UNAVAILABLE,
+                    "leading": self.is_leader,
+                },
             )
 
     async def _acquire_or_renew(self) -> None:

@@ -56,11 +56,6 @@ class RateLimiter:
         self._alarm: asyncio.Task[None] | None = None
 
     @property
-    def in_flight(self) -> int:
-        """Slots taken now."""
-        return self._held.total()
-
-    @property
     def waiting(self) -> int:
         """Writes that wait for a slot."""
         return len(self._emergencies) + len(self._normals)

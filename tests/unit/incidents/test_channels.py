@@ -19,12 +19,13 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from lab.cluster.pki import Authority, Certificate
 from precision_operator.addresses import PLAIN, refusal_of
+from precision_operator.config_file import parse_settings
 from precision_operator.errors import ConfigurationError
 from precision_operator.incidents import channels
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.delivery import inert
 from precision_operator.incidents.report import Message
-from precision_operator.settings import NotificationChannel, parse_settings
+from precision_operator.settings import NotificationChannel
 
 pytestmark = pytest.mark.slow
 

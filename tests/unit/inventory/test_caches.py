@@ -10,34 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import parse_selector
-from precision_operator.inventory.caches import WATCHED, Inventory, Keys
-from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS, Resource
+from precision_operator.inventory.caches import WATCHED, Inventory
+from precision_operator.kube.port import ASSIGNMENTS, DEPLOYMENTS, PODS, POLICIES, REPLICASETS
 from tests.support import objects as b
-
-KEY = PolicyKey("default", "p")
-OTHER = PolicyKey("default", "q")
-TRAIN = {"matchLabels": {"app": "train"}}
-NOBODY: Keys = frozenset()
-Event = tuple[Resource, dict[str, Any]]
-
-POLICY: Event = (POLICIES, b.policy())
-DEPLOYMENT: Event = (DEPLOYMENTS, b.deployment(b.hot_spec()))
-REPLICASET: Event = (REPLICASETS, b.replicaset())
-POD: Event = (PODS, b.pod())
-
-
-def filled(*events: Event) -> Inventory:
-    inventory = Inventory()
-    for kind, body in events or (POLICY, DEPLOYMENT, REPLICASET, POD):
-        inventory.observe(kind, body, deleted=False)
-    return inventory
-
-
-def assignment(name: str = "p", *, uid: str = "a-1", **fields: object) -> dict[str, Any]:
-    metadata = {"namespace": "default", "name": name, "uid": uid}
-    return {"metadata": metadata, "selector": TRAIN, "default": "fp32", **fields}
+from tests.support.inventories import (
+    DEPLOYMENT,
+    KEY,
+    NOBODY,
+    OTHER,
+    POD,
+    POLICY,
+    REPLICASET,
+    TRAIN,
+    Event,
+    assignment,
+    filled,
+)
 
 
 def names(inventory: Inventory, selector: dict[str, Any] = TRAIN) -> list[str]:
@@ -114,6 +103,8 @@ def test_an_evicted_or_finished_pod_is_no_pod_of_the_workload(phase: str) -> Non
 
 
 BARE = b.pod_spec(b.container())
+
+
 ASKING = b.deployment(BARE, labels={"precision.genesis.ai/inject": "trainer"})
 
 
@@ -220,79 +211,6 @@ def test_late_news_of_a_predecessor_do_not_hit_its_successor() -> None:
     assert inventory.policy_keys() == (KEY, OTHER)
 
 
-def test_an_assignment_whose_policy_is_gone_is_looked_at_and_its_own_writes_are_no_news() -> None:
-    inventory = filled()
-    assert inventory.observe(ASSIGNMENTS, assignment(generation=1), deleted=False) == {KEY}
-    written = assignment(generation=2, modes={"apps/Deployment/train": "fp16"}, state={"phase": "Held"})
-    assert inventory.observe(ASSIGNMENTS, written, deleted=False) == NOBODY
-    inventory.observe(POLICIES, b.policy(), deleted=True)
-    assert inventory.policy_keys() == (KEY,)
-    assert inventory.observe(PODS, b.pod(), deleted=True) == {KEY}
-    assert inventory.observe(ASSIGNMENTS, written, deleted=True) == {KEY}
-    assert inventory.policy_keys() == ()
-
-
-@pytest.mark.parametrize("key_first", [True, False])
-def test_a_workload_of_two_policies_belongs_to_the_older_one(key_first: bool) -> None:
-    inventory = filled(DEPLOYMENT)
-    older, newer = ("2026-11-22T09:00:00Z", "2026-11-22T10:00:00Z")
-    for name, created in (("p", older if key_first else newer), ("q", newer if key_first else older)):
-        inventory.observe(POLICIES, b.policy(name=name, uid=name, created=created), deleted=False)
-    assert inventory.rivals("default", "d-1") == {KEY, OTHER}
-    assert inventory.owner(KEY, "d-1") == (KEY if key_first else OTHER)
-
-
-def line(words: str) -> dict[str, Any]:
-    return {"workloads": {"apps/Deployment": {"train": words}}}
-
-
-HELD_ALONE = {"phase": "Healthy", "holds": ["LossNotFinite@2026-11-22T10:00:00.000Z"], **line("3 held=0")}
-
-
-@pytest.mark.parametrize(
-    ("kept", "owner"),
-    [
-        ({"state": {"phase": "Held"}}, KEY),
-        ({"state": {"phase": "RollingBack"}}, KEY),
-        ({"state": HELD_ALONE}, KEY),
-        (
-            {"state": {"phase": "Pending", **HELD_ALONE}, "default": None, "modes": {"apps/Deployment/train": "fp32"}},
-            KEY,
-        ),
-        ({"state": {"phase": "Healthy", **line("3 member")}}, OTHER),
-        ({"state": {**HELD_ALONE, **line("3 member")}}, OTHER),
-        ({"state": {"phase": "Held"}, "modes": {"apps/Deployment/train": ""}}, OTHER),
-        ({"state": {"phase": "Held"}, "selector": {"matchLabels": {"app": "another"}}}, OTHER),
-    ],
-    ids=["fleet", "rollback", "alone", "left", "not-held", "another-is-held", "contested", "not-in-force"],
-)
-def test_what_a_rollback_holds_is_not_lost_to_an_older_policy(kept: dict[str, Any], owner: PolicyKey) -> None:
-    """A policy that is deleted and created again, or restored, is younger than all others."""
-    inventory = filled(DEPLOYMENT)
-    for name, created in (("q", "2026-11-22T09:00:00Z"), ("p", "2026-11-22T10:00:00Z")):
-        inventory.observe(POLICIES, b.policy(name=name, uid=name, created=created), deleted=False)
-    inventory.observe(ASSIGNMENTS, assignment(**kept), deleted=False)
-    assert inventory.owner(KEY, "d-1") == inventory.owner(OTHER, "d-1") == owner
-
-
-@pytest.mark.parametrize(
-    ("kept", "rivals"),
-    [
-        ({}, {KEY, OTHER}),
-        ({"default": None, "modes": {"apps/Deployment/train": "fp32"}}, {KEY, OTHER}),
-        ({"default": None, "modes": {"apps/Deployment/another": "fp32"}}, {KEY}),
-        ({"default": None}, {KEY}),
-        ({"modes": {"apps/Deployment/train": ""}}, {KEY}),
-    ],
-    ids=["all", "this one", "another", "nothing", "left to another"],
-)
-def test_what_a_deleted_policy_still_holds_is_no_other_policys(kept: dict[str, Any], rivals: set[PolicyKey]) -> None:
-    inventory = filled()
-    inventory.observe(ASSIGNMENTS, assignment("q", **kept), deleted=False)
-    assert inventory.rivals("default", "d-1") == rivals
-    assert inventory.owner(KEY, "d-1") == (OTHER if OTHER in rivals else KEY), "it was there before"
-
-
 def test_a_new_list_forgets_what_it_lacks_in_its_namespace_only() -> None:
     inventory = filled()
     elsewhere = b.pod(namespace="other", uid="p-2", owner="r-2")
@@ -323,8 +241,6 @@ def test_every_kind_must_have_been_listed_in_every_namespace_that_is_watched() -
         assert not inventory.ready
         inventory.relisted(kind, namespace, [])
     assert inventory.ready
-    inventory.unsynced(PODS)
-    assert not inventory.ready
 
 
 def test_a_list_of_pods_adds_those_that_no_event_has_reported() -> None:
@@ -366,6 +282,8 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
 
 
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=3)
+
+
 SELECTORS = st.fixed_dictionaries(
     {
         "matchLabels": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=2),

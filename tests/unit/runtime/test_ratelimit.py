@@ -50,10 +50,10 @@ async def test_no_more_than_so_many_are_in_flight() -> None:
     for i in range(5):
         writers.start(str(i))
     await settle()
-    assert (len(writers.got), limiter.in_flight, limiter.waiting) == (3, 3, 2)
+    assert (len(writers.got), limiter._held.total(), limiter.waiting) == (3, 3, 2)
     writers.leave.set()
     await asyncio.gather(*writers.tasks)
-    assert limiter.in_flight == 0
+    assert limiter._held.total() == 0
 
 
 async def test_an_emergency_overtakes_and_borrows_up_to_its_burst() -> None:
@@ -86,10 +86,10 @@ async def test_a_cancelled_waiter_leaves_no_hole() -> None:
     writers.tasks[0].cancel()
     await settle()
     assert writers.got == ["a", "c"]
-    assert limiter.in_flight == 1
+    assert limiter._held.total() == 1
     writers.leave.set()
     await asyncio.gather(*writers.tasks, return_exceptions=True)
-    assert limiter.in_flight == 0
+    assert limiter._held.total() == 0
 
 
 async def test_a_pause_refuses_both_lanes_of_its_group_and_no_other() -> None:
@@ -120,7 +120,7 @@ async def test_a_pause_refuses_those_too_that_waited_for_their_turn_when_it_bega
     await settle()
     assert writers.got == ["first", "other"]
     assert [type(task.exception()) for task in waiting] == [TooManyRequests] * 2
-    assert limiter.in_flight == 0
+    assert limiter._held.total() == 0
 
 
 async def test_a_turn_that_a_pause_takes_away_costs_no_token() -> None:
@@ -173,7 +173,7 @@ async def test_groups_go_in_turn_and_none_has_all_writes_in_flight() -> None:
     assert writers.got[4:] == ["a3", "c"]
     writers.leave.set()
     await asyncio.gather(*writers.tasks, return_exceptions=True)
-    assert limiter.in_flight == 0
+    assert limiter._held.total() == 0
 
 
 async def test_an_emergency_that_may_not_go_for_its_group_holds_nobody_back() -> None:

@@ -14,7 +14,7 @@ from .formats import BY_NAME
 from .probe import ModuleProbe, Probe
 
 MAX_LOSS_DIFFERENCE = 0.05
-"""Of the loss from FP32's, relative: the contract's limit for a rollout (T14)."""
+"""Of the loss from FP32's, relative: the contract's limit for a rollout."""
 MIN_COSINE = 0.98
 MIN_SPEEDUP = 1.05
 """Below, a reduced mode costs accuracy and gives nothing back."""

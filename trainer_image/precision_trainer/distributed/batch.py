@@ -1,4 +1,4 @@
-"""How large a batch to train with on so many ranks (row T6 of the ledger). No torch here."""
+"""How large a batch to train with on so many ranks. No torch here."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Sentinel:
         self._state = SentinelState()
         self._applied = Level.NOMINAL
         self._serial = self._obeyed = 0
-        self._messages = self._deaf_until = 0
+        self._messages = self._ignored_until = 0
         self._pending: Verdict | None = None
         self._finding: Finding | None = None
         self._next_diagnosis = self._diagnosed = 0
@@ -208,7 +208,7 @@ class Sentinel:
         Raises:
             DivergedError: the verdict is to give up.
         """
-        if verdict.serial == self._obeyed or sent.number <= self._deaf_until:
+        if verdict.serial == self._obeyed or sent.number <= self._ignored_until:
             return None
         self._obeyed, self._pending = verdict.serial, None
         pins = (*self._islands.pinned, verdict.pin) if verdict.pin is not None else self._islands.pinned
@@ -227,7 +227,7 @@ class Sentinel:
         """A request with a higher generation was applied: it clears the level, and what is on its way with it."""
         self._watch.catch_up()
         self._pending = None
-        self._deaf_until = self._messages
+        self._ignored_until = self._messages
         self._state, _ = cleared(self._state, self._watch.clock)
         self._watch.drift = self._drift_told = False
         if self._applied is not Level.NOMINAL:
@@ -240,7 +240,7 @@ class Sentinel:
         self._watch.restart()
         self._drift_told = False
         self._finding = self._pending = None
-        self._deaf_until = self._messages
+        self._ignored_until = self._messages
         # A level that rank 0 found necessary for the old weights, and that nobody entered yet, is void.
         self._state = replace(self._state, level=self._applied, pins=tuple(self._islands.pinned))
 

@@ -1,6 +1,6 @@
-"""The FP32 baseline record (row T15): what this training did while it ran in FP32, for others to be judged against.
+"""The FP32 baseline record: what this training did while it ran in FP32, for others to be judged against.
 
-It is taken at the end of an FP32 stretch, kept with checkpoints, and belongs to one fingerprint of model, data and hardware:
+It is taken at the end of an FP32 phase, kept with checkpoints, and belongs to one fingerprint of model, data and hardware:
 under another one it is dropped, and what it said is unknown again.
 """
 

@@ -1,4 +1,4 @@
-"""Loss average and the FP32 baseline (row T15), from step records alone. Saved with the checkpoint."""
+"""Loss average and the FP32 baseline, from step records alone. Saved with the checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 DECAY = 0.98
 MIN_BASELINE_STEPS = 10
-"""A shorter FP32 stretch (say, a flip right after start) says nothing and leaves the old baseline."""
+"""A shorter FP32 phase (say, a flip right after start) says nothing and leaves the old baseline."""
 
 
 class StepLike(Protocol):

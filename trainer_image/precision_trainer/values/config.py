@@ -1,4 +1,4 @@
-"""Settings: what the environment asks for, and what that comes to on this machine (row T1 of the ledger).
+"""Settings: what the environment asks for, and what that comes to on this machine.
 
 Precedence, highest first: ``FEATURE_FLAGS=fp16_training:false`` (towards FP32 only), the request file, the environment.
 Absent or empty means *not set*. A value that cannot be read means FP32 and an error that names it, never a crash.

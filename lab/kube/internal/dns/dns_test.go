@@ -23,7 +23,7 @@ func newServer(t *testing.T) *server {
 		}
 	}
 	rank := "rank-0"
-	objects := []*corev1.Service{service("web", "10.96.1.2"), service("gang", corev1.ClusterIPNone)}
+	objects := []*corev1.Service{service("web", "10.96.1.2"), service("ranks", corev1.ClusterIPNone)}
 	for _, object := range objects {
 		if err := services.Add(object); err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func newServer(t *testing.T) *server {
 	}
 	err := slices.Add(&discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ml", Name: "gang-1", Labels: map[string]string{discoveryv1.LabelServiceName: "gang"},
+			Namespace: "ml", Name: "ranks-1", Labels: map[string]string{discoveryv1.LabelServiceName: "ranks"},
 		},
 		Endpoints: []discoveryv1.Endpoint{
 			{Addresses: []string{"10.244.0.7"}, Hostname: &rank},
@@ -54,9 +54,9 @@ func TestAnswers(t *testing.T) {
 		{"web.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
 		{"WEB.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
 		{"web.ml.svc.cluster.local.", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, 0},
-		{"gang.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 2},
-		{"rank-0.gang.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
-		{"rank-9.gang.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
+		{"ranks.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 2},
+		{"rank-0.ranks.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
+		{"rank-9.ranks.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
 		{"none.ml.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
 		{"example.org.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
 	} {

@@ -1,0 +1,63 @@
+"""What people ask for, and how far the operator may act."""
+
+from precision_operator.reasons.row import AFTER_BREACH, ATTENTION, DECISION, LOOK_AT_PODS, NORMAL, WAITING
+
+_ENFORCE = 'let it act: `!kubectl patch precisionpolicy {name} --type=merge -p={"spec":{"enforcement":"Enforce"}}`'
+
+SUSPENDED = (
+    "Suspended",
+    DECISION,
+    "a person paused the policy: nothing is moved, judged or watched",
+    "go on: `!resume {name}`",
+)
+HALTED = (
+    "Halted",
+    DECISION,
+    "somebody halted the operator on the whole cluster: nothing is moved, judged or watched, forward or back",
+    "ask who halted it; go on: `kubectl delete configmap precision-halt` in the operator's namespace",
+)
+OBSERVING = (
+    "Observing",
+    DECISION,
+    "the policy only observes: metrics are judged and decisions reported, and nothing is changed",
+    _ENFORCE,
+)
+WOULD_ACT = (
+    "WouldAct",
+    DECISION,
+    "the policy only observes; were it enforced, the operator would act now",
+    "see what it would do: `!get {name}`",
+    _ENFORCE,
+)
+ROLLBACK_REQUESTED = ("RollbackRequested", ATTENTION, "a person asked for a rollback", *AFTER_BREACH[1:])
+AWAITING_PREREQUISITES = (
+    "AwaitingPrerequisites",
+    DECISION,
+    "a retry needs spec.reenable.prerequisites acknowledged since this rollback",
+    "see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",
+)
+BACKING_OFF = ("BackingOff", WAITING, "repeated rollbacks: a retry must wait for spec.reenable.backoff")
+AWAITING_RETRY = ("AwaitingRetry", DECISION, "waiting for a manual retry", "start again: `!retry {name}`")
+RETRIED = ("Retried", NORMAL, "a person asked for another rollout")
+TARGET_CHANGED = ("TargetChanged", NORMAL, "spec.target was edited: the rollout begins again")
+ROLLBACK_EXPEDITED = (
+    "RollbackExpedited",
+    ATTENTION,
+    "a rollback under way was made faster",
+    "see what remains: `!status {name}`",
+)
+PENDING = ("Pending", WAITING, "nothing has been decided yet")
+NOT_ACKNOWLEDGED = (
+    "NotAcknowledged",
+    ATTENTION,
+    "the trainers did not acknowledge a mitigation in time",
+    LOOK_AT_PODS,
+)
+NOTHING_TO_RETRY = ("NothingToRetry", DECISION, "a retry was asked for, and nothing was rolled back")
+NOT_AWAITING_APPROVAL = (
+    "NotAwaitingApproval",
+    DECISION,
+    "a promotion was asked for, and no step waits for one",
+    "see what it waits for: `!explain {name}`",
+)
+REFUSED = ("Refused", DECISION, "what was asked for cannot be done now")

@@ -1,0 +1,130 @@
+"""Cold modes, and one file that goes from any mode to any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.errors import CheckpointError, ConfigError
+from precision_trainer.models.data import LibraryText
+from precision_trainer.values.request import PrecisionRequest
+from tests.support.training.steps import BF16, CONTEXT, FP16, FP32, make, step, weights
+
+
+@pytest.fixture(scope="module")
+def text() -> LibraryText:
+    return LibraryText(CONTEXT, max_bytes=1 << 16)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])
+def test_cold_modes_learn_with_16_bit_weights_and_fp32_masters(mode: PrecisionMode, text: LibraryText) -> None:
+    trainer = make(mode, loss_scale=1024.0)
+    losses = [step(trainer, text) for _ in range(25)]
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.4
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float16 if mode.uses_scaler else torch.bfloat16}
+    masters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    assert {p.dtype for p in masters} == {torch.float32}
+    for half, master in zip(trainer.model.parameters(), masters, strict=True):
+        assert torch.equal(half, master.to(half.dtype))
+
+
+def test_no_request_reaches_or_changes_a_cold_mode(text: LibraryText) -> None:
+    trainer = make(PrecisionMode.BF16)
+    trainer.request_source = lambda applied: PrecisionRequest(1, FP32)
+    with pytest.raises(ConfigError, match="cold mode: no request can change it"):
+        step(trainer, text)
+    assert PrecisionMode.from_wire("bf16") is BF16
+
+
+def test_cold_modes_are_refused_under_ddp_and_after_the_first_step(text: LibraryText) -> None:
+    with pytest.raises(ConfigError, match="MIXED_BF16"):
+        make(PrecisionMode.BF16, use_ddp=True)
+    used = make(FP32)
+    step(used, text)
+    with pytest.raises(ConfigError, match="already has state"):
+        ExtendedFP16Trainer(
+            used.model, used.optimizer, ExtendedFP16Config(precision_mode=PrecisionMode.BF16), allow_cpu=True
+        )
+
+
+@pytest.mark.parametrize("saved", [FP32, FP16, PrecisionMode.BF16])
+@pytest.mark.parametrize("loaded", [FP32, BF16, PrecisionMode.FP16])
+def test_one_file_goes_from_any_mode_to_any_without_changing_a_weight(
+    saved: PrecisionMode, loaded: PrecisionMode, text: LibraryText, tmp_path: Path
+) -> None:
+    first, second = make(saved, loss_scale=64.0), make(loaded)
+    for _ in range(3):
+        step(first, text)
+    first.save_checkpoint(tmp_path / "one.pt")
+    second.load_checkpoint(tmp_path / "one.pt")
+    assert second.step == 3
+
+    def masters(trainer: ExtendedFP16Trainer) -> list[torch.Tensor]:
+        return [p.detach() for group in trainer.optimizer.param_groups for p in group["params"]]
+
+    assert all(torch.equal(a, b) for a, b in zip(masters(first), masters(second), strict=True))
+    assert float(second.scaler.scale_value) == 64.0
+    step(second, text)
+
+
+def test_a_file_of_another_model_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
+    torch.save({"model_state_dict": {"x": torch.zeros(2)}}, tmp_path / "other.pt")
+    for mode in (FP32, PrecisionMode.BF16):
+        trainer = make(mode)
+        before = weights(trainer)
+        with pytest.raises(CheckpointError):
+            trainer.load_checkpoint(tmp_path / "other.pt")
+        assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+def test_a_file_of_an_unfused_optimizer_leaves_a_fused_one_fused(text: LibraryText, tmp_path: Path) -> None:
+    unfused, fused = make(FP32, fused=False), make(FP16, loss_scale=1024.0)
+    step(unfused, text)
+    unfused.save_checkpoint(tmp_path / "one.pt")
+    fused.load_checkpoint(tmp_path / "one.pt")
+    before = weights(fused)
+    step(fused, text, float("inf"))
+    # torch refuses found_inf in an unfused one, in the middle of the next step.
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(fused), strict=True))
+
+
+@pytest.mark.parametrize("mode", [FP32, FP16])
+def test_an_old_file_of_weights_alone_loads_in_any_mode_with_a_warning(
+    mode: PrecisionMode, text: LibraryText, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = make(FP32), make(mode)
+    step(first, text)
+    torch.save({"model_state_dict": first.model.state_dict()}, tmp_path / "old.pt")
+    second.load_checkpoint(tmp_path / "old.pt")
+    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(second), strict=True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines if line.get("level") == "warning"] == ["resumed_plain"]
+    second.save_checkpoint(tmp_path / "ours.pt")
+    second.load_checkpoint(tmp_path / "ours.pt")
+    assert "resumed_plain" not in capsys.readouterr().out
+
+
+def test_a_file_with_a_broken_scaler_changes_nothing(text: LibraryText, tmp_path: Path) -> None:
+    trainer = make(FP16)
+    trainer.save_checkpoint(tmp_path / "one.pt")
+    state = torch.load(tmp_path / "one.pt", weights_only=True)
+    state["scaler"]["growth_interval"] = 0.5
+    torch.save(state, tmp_path / "one.pt")
+    step(trainer, text)
+    before = weights(trainer)
+    with pytest.raises(CheckpointError, match="growth_interval"):
+        trainer.load_checkpoint(tmp_path / "one.pt")
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
