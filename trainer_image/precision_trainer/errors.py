@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 EXIT_OK = 0
 """The training is finished: all requested steps are done. For other commands: done."""
 EXIT_FAILED = 1
@@ -39,3 +41,12 @@ class DivergedError(TrainerError):
 
 class ProcessGroupError(TrainerError):
     """A peer is gone or silent; this rank cannot go on alone."""
+
+
+def ranks_failed(failed: Sequence[int], codes: Sequence[int | None]) -> str:
+    """The last line of a job in which ranks failed: which, and what to do."""
+    named = ", ".join(f"local rank {rank} with {codes[rank]}" for rank in failed)
+    return (
+        f"expected every rank to finish, found {named}: the lines of that rank say why; correct it and start again, "
+        "training goes on from the last checkpoint"
+    )

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .distributed.launch import ranks_failed
-from .errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED
+from .errors import EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ranks_failed
 from .values.logs import JsonLog
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ConfigError
+from ..errors import EXIT_DIVERGED, EXIT_FAILED, EXIT_OK, EXIT_STOPPED, STOPPED, ConfigError, ranks_failed
 from ..names import DEFAULT_PORT
 from ..values.logs import JsonLog
 
@@ -117,15 +117,6 @@ def launch(command: Sequence[str], ranks: int, port: int = int(DEFAULT_PORT), gr
     if failed:
         log.error("failed", ranks_failed(failed, codes), kind="RanksFailed")
     return _exit_code(codes, failed)
-
-
-def ranks_failed(failed: Sequence[int], codes: Sequence[int | None]) -> str:
-    """The last line of a job in which ranks failed: which, and what to do."""
-    named = ", ".join(f"local rank {rank} with {codes[rank]}" for rank in failed)
-    return (
-        f"expected every rank to finish, found {named}: the lines of that rank say why; correct it and start again, "
-        "training goes on from the last checkpoint"
-    )
 
 
 def _exit_code(codes: Sequence[int | None], failed: Sequence[int]) -> int:

@@ -39,8 +39,8 @@ from ..values.modes import HOT, PrecisionMode
 from ..values.request import PrecisionRequest
 from . import compiled, preflight, single_file
 from .boundary import Boundaries
+from .first_step import FirstMicroBatch
 from .mode_control import ModeControl
-from .preflight import Trial
 from .setup import check_parameters, check_ranks, on_hardware, set_tf32, start_mode
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class ExtendedFP16Trainer:
         # Where a record is read before the next backward pass, a bad step can still be measured then.
         self._norm_every = NORM_EVERY_STEPS if self._channel.delay == 1 else 1
         self._replay: Replay | None = None
-        self._again: Callable[[], torch.Tensor] | None = None
+        self._first = FirstMicroBatch(model, self.modes, self.device, together=self._ddp is not None)
         self._probing = False
 
     @property
@@ -272,7 +272,12 @@ class ExtendedFP16Trainer:
                 self._probing = self.sentinel.begin_probe(self.mode)
         trial = self.modes.trial
         if trial is not None and not self._micro_step:
-            loss = self._try_forward(trial, batch, loss_fn, last=last)
+            loss = self._first.forward(
+                trial,
+                lambda reduces: self._forward(batch, loss_fn, reduces=reduces),
+                last=last,
+                step=self.step,
+            )
         else:
             loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
@@ -297,74 +302,6 @@ class ExtendedFP16Trainer:
             with self._ddp.no_sync():
                 return loss_fn(self._ddp, batch)
 
-    # --- the first micro-batch in a mode: see preflight.py ------------------------------------------------------------
-
-    def _try_forward(
-        self, trial: Trial, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor], *, last: bool
-    ) -> torch.Tensor:
-        trial.remember(self.model, self.device)
-        loss, reasons = preflight.guarded(
-            lambda: self._forward(batch, loss_fn, reduces=False),
-            self.model,
-            "forward",
-            together=self._ddp is not None,
-        )
-        if loss is None or reasons:
-            del loss
-            return self._forward_before(trial, reasons, batch, loss_fn, last=last)
-        self._again = lambda: self._forward(batch, loss_fn, reduces=last)
-        return loss
-
-    def _forward_before(
-        self,
-        trial: Trial,
-        reasons: list[str],
-        batch: Batch,
-        loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor],
-        *,
-        last: bool,
-    ) -> torch.Tensor:
-        """Forward in the mode before the trial; the mode that was tried is refused, unless this fails alike.
-
-        Then the batch is to blame, not the mode: the loop that catches its error goes on, and the next batch is the trial.
-        """
-        trial.restore()
-
-        def again() -> torch.Tensor:
-            return self._forward(batch, loss_fn, reduces=last)
-
-        with self.modes.before(trial):
-            loss, still = preflight.guarded(again, self.model, "forward", together=self._ddp is not None)
-        if loss is not None and not still:
-            self.modes.refuse(trial, reasons, self.step)
-            return loss
-        del loss
-        trial.restore()
-        return again()
-
-    def _try_backward(self, trial: Trial, again: Callable[[], torch.Tensor], loss: torch.Tensor) -> torch.Tensor | None:
-        """Backward of the micro-batch that :meth:`_try_forward` began; ``again`` computes its loss in the mode before.
-
-        Returns:
-            None if it is done, on this rank alone; otherwise the loss of which it is still to be done.
-        """
-        root = self.scaler.scale_value if self.mode.uses_scaler else self._one
-        _, reasons = preflight.guarded(
-            lambda: torch.autograd.backward(self._part(loss), root),
-            self.model,
-            "backward",
-            together=self._ddp is not None,
-        )
-        self._again = None
-        if not reasons:
-            self.modes.prove()
-            return None
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        trial.restore()
-        self.modes.refuse(trial, reasons, self.step)
-        return again()
-
     def _part(self, loss: torch.Tensor) -> torch.Tensor:
         """What a micro-batch adds to the step's loss, in FP32."""
         part = loss if loss.dtype is torch.float32 else loss.float()
@@ -380,8 +317,11 @@ class ExtendedFP16Trainer:
         steps = self.config.gradient_accumulation_steps
         done = False
         trial = self.modes.trial
-        if self._again is not None and trial is not None:
-            retried = self._try_backward(trial, self._again, loss)
+        if self._first.pending and trial is not None:
+            scale = self.scaler.scale_value if self.mode.uses_scaler else self._one
+            retried = self._first.backward(
+                trial, loss, lambda value: torch.autograd.backward(self._part(value), scale), step=self.step
+            )
             done = retried is None
             loss = loss if retried is None else retried
         part = self._part(loss)
