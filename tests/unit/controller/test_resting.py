@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 from precision_operator.api.state import Phase
 from precision_operator.controller.reconcile import REST_SECONDS
@@ -11,7 +12,7 @@ from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 from tests.support.controller import KEY, Controller
 from tests.support.manual_clock import ManualClock, finished
 
-RULES = {
+RULES: dict[str, Any] = {
     "evaluation": {"interval": "15s", "failureLimit": 0, "minSamples": 1, "window": "60s"},
     "strategy": {"steps": [{"setWeight": 100}]},
 }
