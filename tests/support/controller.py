@@ -60,12 +60,18 @@ class Trainers:
         """Pod → signal → what it measures instead of something good."""
         self.silent: set[str] = set()
         """Pods whose acknowledgement is not scraped."""
+        self.say_nothing_more = False
+        """What they do not report is asked in vain; else that is an error, which no fleet rests with."""
         self.asked: list[float] = []
         """When acknowledgements were asked for, by the monotonic clock."""
 
     async def vector(self, query: str) -> Sequence[Sample]:
         """See the port."""
-        which = next(name for start, name in _WHICH.items() if query.startswith(start))
+        which = next((name for start, name in _WHICH.items() if query.startswith(start)), "")
+        if not which and self.say_nothing_more:
+            return []
+        if not which:
+            raise LookupError(query)
         if which == "ack":
             self.asked.append(self._clock.monotonic())
             return [self._acknowledgement(pod) for pod in self._pods() if pod.name not in self.silent]

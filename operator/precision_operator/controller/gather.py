@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from precision_operator.api.canary import Choice
 from precision_operator.api.policy import Policy, PolicyKey
@@ -30,6 +31,19 @@ from precision_operator.signals.plan import plan_of
 from precision_operator.signals.service import EvaluationService
 
 Matching = tuple[frozenset[str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the caches tell of a policy's workloads."""
+
+    asked: tuple[object, ...]
+    """For which version of the caches, and by what of policy and state."""
+    workloads: tuple[WorkloadView, ...]
+    matching: Matching | None
+    contested: tuple[tuple[str, str], ...]
+    suspended: tuple[WorkloadView, ...]
+    unsupported: tuple[str, ...]
 
 
 class Gatherer:
@@ -65,6 +79,11 @@ class Gatherer:
         self._promotions = promotions
         self._settings = settings
         self._clock = clock
+        self._found: dict[PolicyKey, _Found] = {}
+
+    def versions(self, key: PolicyKey) -> tuple[str, str]:
+        """The resourceVersions of policy and assignment, as the watches last reported them."""
+        return self._inventory.versions(key)
 
     async def gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
         """Observe the policy's world. Never raises for what Prometheus does: that stands in the observation."""
@@ -76,16 +95,16 @@ class Gatherer:
         halted = self._halt.cause
         evaluation = self._latest(key, policy, state) if halted is None else None
         # The caches are read after the metrics: they are the fresher of the two.
-        workloads, matching, contested = self._selected(key, policy, state)
+        found = self._look(key, policy, state)
+        workloads = found.workloads
         self._enforcement.doubt(key, _slipped(key.name, state, workloads))
-        suspended = self._suspended(key.namespace, state)
         begins = state.phase is Phase.PENDING and self._reads(policy) and not policy.deleted
         way_back = await self._way_back.try_out(policy, workloads) if begins else {}
-        nodes_away = await self._nodes.away(self._late_on((*workloads, *suspended)))
+        nodes_away = await self._nodes.away(self._late_on((*workloads, *found.suspended)))
         # Nothing is awaited between this and the decision: two policies must not be given the same slots.
         return Observation(
             workloads=workloads,
-            matching=matching,
+            matching=found.matching,
             evaluation=evaluation,
             restart_slots=max(0, self._settings.restart_budget - self._restarts.others(key)),
             problem=self._evaluator.problem(plan_of(policy)),
@@ -97,13 +116,31 @@ class Gatherer:
             canary_nodes=canary_nodes,
             staging_nodes=staging_nodes,
             way_back=way_back,
-            contested=contested,
-            suspended=suspended,
+            contested=found.contested,
+            suspended=found.suspended,
             nodes_away=nodes_away,
-            unsupported=self._unsupported(key.namespace, policy, state),
+            unsupported=found.unsupported,
             writer=self._elector.identity,
             epoch=self._elector.epoch,
         )
+
+    def _look(self, key: PolicyKey, policy: Policy, state: State) -> _Found:
+        """What the caches tell; looked up once for each of their versions."""
+        suspensions = tuple(sorted(record.uid for record in state.suspensions.values()))
+        asked = (self._inventory.version(key.namespace), policy.spec.selector, state.selector, suspensions)
+        known = self._found.get(key)
+        if known is not None and known.asked == asked:
+            return known
+        workloads, matching, contested = self._selected(key, policy, state)
+        found = self._found[key] = _Found(
+            asked,
+            workloads,
+            matching,
+            contested,
+            self._suspended(key.namespace, state),
+            self._unsupported(key.namespace, policy, state),
+        )
+        return found
 
     def _selected(
         self, key: PolicyKey, policy: Policy, state: State
@@ -176,6 +213,7 @@ class Gatherer:
 
     def forget(self, key: PolicyKey) -> None:
         """The policy is gone."""
+        self._found.pop(key, None)
         self._evaluations.forget(key)
         self._actor.forget(key)
         self._enforcement.forget(key)

@@ -11,7 +11,7 @@ from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, par
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary
 from precision_operator.api.verification import Checks
-from precision_operator.api.wire import mapping
+from precision_operator.api.wire import mapping, text
 from precision_operator.controller.act import Actor
 from precision_operator.controller.commit import commit, remove, write_summary
 from precision_operator.controller.echo import moved_on
@@ -23,7 +23,9 @@ from precision_operator.controller.restarts import Restarts
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
+from precision_operator.core.model import Observation
 from precision_operator.core.observer import Observer, RecordedPass
+from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.core.status.summary import begun
 from precision_operator.errors import Conflict, Halted, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
@@ -41,6 +43,21 @@ _LATE = Reason.DEADLINE_EXCEEDED
 
 PROGRESS_SECONDS = 10.0
 """How often the status of a rollback is written of which only how far it has come has changed."""
+
+
+REST_SECONDS = 300.0
+"""How long at most a policy goes on without being read anew where nothing changed: watches report what does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    """A policy of which the last pass found nothing to do."""
+
+    rest: Rest
+    versions: tuple[str, str]
+    """The resourceVersions of policy and assignment."""
+    until: float
+    """By the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,7 @@ class Reconciler:
         self._leads = leads
         self._observers = tuple(observers)
         self._verified = verified
+        self._resting: dict[PolicyKey, _Resting] = {}
         self._shown: dict[PolicyKey, float] = {}
         """Until when mere progress is not shown again, by the monotonic clock."""
         self._gatherer = gatherer
@@ -105,6 +123,9 @@ class Reconciler:
             NewerVersion: a newer operator wrote the assignment; nothing is written.
             KubeError: the API server did not answer as it should.
         """
+        return await self._rest(key) or await self._whole(key)
+
+    async def _whole(self, key: PolicyKey) -> Pass | None:
         body, record = await self._read(POLICIES, key), await self._read(ASSIGNMENTS, key)
         if body is None and record is None:
             self._forget(key)
@@ -114,8 +135,7 @@ class Reconciler:
             if body is not None and parse_summary(body.get("status")).observed_generation <= 0:
                 await self._show_first(key, body, policy)
             return Pass(self._gatherer.overdue_seconds(key), urgent=urgent(before))
-        observation = await self._gatherer.gather(key, policy, before)
-        observation = replace(observation, verified=self._verified(key))
+        observation = await self._gather(key, policy, before)
         now, decided_at = self._clock.time(), self._clock.monotonic()
         decision = decide(policy, before, observation, now)
         self._promotions.note(key, decision.promoting)
@@ -144,16 +164,48 @@ class Reconciler:
         failures = list(acted.failures)
         if body is not None and holds():
             failures += await self._show(key, body, decision)
-        # After the policy's deletion too: an incident is followed until its rollback is over.
-        for observer in self._observers:
-            observer.observe(RecordedPass(policy, before, observation, decision, now))
+        seen = RecordedPass(policy, before, observation, decision, now)
+        self._show_observers(seen)
         # The first commit is what admission can be asked about.
         soon = acted.again or (committed and record is None) or decision.wake_at <= now
         # Counted from the decision by the clock that does not jump: the wall clock may have been set back since.
         due_seconds = decision.wake_at - now - (self._clock.monotonic() - decided_at)
         # The evaluation's end is what usually brings the next pass.
         next_seconds = 0.0 if soon else max(due_seconds, self._gatherer.overdue_seconds(key))
+        rest = rest_of(seen) if not (soon or failures) else None
+        if rest is not None:
+            versions = _version(body), _version(record)
+            self._resting[key] = _Resting(rest, versions, self._clock.monotonic() + REST_SECONDS)
         return Pass(next_seconds, tuple(failures), urgent(decision.state))
+
+    async def _rest(self, key: PolicyKey) -> Pass | None:
+        """The pass of a policy that rests, where a new reading brought nothing else; None: a whole pass is due.
+
+        What is not read anew is what the watches report: policy, assignment, workloads and pods.
+        """
+        known = self._resting.pop(key, None)
+        if known is None or self._clock.monotonic() >= known.until:
+            return None
+        policy, before = known.rest.seen.policy, known.rest.seen.before
+        if known.versions != self._gatherer.versions(key) or self._gatherer.awaits(key, policy, before):
+            return None
+        observation = await self._gather(key, policy, before)
+        now = self._clock.time()
+        decision = again(known.rest, observation, now)
+        if decision is None or known.versions != self._gatherer.versions(key) or not self._leads(observation.epoch):
+            return None
+        self._resting[key] = known
+        self._show_observers(RecordedPass(policy, before, observation, decision, now))
+        return Pass(max(decision.wake_at - now, self._gatherer.overdue_seconds(key)))
+
+    async def _gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
+        observation = await self._gatherer.gather(key, policy, state)
+        return replace(observation, verified=self._verified(key))
+
+    def _show_observers(self, seen: RecordedPass) -> None:
+        """After the policy's deletion too: an incident is followed until its rollback is over."""
+        for observer in self._observers:
+            observer.observe(seen)
 
     def _forget(self, key: PolicyKey) -> None:
         for observer in self._observers:
@@ -276,6 +328,11 @@ def _parsed(key: PolicyKey, body: JsonObject | None, record: JsonObject | None) 
     policy = parse_policy(body)
     transition = lost_transition(mapping(body.get("status"))) if record is None else None
     return policy, state if transition is None else lost(policy, transition_id=transition)
+
+
+def _version(body: JsonObject | None) -> str:
+    """The resourceVersion of what was read; empty: it is not there."""
+    return text(mapping(body.get("metadata")).get("resourceVersion")) if body is not None else ""
 
 
 def _deletes(decision: Decision) -> bool:

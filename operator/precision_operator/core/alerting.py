@@ -49,12 +49,16 @@ def alerting(facts: Facts) -> Condition:
     return Condition(ALERTING, "True", _reason(found[0].signal), text)
 
 
+def expected_speed(spec: PolicySpec, state: State) -> float:
+    """Below what a gain on CUDA is told of, after what was told before."""
+    was = _found(state, SPEEDUP_LOW)
+    stands = was is not None and was.status == "True"
+    return spec.criterion(Signal.SPEED).expected * (_LEAVE_SHARE if stands else 1.0)
+
+
 def speedup(facts: Facts, state: State) -> Condition:
     """Less is gained than can be expected on CUDA: told, and no breach. Of what is rolled back it says nothing."""
-    criterion = facts.spec.criterion(Signal.SPEED)
-    was = _found(facts.state, SPEEDUP_LOW)
-    stands = was is not None and was.status == "True"
-    least = criterion.expected * (_LEAVE_SHARE if stands else 1.0)
+    criterion, least = facts.spec.criterion(Signal.SPEED), expected_speed(facts.spec, facts.state)
     moved = state.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
     slow = [v.workload.name for v in facts.verdicts if moved and _gains_little(facts, v, least)]
     if not slow:

@@ -23,7 +23,7 @@ from precision_operator.core.evidence.assessment import listed
 from precision_operator.core.facts import Facts
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
-from precision_operator.core.model import Observation
+from precision_operator.core.model import Evaluation, Observation
 from precision_operator.core.observed import observed, would_events
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Plan, plan
@@ -334,6 +334,13 @@ def _wake_in(facts: Facts, state: State) -> float:
     began = state.comparison is not None and (state.comparison.since or state.comparison.ended_at)
     hurries = state.phase is Phase.ROLLING_BACK and not (state.by_canary and began)
     every = min(interval, HURRY_SECONDS) if hurries else interval
-    # An answer that another policy had asked for may be half that old, and is followed by one of its own in time.
-    age = facts.now - facts.evaluation.at if facts.evaluation is not None else 0.0
-    return every - min(max(age, 0.0), every / 2)
+    return interval_left(every, facts.evaluation, facts.now)
+
+
+def interval_left(every_seconds: float, evaluation: Evaluation | None, now: float) -> float:
+    """In how many seconds the next reading is due.
+
+    An answer that another policy had asked for may be half an interval old, and is followed by one of its own in time.
+    """
+    age = now - evaluation.at if evaluation is not None else 0.0
+    return every_seconds - min(max(age, 0.0), every_seconds / 2)

@@ -121,6 +121,16 @@ class Inventory:
         space = self._space(namespace)
         return _keys(namespace, frozenset({name} if name in space.policies or name in space.assignments else ()))
 
+    def version(self, namespace: str) -> int:
+        """Another one after every change of what is known of the namespace."""
+        return self._space(namespace).version
+
+    def versions(self, key: PolicyKey) -> tuple[str, str]:
+        """The resourceVersions of a policy and of its assignment, as the watches last reported them; empty: not there."""
+        space = self._space(key.namespace)
+        policy, assignment = space.policies.get(key.name), space.assignments.get(key.name)
+        return policy.version if policy is not None else "", assignment.version if assignment is not None else ""
+
     def selected(self, namespace: str, selector: Selector) -> tuple[WorkloadView, ...]:
         """The namespace's workloads whose *template* labels the selector matches, by key, each with its pods."""
         return self._space(namespace).selected(selector)
@@ -162,7 +172,8 @@ class Inventory:
         uid = text(metadata.get("uid"))
         if resource == POLICIES:
             selector = parse_selector(mapping(body.get("spec")).get("selector"))
-            space.put_policy(name, PolicyRecord(uid, text(metadata.get("creationTimestamp")), selector))
+            version = text(metadata.get("resourceVersion"))
+            space.put_policy(name, PolicyRecord(uid, text(metadata.get("creationTimestamp")), selector, version))
             return frozenset([name])
         if resource == ASSIGNMENTS:
             return space.put_assignment(name, AssignmentRecord.read(body))

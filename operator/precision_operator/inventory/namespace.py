@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from itertools import count
 from sys import intern
 
 from precision_operator.api.assignment import rolled_back_in
@@ -17,6 +18,9 @@ Names = frozenset[str]
 
 NOBODY: Names = frozenset()
 
+_VERSIONS = count(1)
+"""Of all namespaces: one that goes and comes again must not repeat itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
@@ -25,6 +29,8 @@ class PolicyRecord:
     uid: str
     created: str
     selector: Selector
+    version: str = field(default="", compare=False)
+    """Its resourceVersion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class AssignmentRecord:
     """The keys of the workloads that it leaves to another policy."""
     rolled_back: Names | None = field(compare=False)
     """The keys of the workloads that a rollback holds; None: all that it is about."""
+    version: str = field(default="", compare=False)
+    """Its resourceVersion."""
 
     @classmethod
     def read(cls, body: Mapping[str, object]) -> "AssignmentRecord":
@@ -50,6 +58,7 @@ class AssignmentRecord:
             listed=None if text(body.get("default")) else frozenset(modes),
             contested=frozenset(key for key, mode in modes.items() if mode == ""),
             rolled_back=rolled_back_in(body),
+            version=text(mapping(body.get("metadata")).get("resourceVersion")),
         )
 
     def governs(self, workload: WorkloadRecord) -> bool:
@@ -82,6 +91,8 @@ class Namespace:
     """
 
     def __init__(self) -> None:
+        self.version = next(_VERSIONS)
+        """Another one after every change of what it tells of workloads, pods, and which policies these belong to."""
         self.policies: dict[str, PolicyRecord] = {}
         self.assignments: dict[str, AssignmentRecord] = {}
         self.workloads: dict[str, _Workload] = {}
@@ -117,6 +128,7 @@ class Namespace:
         """It came or changed."""
         known = self.policies.get(name)
         self.policies[name] = record
+        self._changed()
         if known is None or known.selector != record.selector:
             self._selectors_changed()
 
@@ -128,6 +140,7 @@ class Namespace:
         """It came or changed; what else stands in it, the operator itself has written."""
         known = self.assignments.get(name)
         self.assignments[name] = record
+        self._changed()
         if known == record:
             return NOBODY
         if known is None or known.selector != record.selector:
@@ -145,7 +158,11 @@ class Namespace:
         self._selectors_changed()
         return names
 
+    def _changed(self) -> None:
+        self.version = next(_VERSIONS)
+
     def _selectors_changed(self) -> None:
+        self._changed()
         self._unsupported.clear()
         self._selectors = None
         for workload in self.workloads.values():
@@ -157,6 +174,7 @@ class Namespace:
         if known is not None and known.record == record:
             return NOBODY
         before = self.drop_workload(record.view.uid)
+        self._changed()
         self.workloads[record.view.uid] = found = _Workload(resource, record)
         self._named.setdefault(record.view.name, set()).add(record.view.uid)
         return before | self.concerned(found)
@@ -166,6 +184,7 @@ class Namespace:
         known = self.workloads.pop(uid, None)
         if known is None:
             return NOBODY
+        self._changed()
         self._unname(known.record.view.name, uid)
         return self.concerned(known)
 
@@ -182,6 +201,7 @@ class Namespace:
         known = self._strangers.get(uid)
         if known == record:
             return NOBODY
+        self._changed()
         self._unsupported.clear()
         if record is None:
             del self._strangers[uid]
@@ -200,6 +220,7 @@ class Namespace:
         """A link between pods and their workload came or changed; without an owner it is a workload itself."""
         if self.owners.get(uid) == owner:
             return NOBODY
+        self._changed()
         changed = self.drop_replicaset(uid)
         if owner:
             self.owners[uid] = intern(owner)
@@ -209,6 +230,7 @@ class Namespace:
 
     def drop_replicaset(self, uid: str) -> Names:
         """It went."""
+        self._changed()
         changed = self._pods_changed(uid) if uid in self._pods else NOBODY
         owner = self.owners.pop(uid, "")
         siblings = self._controlled.get(owner, set())
@@ -249,6 +271,7 @@ class Namespace:
             self._named.pop(name, None)
 
     def _pods_changed(self, controller: str) -> Names:
+        self._changed()
         workload = self._controlling(controller)
         if workload is None:
             return NOBODY

@@ -6,12 +6,15 @@ of several series wins).
 """
 
 import math
+import sys
 from dataclasses import dataclass
 
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, Severity
 from precision_operator.reasons import Reason
+
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,16 @@ def judge(criterion: Criterion, value: float, *, failing: bool) -> Reading:
     if criterion.warn is not None and value > criterion.warn:
         return Breach(value, criterion.warn_severity)
     return Ok(value)
+
+
+def good_range(criterion: Criterion) -> tuple[float, float]:
+    """The lowest and the highest value that ``judge`` calls Ok where no breach stands, apart from NaN."""
+    low, high = -_LARGEST, _LARGEST
+    if criterion.lower_is_worse:
+        low = max(low, criterion.enter)
+    else:
+        high = min(high, criterion.enter)
+    return low, high if criterion.warn is None else min(high, criterion.warn)
 
 
 def promotes(criterion: Criterion, reading: Reading) -> bool:

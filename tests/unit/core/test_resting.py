@@ -1,0 +1,74 @@
+"""What ends the rest of a policy, and what does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lab.model.world import World
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
+from precision_operator.core.evidence.readings import Ok, good_range, judge
+from precision_operator.core.observer import RecordedPass
+from precision_operator.core.resting import Rest, again, rest_of
+from precision_operator.reasons import Cause, Reason
+from tests.support.fleets import promoted
+
+
+def resting() -> tuple[World, Rest]:
+    world = promoted()
+    for _ in range(5):
+        seen = RecordedPass(world.policy, world.state, world.observe(), world.decide(), world.now)
+        rest = rest_of(seen)
+        world.step()
+        if rest is not None:
+            return world, rest
+    raise AssertionError("it never rests")
+
+
+def test_it_goes_on_with_new_values_that_are_good() -> None:
+    world, rest = resting()
+    world.everywhere = {Signal.SPEED: 1.9}
+    assert again(rest, world.observe(), world.now) == world.decide()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda world: world.bad.update({name: {Signal.OVERFLOW: 0.6} for name in world.workloads}),
+        lambda world: world.bad.update({name: {Signal.OVERFLOW: 0.15} for name in world.workloads}),
+        lambda world: world.unobservable.update(world.workloads),
+        lambda world: setattr(world, "metrics_away", True),
+        lambda world: setattr(world, "halted", Cause(Reason.HALTED, "by a person")),
+        lambda world: setattr(world, "outside_schedule", Cause(Reason.OUTSIDE_SCHEDULE, "opens tomorrow")),
+        lambda world: setattr(world, "continuous_since", world.now),
+        lambda world: world.crowded.update(world.workloads),
+        lambda world: world.add("new-1"),
+    ],
+)
+def test_it_is_decided_anew(change: Callable[[World], object]) -> None:
+    world, rest = resting()
+    change(world)
+    assert again(rest, world.observe(), world.now) is None
+
+
+def test_another_leader_decides_anew() -> None:
+    world, rest = resting()
+    assert again(rest, replace(world.observe(), epoch=2), world.now) is None
+
+
+def test_samples_that_grow_old_are_decided_on() -> None:
+    world, rest = resting()
+    seen = world.observe()
+    assert seen.evaluation is not None
+    late = replace(seen.evaluation, at=seen.evaluation.at + 3600.0)
+    assert again(rest, replace(seen, evaluation=late), world.now + 3600.0) is None
+
+
+@pytest.mark.parametrize("signal", Signal)
+def test_the_range_of_good_values_is_what_is_judged_so(signal: Signal) -> None:
+    criterion = SIGNALS[signal].default
+    low, high = good_range(criterion)
+    for edge in (low, high, criterion.enter, criterion.leave, criterion.warn or 0.0, 0.0, float("inf"), -float("inf")):
+        for value in (edge - 1e-9, edge, edge + 1e-9):
+            assert (low <= value <= high) is isinstance(judge(criterion, value, failing=False), Ok), value
