@@ -1,4 +1,4 @@
-"""The small worlds that are explored: a fleet of three, a policy whose limits are a few ticks, and what may happen."""
+"""The small worlds that are explored: a small fleet, a policy whose limits are a few ticks, and what may happen."""
 
 from __future__ import annotations
 
