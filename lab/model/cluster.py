@@ -216,7 +216,7 @@ class Cluster:
             self.outdated &= {pod.name for workload in self.workloads.values() for pod in workload.pods}
 
     def _remove(self, name: str) -> None:
-        ended, gone = set(), set()
+        ended, gone = set[str](), set[str]()
         for pod in self.workloads[name].pods:
             if pod.terminating and pod.name in self.leaving and name not in self.unreachable and self.ends(pod):
                 ended.add(pod.name)
