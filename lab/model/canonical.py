@@ -12,8 +12,10 @@ from dataclasses import fields
 from enum import Enum
 
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet
+from precision_operator.api.spec import Unit
 from precision_operator.api.state import State
 from precision_operator.contract import ABORT, PROMOTE, RETRY
+from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import PodView, WorkloadView
 
 _IGNORED = frozenset(
@@ -75,7 +77,18 @@ class _Encoder:
             self._ago(fleet.now - (state.step_since or fleet.stage_since) + fleet.stage_since),
             fleet.stage_total,
             fleet.unstaged,
+            self._order_of_pods(),
         )
+
+    def _order_of_pods(self) -> object:
+        """Under ``unit: Pod`` the order in which pods join, which is a hash of their uids."""
+        fleet = self._fleet
+        if fleet.policy.spec.unit is not Unit.POD:
+            return ()
+        pods = [(name, pod) for name, workload in fleet.workloads.items() for pod in workload.pods]
+        pods.sort(key=lambda entry: rank(fleet.policy.uid, entry[1].uid))
+        alike = {name: self.local(name) for name in fleet.workloads}
+        return tuple((alike[name], pod.effective_mode, pod.pending, self._pod(name, pod)) for name, pod in pods)
 
     def _admission(self) -> object:
         """What admission knows, where that is not what is committed."""
@@ -115,9 +128,13 @@ class _Encoder:
                         frozenset(fleet.used_up),
                         fleet.lowered,
                         fleet.left_over,
+                        fleet.crowded,
+                        fleet.short,
+                        fleet.finalized,
+                        fleet.in_order,
                     )
                 ),
-                (fleet.room.get(name), fleet.templates[name], len(fleet.labels[name])),
+                (fleet.room.get(name), fleet.templates[name], len(fleet.labels[name]), fleet.world_sizes.get(name)),
                 fleet.known.assigned(workload.key) if behind and fleet.known is not None else None,
                 tuple(self._entries.get(workload.key, ())),
             )
@@ -128,7 +145,8 @@ class _Encoder:
         process = fleet.modes.get(pod.name)
         runs = (process[0], self._ranks[process[1]]) if process is not None else None
         going = (self._ago(pod.gone_by), pod.grace_seconds) if pod.terminating else None
-        return runs, pod.name in fleet.leaving, going, fleet.times_taken(name, pod.name)
+        old = pod.name in fleet.leaving, pod.name in fleet.outdated
+        return runs, old, going, fleet.times_taken(name, pod.name)
 
     def _encode_state(self) -> object:
         """The state without what it says of single workloads: that goes to the workloads."""
@@ -214,7 +232,7 @@ def _flat(pod: PodView, generations: list[int]) -> tuple[object, ...]:
         generations.append(pod.request.generation)
     generations += [generation for _, generation in pod.admitted]
     asked = (pod.request.mode, pod.request.rewind) if pod.request is not None else None
-    phase = (pod.ready, pod.pending, pod.terminating, pod.crashing)
+    phase = (pod.ready, pod.pending, pod.terminating, pod.crashing, bool(pod.finalizer))
     return pod.hot, asked, len(pod.admitted), pod.started_mode, phase
 
 

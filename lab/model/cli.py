@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--faults", type=int, default=2, help="faults, commands, edits in it (default: %(default)s)"
         )
-        command.add_argument("--seconds", type=float, default=200.0, help="a scenario ends then (default: %(default)s)")
+        command.add_argument("--seconds", type=float, default=150.0, help="a scenario ends then (default: %(default)s)")
     for command in (mutate_, both):
         command.add_argument("--mutants", type=int, default=300, help="size of the sample (default: %(default)s)")
         command.add_argument(

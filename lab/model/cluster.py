@@ -60,6 +60,14 @@ class Cluster:
     """Workloads whose pods crash, in any precision: no metrics, no request taken."""
     budgeted: set[str] = field(default_factory=set)
     """Workloads whose PodDisruptionBudget allows none of their pods to go."""
+    world_sizes: dict[str, int] = field(default_factory=dict)
+    """Workload → ranks of each of its process groups, where its trainers say so."""
+    in_order: set[str] = field(default_factory=set)
+    """Workloads that get a new pod only once the object of the old one is gone, as a StatefulSet does."""
+    finalized: set[str] = field(default_factory=set)
+    """Workloads whose pods carry another program's finalizer: a pod's object stays after its process has ended."""
+    outdated: set[str] = field(default_factory=set)
+    """Pods from an older template than their workload's: they are not replaced by themselves."""
     used_up: dict[str, int] = field(default_factory=dict)
     """Job → how often a pod of it was taken away: each counts against its back-off limit."""
     assignment: State | None = None
@@ -178,22 +186,47 @@ class Cluster:
         )
         self.workloads[name] = replace(self.workloads[name], pods=pods)
 
+    def revise(self, name: str) -> None:
+        """A person changes its template, and nothing brings the change to the pods that run."""
+        live = [pod.name for pod in self.workloads[name].pods if not pod.terminating]
+        self.outdated.update(live)
+        self.workloads[name] = replace(self.workloads[name], pending_revision=bool(live))
+
+    def restore_template(self, name: str) -> None:
+        """The change is taken back."""
+        self.outdated -= {pod.name for pod in self.workloads[name].pods}
+        self.workloads[name] = replace(self.workloads[name], pending_revision=False)
+
+    def keep(self, name: str, *, finalizer: str = "example.com/keeps") -> None:
+        """Another program puts its finalizer on every pod of a workload, later ones too; empty: it takes it away."""
+        (self.finalized.add if finalizer else self.finalized.discard)(name)
+        pods = tuple(replace(pod, finalizer=finalizer) for pod in self.workloads[name].pods)
+        self.workloads[name] = replace(self.workloads[name], pods=pods)
+
     def turn(self) -> None:
         """What happens by itself in a moment: old pods go, missing pods are created, pending ones start."""
         for name in self.workloads:
+            old = {pod.name for pod in self.workloads[name].pods} & self.outdated
             self._remove(name)
             self._complete(name)
+            workload = self.workloads[name]
+            if old and not old & {pod.name for pod in workload.pods if not pod.terminating}:
+                self.workloads[name] = replace(workload, pending_revision=False)
+        if self.outdated:
+            self.outdated &= {pod.name for workload in self.workloads.values() for pod in workload.pods}
 
     def _remove(self, name: str) -> None:
-        gone = set()
+        ended, gone = set[str](), set[str]()
         for pod in self.workloads[name].pods:
             if pod.terminating and pod.name in self.leaving and name not in self.unreachable and self.ends(pod):
-                gone.add(pod.name)
+                ended.add(pod.name)
+                gone.update(() if pod.finalizer else (pod.name,))
             elif pod.terminating:
                 self.leaving.add(pod.name)
+        if ended:
+            self.modes = {pod: mode for pod, mode in self.modes.items() if pod not in ended}
         if gone:
             self.leaving -= gone
-            self.modes = {pod: mode for pod, mode in self.modes.items() if pod not in gone}
             pods = tuple(pod for pod in self.workloads[name].pods if pod.name not in gone)
             emptied = self.workloads[name].suspended and not pods
             self.workloads[name] = replace(self.workloads[name], pods=pods, emptied=emptied)
@@ -221,7 +254,7 @@ class Cluster:
         workload = self.workloads[name]
         if workload.suspended:
             return
-        missing = workload.replicas - sum(not pod.terminating for pod in workload.pods)
+        missing = workload.replicas - sum(name in self.in_order or not pod.terminating for pod in workload.pods)
         if missing > 0 and self.room.get(name) is not Room.QUOTA:
             pods = tuple(self._new_pod(name) for _ in range(missing))
             self.workloads[name] = replace(workload, pods=(*workload.pods, *pods))
@@ -241,6 +274,7 @@ class Cluster:
             started_mode=None if name in self.referenced else self.templates[name],
             created_at=self.now,
             pending=True,
+            finalizer="example.com/keeps" if name in self.finalized else "",
         )
         given = self._given(name)
         if given is None:
@@ -266,15 +300,25 @@ class Cluster:
         return replace(pod, pending=False, ready=not crashes, crashing=crashes)
 
     def train(self, name: str | None = None) -> None:
-        """Trainers take the request at their next step boundary."""
+        """Trainers take the request at their next step boundary; those of a process group the one of its first rank."""
         for workload in self.workloads.values():
             if name not in (None, workload.name) or workload.name in self.unresponsive | self.crashing:
+                continue
+            if self.world_sizes.get(workload.name, 0) > 1:
+                self._train_together(workload)
                 continue
             for pod in workload.pods:
                 if pod.name not in self.modes or not pod.hot or pod.name in self.unresponsive:
                     continue
                 if pod.request is not None and pod.request.generation > self.modes[pod.name][1]:
                     self.modes[pod.name] = (pod.request.mode, pod.request.generation)
+
+    def _train_together(self, group: WorkloadView) -> None:
+        ranks = [pod for pod in group.pods if pod.name in self.modes and pod.hot and not pod.terminating]
+        request = ranks[0].request if ranks else None
+        for pod in ranks:
+            if request is not None and request.generation > self.modes[pod.name][1]:
+                self.modes[pod.name] = (request.mode, request.generation)
 
     def crash(self, name: str, crashing: bool = True) -> None:
         """The pods of a workload begin or cease to crash."""
@@ -305,6 +349,8 @@ class Cluster:
             self.modes.pop(pod.name, None)
             self.leaving.discard(pod.name)
         for known in (self.unresponsive, self.crashing, self.unreachable, self.referenced, self.budgeted):
+            known.discard(name)
+        for known in (self.finalized, self.in_order):
             known.discard(name)
         self.room.pop(name, None)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lab.model.fleet import Fleet
-from precision_operator.api.modes import at_least_as_safe, is_safer
-from precision_operator.api.spec import Strategy
+from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
+from precision_operator.api.spec import Delivery, OnPendingRevision, Strategy
 from precision_operator.api.state import Phase, State
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob
 from precision_operator.core.decide import Decision
-from precision_operator.core.model import Observation
-from precision_operator.core.restart.rounds import RESTARTING_SECONDS, ROUNDS
+from precision_operator.core.leaving import begun
+from precision_operator.core.model import Observation, WorkloadView
+from precision_operator.core.progress import live_pods
+from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, ROUNDS
 
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 
@@ -53,16 +55,64 @@ class Writes:
         if isinstance(action, DeletePod | EvictPod):
             if action.pod.terminating:
                 self.report("L4", "a pod that is on its way out is deleted", before)
+            self._removal(fleet, after, action)
             return
         if action.generation <= action.pod.generation and action.pod.request is not None:
             self.report("I8", "a request does not outrank the one that the trainer has", before)
-        if is_safer(assigned, action.mode) and not action.checkpoint:
+        # Of one that moves in part new pods get the fallback, and some are asked for the target.
+        partly = action.workload.key in after.shares and action.workload.key not in after.held_keys
+        least = fleet.policy.spec.target if partly else assigned
+        if is_safer(least, action.mode) and not action.checkpoint:
             self.report("I1", "a pod is asked for something less safe than its workload is assigned", before)
         since = after.changed.get(action.workload.key, 0)
         same = action.pod.effective_mode is action.mode and action.pod.generation >= since
         news = action.checkpoint or _first_tuning(after, action) or _first_rewind(action)
         if same and not news:
             self.report("L4", "a pod is asked for what it was asked for already", before)
+
+    def _removal(self, fleet: Fleet, after: State, action: DeletePod | EvictPod) -> None:
+        """I5: budgets are asked, and no change of a template is brought in, but where the policy says otherwise."""
+        rules, incident = fleet.policy.spec.rollback, after.incident
+        emergency = incident is not None and incident.strategy is Strategy.EMERGENCY
+        emergency = emergency and (after.phase is Phase.ROLLING_BACK or after.alone)
+        if isinstance(action, DeletePod) and (not emergency or rules.emergency.respect_disruption_budgets):
+            self.report("I5", "a pod is deleted where its disruption budget counts", after)
+        brings_in = emergency and rules.on_pending_revision is OnPendingRevision.RESTART
+        if action.workload.pending_revision and not brings_in and not _is_half_done(action.workload, after):
+            self.report("I5", "a restart brings in a change of the template", after)
+
+    def groups(self, decision: Decision) -> None:
+        """I5: the pods of a process group are asked, or taken away, in one step, or none of them is."""
+        after = decision.state
+        done: dict[str, tuple[WorkloadView, set[str], set[str]]] = {}
+        for action in decision.actions:
+            if isinstance(action, RequestPod | DeletePod | EvictPod) and len(live_pods(action.workload)) > 1:
+                _, asked, gone = done.setdefault(action.workload.key, (action.workload, set(), set()))
+                if isinstance(action, RequestPod) and not action.checkpoint:
+                    asked.add(action.pod.uid)
+                elif isinstance(action, DeletePod | EvictPod):
+                    gone.add(action.pod.uid)
+        for key, (workload, asked, gone) in done.items():
+            mode = after.assigned(key) if after.enforce else None
+            if mode is None or key in after.shares:
+                continue
+            back = _rolls_back(after, key)
+            wrong = {p.uid for p in live_pods(workload) if not _is_right(p.effective_mode, mode, back=back)}
+            if asked and wrong - asked - gone:
+                self.report("I5", "a part of a process group is asked for another mode", after)
+            if gone & wrong and wrong - gone - asked:
+                self.report("I5", "a part of a process group is taken away", after)
+
+    def memory(self, fleet: Fleet, decision: Decision) -> None:
+        """I5: what has no room for FP32 is not asked for it while it trains in less, where a restart would do it."""
+        for action in decision.actions:
+            if not isinstance(action, RequestPod) or action.checkpoint or action.mode is not Mode.FP32:
+                continue
+            name, pod = action.workload.name, action.pod
+            reduced = fleet.modes.get(pod.name, (Mode.FP32, 0))[0] is not Mode.FP32
+            seen = name in fleet.crowded and not (fleet.metrics_away or name in fleet.unobservable | fleet.crashing)
+            if reduced and seen and pod.effective_mode is not Mode.FP32:
+                self.report("I5", "a process is asked for FP32 that its devices have no room for", decision.state)
 
     def budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """I5: workloads that restart at once stay in the cluster's budget; an emergency is not limited."""
@@ -88,6 +138,8 @@ class Writes:
             self.report("I9", "what comes back in the wrong mode is taken away without end", fleet.state)
         if _needless(fleet, action):
             self.report("I5", "a pod is taken away that trains as it is assigned", fleet.state)
+        if _unsaved(fleet, action):
+            self.report("I5", "a pod is taken away before it has saved the checkpoint that it could save", fleet.state)
 
     def _resumed(self, fleet: Fleet, action: ResumeJob) -> None:
         """I4: a Job is resumed once it is empty, and only where we suspended it."""
@@ -127,10 +179,10 @@ class Writes:
         if bypassed or unassigned or not (before.echoed and after.echoed):
             return
         known = {pod.uid for workload in before.workloads.values() for pod in workload.pods}
-        fallback = before.policy.spec.fallback
         for name in before.lowered & after.lowered & set(after.workloads):
             workload = after.workloads[name]
             new = [pod for pod in workload.pods if pod.uid not in known and (workload.hot or workload.literal)]
+            fallback = after.fallback_of(name)
             if any(pod.effective_mode is not None and is_safer(fallback, pod.effective_mode) for pod in new):
                 self.report("I1", "a pod of a workload that is held starts in reduced precision", before.state)
 
@@ -150,6 +202,32 @@ def _first_tuning(state: State, action: RequestPod) -> bool:
     asked = action.pod.request.generation if action.pod.request is not None else 0
     standing = state.phase not in ROLLED_BACK
     return action.tuning is not None and standing and any(asked < m.generation for m in windows)
+
+
+def _is_half_done(workload: WorkloadView, state: State) -> bool:
+    """Some of its pods went for this restart before its template was changed: the rest follow."""
+    restart = state.restarts.get(workload.key)
+    return restart is not None and begun(workload, restart)
+
+
+def _is_right(mode: Mode | None, assigned: Mode, *, back: bool) -> bool:
+    return mode is None or mode is assigned or (back and at_least_as_safe(mode, assigned))
+
+
+def _unsaved(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
+    """Whether the pod's trainer was not waited for, though it takes requests and a checkpoint of it is worth having."""
+    workload, pod, state = action.workload, action.pod, fleet.state
+    restart = state.restarts.get(workload.key)
+    by_restart = fleet.policy.spec.delivery is Delivery.RESTART or workload.name in fleet.crowded
+    if not by_restart or not pod.hot or pod.name not in fleet.modes or restart is None:
+        return False
+    if workload.key in state.poisoned or workload.name in fleet.poisoned | fleet.crashing | fleet.unresponsive:
+        return False
+    mode, generation = fleet.modes[pod.name]
+    accepted = _is_right(mode, state.assigned(workload.key) or mode, back=_rolls_back(state, workload.key))
+    patience = min(CHECKPOINT_SECONDS, fleet.policy.spec.rollback.gradual.in_flight_seconds)
+    waited = not 0 <= fleet.now - restart.since < patience
+    return not accepted and not waited and generation < state.changed.get(workload.key, 0)
 
 
 def _needless(fleet: Fleet, action: DeletePod | EvictPod) -> bool:

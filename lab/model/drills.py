@@ -51,6 +51,8 @@ class Drills:
             self._once(escalate, fleet, checker)
         if kinds & {"room", "delete-policy"}:
             self._once(crowd_out, fleet, checker)
+        if "finalizer" in kinds:
+            self._once(keep_objects, fleet, checker)
         if "delete-policy" in kinds:
             self._once(delete, fleet, checker)
 
@@ -123,6 +125,8 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
             continue
         rolled = state.phase is Phase.HELD or name in held or fleet.workloads[name].key not in state.modes
         modes = {mode for mode, _ in fleet.processes(name)}
+        if fleet.workloads[name].key in state.shares and name not in held:
+            modes.discard(state.precision or assigned)  # of those that move in part some are in the target
         if any(mode is not assigned and not (rolled and at_least_as_safe(mode, assigned)) for mode in modes):
             checker.report("L1", f"at rest in {state.phase} with a process that is not in its assigned mode", state)
     if state.phase is Phase.DEGRADED and not state.held:
@@ -197,7 +201,7 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     now.heal_all()
     now.poisoned = poisoned
     fallback = now.policy.spec.fallback
-    moved = {n for n in now.movable() - held if n in now.really_in(now.due(n)) & now.assigned(now.due(n))}
+    moved = {n for n in now.movable() - held if now.has_moved(n) and _is_asked(now, n)}
     moved &= {n for n in moved if all(not pod.pending and not pod.terminating for pod in now.workloads[n].pods)}
     if not moved:
         return
@@ -211,6 +215,10 @@ def answer(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     late = {n for n in moved & set(now.workloads) if _above(now, n, fallback)}
     if late:
         checker.report("L2", f"a breach is not answered: {now.state.phase}, {now.summary.reason}", fleet.state)
+
+
+def _is_asked(fleet: Fleet, name: str) -> bool:
+    return fleet.workloads[name].key in fleet.state.shares or name in fleet.assigned(fleet.due(name))
 
 
 def _above(fleet: Fleet, name: str, fallback: Mode) -> bool:
@@ -246,7 +254,7 @@ def escalate(fleet: Fleet, checker: Checker, known: set[int]) -> None:
     known.add(key)
     for _ in range(_patience(fleet)):
         now = _pass(now, checker)
-    if (wanted & _running(now)) - now.really_in(fleet.policy.spec.fallback) and not _stuck(now):
+    if any(not now.is_back(name) for name in wanted & _running(now)) and not _stuck(now):
         checker.report("L2", f"trainers that take no request are not restarted: {now.state.phase}", fleet.state)
 
 
@@ -268,6 +276,37 @@ def crowd_out(fleet: Fleet, checker: Checker, known: set[int]) -> None:
         now = _pass(now, checker)
     if not _stuck(now):
         checker.report("L3", f"a rollback waits for pods that cannot start: {now.summary.message}", state)
+
+
+def keep_objects(fleet: Fleet, checker: Checker, known: set[int]) -> None:
+    """L3: a finalizer that keeps the objects of pods holds no rollback up, misses it no deadline, and is named; and L4."""
+    state = fleet.state
+    if state.phase is not Phase.ROLLING_BACK or state.by_canary or fleet.policy.spec.suspend:
+        return
+    now = fleet.clone()
+    now.heal_all()
+    for name in now.workloads:
+        now.keep(name)
+    key = fingerprint(now)
+    if key in known:
+        return
+    known.add(key)
+    for _ in range(CONVERGE_PASSES):
+        now = _pass(now, checker)
+    if now.state.phase is Phase.ROLLING_BACK and not _stuck(now):
+        checker.report("L3", f"a rollback waits for objects that a finalizer keeps: {now.summary.message}", state)
+    named = any(c.type == "Blocked" and c.status == "True" for c in now.state.conditions)
+    if any(_is_kept(now, name) for name in now.workloads) and not named:
+        checker.report("L3", "pods whose objects a finalizer keeps are not named", state)
+    before = _written(now)
+    if _written(_pass(now, checker)) != before:
+        checker.report("L4", "pods whose objects a finalizer keeps are written to without end", state)
+
+
+def _is_kept(fleet: Fleet, name: str) -> bool:
+    """A pod that had to go for its mode has ended, and its object is still there."""
+    fallback, ended = fleet.fallback_of(name), (p for p in fleet.workloads[name].pods if p.name not in fleet.modes)
+    return any(p.terminating and p.effective_mode is not None and is_safer(fallback, p.effective_mode) for p in ended)
 
 
 def delete(fleet: Fleet, checker: Checker, known: set[int]) -> None:

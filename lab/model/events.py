@@ -132,6 +132,9 @@ _EFFECTS: Mapping[str, Callable[[Fleet, Event], object]] = {
     "heal": lambda fleet, event: fleet.heal(event.workload),
     "drop": lambda fleet, event: fleet.drop(event.workload),
     "join": lambda fleet, event: fleet.join(event.workload, hot=True, mode=Mode(event.choice)),
+    "crowd": lambda fleet, event: fleet.crowded.add(event.workload),
+    "revise": lambda fleet, event: fleet.revise(event.workload),
+    "finalizer": lambda fleet, event: fleet.keep(event.workload),
     "scale": lambda fleet, event: fleet.scale(event.workload, int(event.choice)),
     "undeclare": lambda fleet, event: fleet.undeclare(event.workload),
     "drain": lambda fleet, event: fleet.replace_pods(event.workload),
@@ -248,7 +251,7 @@ def _remember(fleet: Fleet, before: State) -> None:
         fleet.left_over |= fleet.assigned(target) & fleet.really_in(target)  # found in it
     again = before.policy_uid not in ("", fleet.policy.uid)
     if again or before.phase is Phase.PENDING or before.step_index != state.step_index:
-        fleet.stage_total, fleet.stage_since = len(fleet.workloads), fleet.now
+        fleet.stage_total, fleet.stage_since = fleet.total_places(), fleet.now
         fleet.unstaged = False
 
 

@@ -11,13 +11,13 @@ from math import factorial
 from lab.model.cluster import LABELS
 from lab.model.world import World
 from precision_operator.api.mitigation import MitigationResult, Rung
-from precision_operator.api.modes import Mode
+from precision_operator.api.modes import Mode, at_least_as_safe
 from precision_operator.api.policy import Policy
 from precision_operator.api.signals import Signal
+from precision_operator.api.spec import OnMemoryShortage, Unit
 from precision_operator.api.state import State
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.decide import Decision
-from precision_operator.core.model import PodSignals
 
 TICK_SECONDS = 10.0
 """Abstract time: every limit of the explored policies is a small multiple of it."""
@@ -26,7 +26,9 @@ AWAY_SECONDS = 100.0
 """An absence of the operator that is longer than every limit."""
 
 _DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken", "used_up")
+_DICTS += ("world_sizes", "places", "cured_by", "everywhere")
 _SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced", "budgeted")
+_SETS += ("crowded", "in_order", "finalized", "outdated")
 
 
 @dataclass
@@ -41,12 +43,14 @@ class Fleet(World):
     """Workloads that a rollback moved since a person last asked for another attempt: I7 forbids to promote them."""
     left_over: frozenset[str] = frozenset()
     """Workloads that were found in the target, or that an earlier policy moved: they are no part of a step's weight."""
+    short: frozenset[str] = frozenset()
+    """Workloads that a rollback put into BF16 because their devices had no room for FP32: they may stay in it."""
     unstaged: bool = False
     """The target was changed, and the rollout has not begun again."""
     stage_since: float = 0.0
     """When the step really began, whatever the operator's clock says of it."""
     stage_total: int = 0
-    """How many workloads there were when the step began: what its weight is a share of."""
+    """How many workloads, or places of pods, there were when the step began: what its weight is a share of."""
     taken: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Pod → (change of its workload's mode, how many pods the operator took away for that before it came)."""
 
@@ -105,11 +109,13 @@ class Fleet(World):
         alive = {pod.name for workload in self.workloads.values() for pod in workload.pods}
         self.taken = {name: count for name, count in self.taken.items() if name in alive}
 
-    def join(self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "", job: bool = False) -> None:
+    def join(
+        self, name: str, *, hot: bool, mode: Mode = Mode.FP32, part: str = "", job: bool = False, pods: int = 1
+    ) -> None:
         """A person creates a workload; ``part`` is a label that an edited selector asks for."""
         self.serial += 1
         uid = f"uid-{name}{self.serial}"
-        (self.add_job if job else self.add)(name, hot=hot, mode=mode)
+        (self.add_job if job else self.add)(name, hot=hot, mode=mode, pods=pods)
         self.workloads[name] = replace(self.workloads[name], uid=uid)
         if part:
             self.labels[name] = {**LABELS, "part": part}
@@ -120,17 +126,13 @@ class Fleet(World):
         self.replace_pods(name)
         self.bypassed = False
 
-    def meet_stranger(self) -> None:
-        """A pod that is none of ours, by its own word one of ``a``'s, reports the worst."""
-        worst = {Signal.NON_FINITE: 9.0, Signal.OVERFLOW: 1.0, Signal.FAILURES: 1.0}
-        self.strangers["a-stranger"] = PodSignals(Mode.FP16, 99, self.now, 1000.0, worst)
-
     def drop(self, name: str) -> None:
         """A person deletes a workload."""
         super().drop(name)
-        for known in (self.unobservable, self.poisoned):
+        for known in (self.unobservable, self.poisoned, self.crowded):
             known.discard(name)
         self.lowered -= {name}
+        self.short -= {name}
         self.bad.pop(name, None)
 
     def heal(self, name: str) -> None:
@@ -139,6 +141,11 @@ class Fleet(World):
             self.crash(name, False)
         for known in (self.unobservable, self.unresponsive, self.poisoned, self.unreachable, self.budgeted):
             known.discard(name)
+        self.crowded.discard(name)
+        if self.workloads[name].pending_revision:
+            self.restore_template(name)
+        if name in self.finalized:
+            self.keep(name, finalizer="")
         self.room.pop(name, None)
         self.bad.pop(name, None)
 
@@ -160,6 +167,44 @@ class Fleet(World):
         """A person gives up what a rollback holds: the assignment is deleted."""
         self.state, self.lowered = State(), frozenset()
         self.publish(None)
+
+    def fallback_of(self, name: str) -> Mode:
+        """What a rollback may leave a workload in: the fallback, or BF16 where its devices had no room for FP32."""
+        in_bf16 = name in self.short and self.policy.spec.rollback.on_memory_shortage is OnMemoryShortage.BF16
+        return Mode.BF16 if in_bf16 else self.policy.spec.fallback
+
+    def is_back(self, name: str) -> bool:
+        """Something trains in a workload, all of it in what a rollback may leave it in."""
+        running = self.processes(name)
+        return bool(running) and all(at_least_as_safe(mode, self.fallback_of(name)) for mode, _ in running)
+
+    def places_of(self, name: str) -> int:
+        """How many places of a step it takes as a whole: under ``unit: Pod`` one for each of its process groups."""
+        if self.policy.spec.unit is not Unit.POD or self.world_sizes.get(name) != 1:
+            return 1
+        pods = self.workloads[name].pods
+        return max(1, sum(not pod.terminating and pod.name in self.modes for pod in pods))
+
+    def total_places(self) -> int:
+        """What a step's weight is a share of, now."""
+        return sum(map(self.places_of, self.workloads))
+
+    def in_target(self, name: str) -> int:
+        """How many places of a workload are assigned the target: all of them, or the pods of its share that were asked."""
+        workload, target = self.workloads[name], self.policy.spec.target
+        if self.state.enforce and self.state.assigned(workload.key) is target:
+            return self.places_of(name)
+        if workload.key not in self.state.shares:
+            return 0
+        return sum(not pod.terminating and pod.effective_mode is target for pod in workload.pods)
+
+    def has_moved(self, name: str) -> bool:
+        """All of it trains in what a member is due; of one that moves in part, all of its pods that were asked."""
+        due, workload = self.due(name), self.workloads[name]
+        if workload.key not in self.state.shares:
+            return name in self.really_in(due)
+        asked = [pod.name for pod in workload.pods if not pod.terminating and pod.effective_mode is due]
+        return bool(asked) and all(self.modes.get(pod, (None, 0))[0] is due for pod in asked)
 
     def due(self, name: str) -> Mode:
         """What a member is in when the fleet rests: the target; BF16 where a window says that it ended the overflow of FP16.

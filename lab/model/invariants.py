@@ -15,9 +15,10 @@ from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.commands import acknowledged
 from precision_operator.api.modes import Mode, at_least_as_safe, is_safer
 from precision_operator.api.policy import Policy
+from precision_operator.api.spec import OnMemoryShortage
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import RETRY
-from precision_operator.core.actions import DeleteAssignment, DeletePod, RequestPod
+from precision_operator.core.actions import Action, DeleteAssignment, DeletePod, RequestPod
 from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.decide import Decision, edge_key
 from precision_operator.core.model import Observation
@@ -48,7 +49,7 @@ def edges_from(before: State, policy: Policy) -> set[Phase]:
 
 MOVING = (Phase.PROGRESSING, Phase.PAUSED)
 GUARDED = (Phase.HEALTHY, Phase.DEGRADED)
-_NO_BREACH = ("Aborted", "NoData", "StateLost")
+NO_BREACH = ("Aborted", "NoData", "StateLost")
 """Reasons of rollbacks that no metric calls for."""
 
 
@@ -56,19 +57,26 @@ _NO_BREACH = ("Aborted", "NoData", "StateLost")
 class Checker(Writes):
     """Collects the violations of one transition."""
 
+    _joined: bool = False
+    """A pod of a workload that moves in part is asked for the target."""
+
     def decision(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """Check a decision before it is carried out."""
         before, after = fleet.state, decision.state
+        self._in_bf16(fleet, before, after)
         self._wire(after, before)
         self._held(fleet, decision)
         self._promotion(fleet, observation, decision)
         self._canary(fleet, decision)
         self._edge(fleet, decision)
         self._cause(fleet, before, after)
-        self._conditions(after, before)
+        self._conditions(fleet, after, before)
         self._assigned(fleet, decision)
         for action in decision.actions:
             self.action(fleet, decision, action)
+        self._joined = any(_joins(action, after) for action in decision.actions)
+        self.groups(decision)
+        self.memory(fleet, decision)
         self.budget(fleet, observation, decision)
         self._remember(fleet, before, after)
 
@@ -80,6 +88,17 @@ class Checker(Writes):
             self.report("I3", "the state does not survive the API server", before)
         if len(json.dumps(wire)) > OBJECT_LIMIT_BYTES:
             self.report("I3", "the assignment is larger than the API server takes", before)
+
+    def _in_bf16(self, fleet: Fleet, before: State, after: State) -> None:
+        """Remember whom a rollback leaves in BF16 because there is no room for FP32; allowed as long as it holds them."""
+        allowed = fleet.policy.spec.rollback.on_memory_shortage is OnMemoryShortage.BF16
+        whole = after.phase in ROLLED_BACK and not after.by_canary
+        for name, workload in fleet.workloads.items():
+            key = workload.key
+            if not (whole or key in after.held_keys) or after.assigned(key) is not Mode.BF16:
+                fleet.short -= {name}
+            elif allowed and name in fleet.crowded and before.assigned(key) is Mode.FP16:
+                fleet.short |= {name}
 
     def _held(self, fleet: Fleet, decision: Decision) -> None:
         """I1: only a person's retry ends Held, with every prerequisite. I7: nor does anything else promote what was held."""
@@ -96,15 +115,15 @@ class Checker(Writes):
             given = acknowledged(fleet.policy.annotations, transition_id=before.transition_id)
             if set(spec.reenable.prerequisites) - given:
                 self.report("I1", "Held ended with a prerequisite missing", before)
-        lowered = {n: fleet.workloads[n] for n in fleet.lowered & set(fleet.workloads)}
+        lowered = fleet.lowered & set(fleet.workloads)
         if any(isinstance(action, DeleteAssignment) for action in decision.actions):
             if lowered and before.hold_on_delete:
                 self.report("I7", "what a rollback holds is released with its policy", before)
             fleet.lowered = frozenset()
             return
-        for workload in lowered.values():
-            mode = after.assigned(workload.key)
-            if mode is None or is_safer(spec.fallback, mode):
+        for name in lowered:
+            mode = after.assigned(fleet.workloads[name].key)
+            if mode is None or is_safer(fleet.fallback_of(name), mode):
                 self.report("I7", "a workload that was rolled back is assigned another mode without a retry", before)
 
     def _promotion(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
@@ -119,9 +138,11 @@ class Checker(Writes):
         members = fleet.names_of(before.members) & fleet.selected()
         if fleet.metrics_away or members & (fleet.unobservable | fleet.crashing):
             self.report("I2", "promoted without data of every member", before)
-        if {n for n in members if n in fleet.really_in(fleet.due(n))} & (set(fleet.bad) | fleet.poisoned):
+        if {n for n in members if fleet.has_moved(n)} & (set(fleet.bad) | fleet.poisoned):
             self.report("I2", "promoted with a member in breach", before)
-        if not members & fleet.really_in(fleet.policy.spec.target):
+        target = fleet.policy.spec.target
+        parts = {n for n in members if fleet.workloads[n].key in before.shares and fleet.has_moved(n)}
+        if not members & fleet.really_in(target) | parts:
             self.report("I2", "promoted without one member that trains in the target", before)
         watched = fleet.now - max(fleet.continuous_since, fleet.stage_since)
         stage = fleet.policy.spec.stages[min(before.step_index, len(fleet.policy.spec.stages) - 1)]
@@ -164,13 +185,13 @@ class Checker(Writes):
         """I2: a rollback for a breach has one that is seen now: missing data is no breach, nor are a stranger's metrics."""
         begun = after.phase is Phase.ROLLING_BACK is not before.phase or len(after.held) > len(before.held)
         incident = after.incident
-        if not begun or incident is None or incident == before.incident or incident.reason in _NO_BREACH:
+        if not begun or incident is None or incident == before.incident or incident.reason in NO_BREACH:
             return
         seen = set(fleet.bad) | fleet.poisoned if not fleet.metrics_away else set()
         if not set(incident.workloads) & ((seen - fleet.unobservable) | fleet.crashing):
             self.report("I2", f"rolled back for {incident.reason} without a breach that is seen", before)
 
-    def _conditions(self, after: State, before: State) -> None:
+    def _conditions(self, fleet: Fleet, after: State, before: State) -> None:
         """I3: phase, assignment and conditions agree."""
         shown = {condition.type: condition.status == "True" for condition in after.conditions}
         truth = {"Healthy": after.phase is Phase.HEALTHY, "RolledBack": after.phase is Phase.HELD}
@@ -178,7 +199,7 @@ class Checker(Writes):
         if wrong:
             self.report("I3", f"condition {wrong[0]} does not agree with the phase", before)
         fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
-        if fleet_wide and (after.modes or not after.enforce):
+        if fleet_wide and (fleet.names_of(frozenset(after.modes)) - fleet.short or not after.enforce):
             self.report(
                 "I1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before
             )
@@ -204,7 +225,7 @@ class Checker(Writes):
             reduced = before.enforce and is_safer(fallback, before.assigned(key) or fallback)
             whole = after.phase in ROLLED_BACK and after.fallback is not None
             reached = key in after.held_keys or (whole and (not after.by_canary or key in inside))
-            if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fallback):
+            if reduced and reached and at_least_as_safe(after.assigned(key) or fallback, fleet.fallback_of(name)):
                 fleet.lowered |= {name}
 
     def acted(self, fleet: Fleet, before: State) -> None:
@@ -212,11 +233,11 @@ class Checker(Writes):
         state, spec = fleet.state, fleet.policy.spec
         if state.phase not in MOVING or fleet.policy.deleted:
             return
-        inside = fleet.assigned(spec.target) - fleet.left_over
-        if all(before.enforce and before.assigned(fleet.workloads[name].key) is spec.target for name in inside):
+        inside = {n: places for n in set(fleet.workloads) - fleet.left_over if (places := fleet.in_target(n))}
+        if not self._joined and all(before.enforce and _was_in(before, fleet, name) for name in inside):
             return  # nobody joined
         stage = spec.stages[min(state.step_index, len(spec.stages) - 1)]
-        if len(inside) > cohort_size(stage.weight, max(fleet.stage_total, len(fleet.workloads))):
+        if sum(inside.values()) > cohort_size(stage.weight, max(fleet.stage_total, fleet.total_places())):
             self.report("I5", "more of the fleet is assigned the target than the step's weight", before)
         if inside and fleet.unstaged:
             self.report("I5", "a new target without a canary", before)
@@ -225,15 +246,26 @@ class Checker(Writes):
         """I1: a rollback is complete only when every process trains in the fallback."""
         if before.phase is not Phase.ROLLING_BACK or fleet.state.phase is not Phase.HELD or before.by_canary:
             return
-        fallback = fleet.policy.spec.fallback
         seen = {pod.name for workload in observation.workloads for pod in workload.pods}
         for name, workload in fleet.workloads.items():
             reached = workload.hot or workload.literal
             silent = fleet.metrics_away or name in fleet.unobservable | fleet.crashing or not reached
             pods = [p for p in workload.pods if p.name in seen and p.name in fleet.modes]
             modes = [fleet.modes[p.name][0] for p in pods if not (p.terminating and silent)]
+            fallback = fleet.fallback_of(name)
             if not all(at_least_as_safe(mode, fallback) for mode in modes) and name not in fleet.crashing:
                 self.report("I1", "Held while a process still trains below the fallback", before)
+
+
+def _joins(action: Action, after: State) -> bool:
+    if not isinstance(action, RequestPod) or action.checkpoint or action.workload.key not in after.shares:
+        return False
+    return action.pod.effective_mode is not None and is_safer(action.pod.effective_mode, action.mode)
+
+
+def _was_in(before: State, fleet: Fleet, name: str) -> bool:
+    key = fleet.workloads[name].key
+    return before.assigned(key) is fleet.policy.spec.target or key in before.shares
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:

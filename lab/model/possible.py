@@ -10,8 +10,13 @@ from lab.model.cluster import Room
 from lab.model.events import BREACHES, Edit, Event, writes
 from lab.model.fleet import Fleet, policy_uids
 from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Unit
 from precision_operator.api.state import Phase
+from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import RestartBy
+
+MOST_PODS = 2
+"""A person scales a workload to at most so many."""
 
 
 def enabled(fleet: Fleet, kinds: frozenset[str], edits: Mapping[str, Edit]) -> Iterator[Event]:
@@ -55,18 +60,34 @@ def _possible(fleet: Fleet) -> dict[str, bool]:
 def _passes_enabled(fleet: Fleet, kinds: frozenset[str]) -> Iterator[Event]:
     decision = fleet.decide()
     chosen = set(decision.state.members) - set(fleet.state.members)
+    by_pods = fleet.policy.spec.unit is Unit.POD
     yield Event("pass")
-    if chosen and len(chosen) < len(fleet.workloads) and not fleet.policy.deleted:
-        uids = policy_uids(frozenset(workload.key for workload in fleet.workloads.values()))
+    if chosen and (by_pods or len(chosen) < len(fleet.workloads)) and not fleet.policy.deleted:
+        uids = _orders_of_pods(fleet) if by_pods else policy_uids(frozenset(w.key for w in fleet.workloads.values()))
         yield from (Event("pass", choice=uid) for uid in uids if uid != fleet.policy.uid)
     yield from (Event(kind) for kind in ("late", "clock", "stale") if kind in kinds)
     count = len(writes(decision))
     if count and "zombie" in kinds:
         yield Event("zombie")
     if "crash" in kinds and decision.state != fleet.state:
-        for size in range(count + 1) if count <= 3 else (0, 1, count):
+        for size in range(count + 1) if count <= 4 else (0, 1, count):
             for lost in combinations(range(count), size):
                 yield Event("crash", choice=",".join(map(str, lost)))
+
+
+def _orders_of_pods(fleet: Fleet) -> Iterator[str]:
+    """One policy uid for each order of pods that train alone, and of whole workloads, that makes a difference."""
+    kinds: dict[str, tuple[str, object]] = {}
+    for name, workload in fleet.workloads.items():
+        if fleet.world_sizes.get(name) == 1:
+            kinds |= {pod.uid: (name, (pod.effective_mode, fleet.modes.get(pod.name))) for pod in workload.pods}
+        else:
+            kinds[workload.key] = name, None
+    orders: dict[tuple[object, ...], str] = {}
+    for uid in (fleet.policy.uid, *policy_uids(frozenset(kinds))):
+        order = sorted(kinds, key=lambda entry: rank(uid, entry))
+        orders.setdefault(tuple(kinds[entry] for entry in order), uid)
+    yield from orders.values()
 
 
 def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
@@ -74,11 +95,12 @@ def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
     faulty = name in fleet.bad or name in (
         fleet.unobservable | fleet.unresponsive | fleet.crashing | fleet.poisoned | fleet.unreachable | fleet.budgeted
     )
+    faulty = faulty or name in fleet.crowded | fleet.finalized or workload.pending_revision
     if name not in fleet.bad:
         yield from (Event("breach", name, signal) for signal in BREACHES)
     if name not in fleet.room:
         yield from (Event("room", name, room) for room in Room if room is not Room.FREE)
-    yield Event("scale", name, "0" if workload.replicas else "1")
+    yield from (Event("scale", name, str(count)) for count in range(MOST_PODS + 1) if count != workload.replicas)
     is_job = workload.restart_by is RestartBy.SUSPENSION
     possible = {
         "mild": name not in fleet.bad,
@@ -87,6 +109,9 @@ def _of_workload(fleet: Fleet, name: str) -> Iterator[Event]:
         "unresponsive": name not in fleet.unresponsive and workload.hot,
         "unreachable": name not in fleet.unreachable,
         "budget": name not in fleet.budgeted,
+        "crowd": name not in fleet.crowded and workload.hot,
+        "revise": bool(workload.pods) and not workload.pending_revision,
+        "finalizer": name not in fleet.finalized,
         "suspend": is_job and not workload.suspended,
         "resume": is_job and bool(workload.suspended_by),
         "crash-loop": name not in fleet.crashing,

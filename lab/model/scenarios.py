@@ -1,4 +1,4 @@
-"""The small worlds that are explored: a fleet of three, a policy whose limits are a few ticks, and what may happen."""
+"""The small worlds that are explored: a small fleet, a policy whose limits are a few ticks, and what may happen."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from precision_operator.api.modes import Mode
 PASS = Event("pass")
 
 _REENABLE = {"prerequisites": [], "backoff": "20s", "backoffLimit": "40s", "stable": "60s", "dwell": "0s"}
+_ROLLBACK: dict[str, object] = {
+    "ackTimeout": "20s",
+    "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
+    "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
+    "mitigation": {"overflow": {"window": "120s", "dwell": "10s"}, "speed": {"window": "20s"}},
+}
 _RULES: dict[str, object] = {
     "evaluation": {
         "interval": "10s",
@@ -21,25 +27,46 @@ _RULES: dict[str, object] = {
         "minSamples": 1,
         "noDataLimit": "20s",
     },
-    "rollback": {
-        "ackTimeout": "20s",
-        "deadlines": {"P0": "30s", "P1": "60s", "P2": "90s"},
-        "gradual": {"sustain": "20s", "inFlight": "20s", "batchShare": 0.4},
-        "mitigation": {"overflow": {"window": "120s", "dwell": "10s"}, "speed": {"window": "20s"}},
-    },
+    "rollback": _ROLLBACK,
     "reenable": _REENABLE,
     "progressDeadlineSeconds": 40,
 }
-_STEPS = [{"setWeight": 34}, {"pause": {"duration": "10s"}}, {"setWeight": 100}]
+_NONE: Mapping[str, int] = {}
+_PAUSE = {"pause": {"duration": "10s"}}
+_STEPS = [{"setWeight": 34}, _PAUSE, {"setWeight": 100}]
 
 
-def _start(*, names: str = "ab", literal: str = "c", target: str = "", jobs: str = "", **spec: object) -> Fleet:
-    """A fleet of three; ``target``: those whose template says FP16, so that they train in it from the start."""
+def _start(
+    *,
+    names: str = "ab",
+    literal: str = "c",
+    target: str = "",
+    jobs: str = "",
+    groups: str = "",
+    ordered: str = "",
+    replicas: Mapping[str, int] = _NONE,
+    **spec: object,
+) -> Fleet:
+    """A small fleet.
+
+    Args:
+        names: those that change hot.
+        literal: those that only a restart moves.
+        target: those whose template says FP16, so that they train in it from the start.
+        jobs: those that are Jobs.
+        groups: those of two pods that train together.
+        ordered: those whose pods are made anew one place at a time, as a StatefulSet's are.
+        replicas: those of several pods that train alone, and how many.
+        spec: of the policy, over what all scenarios have.
+    """
     whole: dict[str, object] = {"strategy": {"steps": _STEPS}, **_RULES, **spec}
     fleet = Fleet(written(whole, uid="policy"), written=whole)
     for name in names + literal:
         mode = Mode.FP16 if name in target else Mode.FP32
-        fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one", job=name in jobs)
+        pods = 2 if name in groups else replicas.get(name, 1)
+        fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one", job=name in jobs, pods=pods)
+        fleet.world_sizes |= {name: 2} if name in groups else {name: 1} if name in replicas else {}
+    fleet.in_order = set(ordered)
     fleet.restart_slots, fleet.now = 2, fleet.now + AWAY_SECONDS
     return fleet
 
@@ -79,6 +106,16 @@ _CANARY = {
 _COMPARING = (*_PROMOTED, Event("breach", "a", "speed"), Event("breach", "b", "speed"), *_times(6))
 
 
+_BY_PODS = [{"setWeight": 34}, _PAUSE, {"setWeight": 67}, _PAUSE, {"setWeight": 100}]
+_RESTARTED = _times(20)
+_LENIENT = {
+    **_ROLLBACK,
+    "onPendingRevision": "Restart",
+    "onMemoryShortage": "BF16",
+    "emergency": {"respectDisruptionBudgets": True},
+}
+"""What a policy may allow besides, and what it may not hurry for."""
+
 _ONE_PART: Edit = {"selector": {"matchLabels": {"fleet": "demo", "part": "one"}}}
 
 
@@ -93,13 +130,13 @@ def scenarios() -> tuple[Scenario, ...]:
         ),
         Scenario(
             "crashes",
-            _start(names="abc", literal=""),
+            _start(names="abc", literal="", groups="a"),
             frozenset({"breach", "heal", "unresponsive", "crash", "stale", "zombie", "retry", "abort", "clock"}),
             {"fresh": (), "moving": _times(2), "healthy": _PROMOTED, "rolling back": _BROKEN},
         ),
         Scenario(
             "admission",
-            _start(names="a", literal="bc"),
+            _start(names="a", literal="bc", groups="b"),
             frozenset(
                 {"breach", "heal", "lag", "catch-up", "bypass", "drain", "room", "crash", "retry", "unreachable"}
             ),
@@ -196,6 +233,37 @@ def scenarios() -> tuple[Scenario, ...]:
                 "promoted": (*_COMPARING, *_times(6)),
                 "no difference": (*_COMPARING, Event("heal", "a"), Event("heal", "b"), *_times(8)),
             },
+        ),
+        Scenario(
+            "pods",
+            _start(names="ab", literal="", groups="b", replicas={"a": 3}, unit="Pod", strategy={"steps": _BY_PODS}),
+            frozenset({"breach", "heal", "unobservable", "crash", "stale", "drain", "scale", "retry", "abort"}),
+            {
+                "fresh": (),
+                "one place": _times(2),
+                "two places": _times(4),
+                "healthy": _PROMOTED,
+                "rolling back": (*_times(4), Event("abort"), PASS),
+                "rolled back": (*_times(4), Event("abort"), *_times(6)),
+            },
+        ),
+        Scenario(
+            "restarts",
+            _start(groups="b", ordered="b", delivery="Restart"),
+            frozenset(
+                {"breach", "heal", "crowd", "revise", "drain", "budget", "finalizer", "unresponsive", "crash", "stale"}
+                | {"retry", "abort", "edit"}
+            ),
+            {
+                "fresh": (),
+                "moving": _times(2),
+                "restarting": (*_RESTARTED, Event("abort"), PASS),
+                "gradual": (*_RESTARTED, Event("breach", "b", "speed"), *_times(5)),
+                "lenient": (Event("edit", choice="lenient"), *_RESTARTED),
+                "hot": (Event("edit", choice="hot"), *_RESTARTED),
+                "hot and lenient": (Event("edit", choice="hot"), Event("edit", choice="lenient"), *_RESTARTED),
+            },
+            {"hot": {"delivery": "Auto"}, "lenient": {"rollback": _LENIENT}},
         ),
     )
 

@@ -98,4 +98,8 @@ def _marks(fleet: Fleet) -> dict[str, set[str]]:
         "unresponsive": fleet.unresponsive,
         "crashing": fleet.crashing,
         "unreachable": fleet.unreachable,
+        "no room for FP32": fleet.crowded,
+        "budget": fleet.budgeted,
+        "finalizer": fleet.finalized,
+        "pending revision": {name for name, workload in fleet.workloads.items() if workload.pending_revision},
     }

@@ -63,8 +63,6 @@ class World(Cluster):
     """Values that differ from GOOD on all workloads, in any precision."""
     unobservable: set[str] = field(default_factory=set)
     """Workloads, or single pods, that Prometheus has no samples of."""
-    world_sizes: dict[str, int] = field(default_factory=dict)
-    """Workload → ranks of each of its process groups, where its trainers say so."""
     crowded: set[str] = field(default_factory=set)
     """Workloads whose devices have no room left for FP32."""
     halted: Cause | None = None
@@ -174,6 +172,13 @@ class World(Cluster):
     def decide(self) -> Decision:
         """One pass, without acting."""
         return decide(self.policy, self.state, self.observe(), self.now)
+
+    def meet_stranger(self) -> None:
+        """A pod that is none of ours, though its name begins as those of a workload of ours, reports the worst."""
+        worst = {Signal.NON_FINITE: 9.0, Signal.OVERFLOW: 1.0, Signal.FAILURES: 1.0}
+        self.strangers[f"{min(self.workloads, default='')}-stranger"] = PodSignals(
+            Mode.FP16, 99, self.now, 1000.0, worst
+        )
 
     def commit(self, decision: Decision) -> None:
         """The state goes over the wire and back, as it does on the API server."""

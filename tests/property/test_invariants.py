@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import DeletePod
+from precision_operator.core.actions import DeletePod, EvictPod
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from tests.support.fleets import answer
 from tests.support.histories import History, converged, events, heal, new_world, play
@@ -80,13 +80,16 @@ def test_a_rollouts_restarts_stay_within_the_clusters_budget(budget: int) -> Non
     world = World(policy(**FAST), restart_slots=budget)
     for index in range(6):
         world.add(f"literal-{index}", hot=False)
+    taken = []
     for _ in range(200):
         if world.state.phase is Phase.HEALTHY:
             break
         decision = world.step(5.0)
-        assert sum(isinstance(a, DeletePod) for a in decision.actions) <= budget
+        taken.append(sum(isinstance(a, DeletePod | EvictPod) for a in decision.actions))
+        assert taken[-1] <= budget
         assert len(world.state.restarts) <= budget
     assert world.state.phase is Phase.HEALTHY
+    assert sum(taken) == 6
 
 
 def test_an_emergency_takes_all_pods_away_at_once() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from lab.model.cluster import Room
-from lab.model.invariants import edges_from
+from lab.model.invariants import NO_BREACH, edges_from
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import DeletePod, RequestPod
+from precision_operator.core.actions import DeletePod, EvictPod, RequestPod
 from precision_operator.core.cohorts.order import cohort_size
 from precision_operator.core.decide import Decision, decide, edge_key
 from tests.support.fleets import ROLLED_BACK, answer, member_names
@@ -34,6 +34,7 @@ events = st.one_of(
     st.tuples(st.just("unobservable"), st.sampled_from(NAMES)),
     st.tuples(st.just("observable"), st.sampled_from(NAMES)),
     st.tuples(st.just("away"), st.booleans()),
+    st.tuples(st.just("stranger"), st.booleans()),
     st.tuples(st.just("drain"), st.sampled_from(NAMES)),
     st.tuples(st.just("bypass"), st.sampled_from(NAMES)),
     st.tuples(st.just("room"), st.sampled_from(NAMES), st.sampled_from(list(Room))),
@@ -51,6 +52,9 @@ History = Sequence[tuple[object, ...]]
 class Checked(World):
     """A world that checks every decision against the invariants as it is made."""
 
+    breached: set[str]
+    """Workloads that were ever in breach."""
+
     def decide(self) -> Decision:
         """One pass, without acting."""
         before = self.state
@@ -58,6 +62,7 @@ class Checked(World):
         self.check_edge(decision)
         self.check_promotion(decision)
         self.check_assigned(decision)
+        self.check_cause(decision)
         assert decision.state == before or decision.state.writer == "test"
         return decision
 
@@ -89,13 +94,19 @@ class Checked(World):
         if after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None:
             assert (after.enforce, after.modes) == (True, {})
         for action in decision.actions:
-            if isinstance(action, RequestPod | DeletePod):
+            if isinstance(action, RequestPod | DeletePod | EvictPod):
                 mode = after.assigned(action.workload.key)
                 assert mode is not None
                 assert action.generation <= after.generation
                 if isinstance(action, RequestPod) and not action.checkpoint:
                     assert not is_safer(mode, action.mode)
                     assert action.pod.request is None or action.pod.request.generation < action.generation
+
+    def check_cause(self, decision: Decision) -> None:
+        """I2: a rollback for a breach is for one of ours: what pods of strangers report counts for nothing."""
+        before, incident = self.state.incident, decision.state.incident
+        if incident is not None and incident != before and incident.reason not in NO_BREACH:
+            assert set(incident.workloads) <= self.breached, incident.message
 
     def check_radius(self) -> None:
         """I5: during a step, no more of the fleet is assigned the target than its weight."""
@@ -107,6 +118,7 @@ class Checked(World):
 def new_world() -> Checked:
     """Six hot workloads, one of them of two pods, and two that are moved by restart."""
     world = Checked(policy(**FAST))
+    world.breached = set()
     for name in NAMES:
         world.add(name, hot=name.startswith("hot"), pods=2 if name == "hot-0" else 1)
     return world
@@ -153,6 +165,7 @@ def _on_metrics(world: Checked, event: str, args: list[object]) -> bool:
     match event, args:
         case "breach", [name, Signal() as signal]:
             world.bad[str(name)] = {signal: BAD[signal]}
+            world.breached.add(str(name))
         case "recover", [name]:
             world.bad.pop(str(name), None)
         case "unobservable", [name]:
@@ -161,6 +174,8 @@ def _on_metrics(world: Checked, event: str, args: list[object]) -> bool:
             world.unobservable.discard(str(name))
         case "away", [bool(away)]:
             world.metrics_away = away
+        case "stranger", [bool(there)]:
+            world.meet_stranger() if there else world.strangers.clear()
         case _:
             return False
     return True
@@ -203,6 +218,7 @@ def _on_objects(world: Checked, event: str, name: str) -> bool:
 def heal(world: World) -> None:
     """Every fault stops."""
     world.bad, world.unobservable, world.metrics_away, world.room = {}, set(), False, {}
+    world.strangers.clear()
     world.catch_up()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -79,8 +79,51 @@ def test_a_crash_loses_every_subset_of_the_writes() -> None:
     fleet = after(*scenario("crashes").roots["rolling back"][:-1], name="crashes")
     count = len(writes(fleet.decide()))
     lost = [event.choice for event in enabled(fleet, frozenset({"crash"}), {}) if event.kind == "crash"]
-    assert count == 3
+    assert count == 4
     assert len(lost) == len(set(lost)) == 2**count
+
+
+def test_a_copy_shares_nothing_that_can_change() -> None:
+    fleet = scenario("restarts").start
+    copied = fleet.clone()
+    shared = [
+        f.name
+        for f in fields(fleet)
+        if isinstance(value := getattr(fleet, f.name), dict | set) and value is getattr(copied, f.name)
+    ]
+    assert shared == ["written"], "what a person wrote is not changed"
+
+
+@pytest.mark.parametrize("kind", ["crowd", "revise", "finalizer", "budget", "unresponsive", "drain"])
+def test_what_happens_to_the_pods_that_are_restarted_is_not_folded_away(kind: str) -> None:
+    healthy = after(*scenario("restarts").roots["hot"], name="restarts")
+    events_of = [e for e in enabled(healthy, frozenset({kind}), {}) if e.kind == kind]
+    changed = {fingerprint(apply(healthy, event, Checker(), {})) for event in events_of}
+    assert len(changed - {fingerprint(healthy)}) == len(events_of) > 0
+
+
+def test_a_process_group_is_asked_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+        decision = decide(policy, state, observation, now)
+        return replace(decision, actions=decision.actions[1:])
+
+    fleet, checker = after(*scenario("crashes").roots["healthy"], name="crashes"), Checker()
+    monkeypatch.setattr(events, "decide", half)
+    for kind in ("abort", "pass"):
+        fleet = apply(fleet, Event(kind), checker, {})
+    assert "a part of a process group is asked for another mode" in {v.text for v in checker.found}
+
+
+def test_more_pods_than_the_steps_weight_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(policy: Policy, state: State, observation: Observation, now: float) -> Decision:
+        stages = tuple(replace(stage, weight=max(stage.weight, 67)) for stage in policy.spec.stages)
+        return decide(replace(policy, spec=replace(policy.spec, stages=stages)), state, observation, now)
+
+    monkeypatch.setattr(events, "decide", greedy)
+    fleet, checker = scenario("pods").start, Checker()
+    for _ in range(2):
+        fleet = apply(fleet, Event("pass"), checker, {})
+    assert "more of the fleet is assigned the target than the step's weight" in {v.text for v in checker.found}
 
 
 def test_every_order_of_the_canary_is_tried() -> None:

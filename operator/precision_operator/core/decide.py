@@ -242,13 +242,18 @@ def _going_on(facts: Facts, outcome: Outcome) -> tuple[Mapping[str, Restart], li
 
 
 def _outranked(facts: Facts, action: Action, generation: int) -> bool:
-    """The pod carries a later generation, or its process has seen one: a trainer would ignore the request."""
+    """The pod carries a later generation, or its process has seen one: a trainer would ignore the request.
+
+    Not where it has carried this very request out, as a rank does whose own copy was lost: it follows its first rank.
+    """
     if not isinstance(action, RequestPod):
         return False
-    request = action.pod.request
-    return (
-        max(request.generation if request is not None else 0, facts.fleet.reported_generation(action.pod)) >= generation
-    )
+    request, reported = action.pod.request, facts.fleet.reported_generation(action.pod)
+    seen = facts.evaluation.pods.get(action.pod.name) if facts.evaluation is not None else None
+    followed = seen is not None and seen.mode is action.mode and not action.rewind and action.tuning is None
+    if reported == generation and followed:
+        reported = 0
+    return max(request.generation if request is not None else 0, reported) >= generation
 
 
 def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> tuple[State, tuple[Condition, ...]]:

@@ -221,6 +221,34 @@ def test_a_checkpoint_that_is_not_acknowledged_is_waited_for_as_long_as_its_time
     assert world.restarts == {"hot-0": 1, "hot-1": 1, "hot-2": 1}
 
 
+def test_the_pods_of_a_workload_go_together_though_the_request_of_one_was_lost() -> None:
+    world = hot_by_restart()
+    world.scale("hot-0", 2)
+    world.run(3)
+    decision = abort(world).decide()
+    world.commit(decision)
+    for action in [a for a in decision.actions if a != decision.actions[1]]:
+        world.act(action)
+    assert [p.request is not None and p.request.mode for p in world.workloads["hot-0"].pods] == [Mode.FP16] * 2
+    world.train()
+    for expected in (0, 2):
+        world.now += 3.0
+        world.step(1.0)
+        assert world.restarts.get("hot-0", 0) == expected
+
+
+def test_a_change_of_the_template_stops_a_restart_that_waits_for_its_checkpoint() -> None:
+    world = abort(hot_by_restart())
+    world.step(1.0)
+    change(world, "hot-1", pending_revision=True)
+    world.run(8, 10.0)
+    assert world.restarts == {"hot-0": 1, "hot-2": 1}
+    assert condition(world, "PendingRevision").status == "True"
+    change(world, "hot-1", pending_revision=False)
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.restarts == {"hot-0": 1, "hot-1": 1, "hot-2": 1}
+
+
 def test_who_crashes_or_waits_to_start_is_asked_for_no_checkpoint() -> None:
     world = hot_by_restart()
     world.crash("hot-0")

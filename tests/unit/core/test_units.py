@@ -132,6 +132,16 @@ def test_a_process_group_is_one_unit_and_never_split() -> None:
     assert not world.state.shares
 
 
+def test_a_rank_whose_request_was_lost_is_acknowledged_once_it_followed_its_first_one() -> None:
+    world = replicas(2, world_size=2)
+    decision = world.decide()
+    world.commit(decision)
+    world.act(decision.actions[0])
+    world.train()
+    paused(world)
+    assert {generation for _, generation in world.processes("a")} == {world.state.generation} == {1}
+
+
 def test_what_becomes_a_process_group_goes_back_and_is_not_split_any_more() -> None:
     world = paused(replicas())
     world.add("b", pods=10)

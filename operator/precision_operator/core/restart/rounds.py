@@ -96,9 +96,10 @@ class Restarting:
             pods = self._to_take_away(desired)
             if workload.key in self.recorded:
                 still_wanted.update({workload.uid: desired} if pods else {})
-            elif workload.key in self.known:
+            elif workload.key in self.known and not (pods and self._overtaken(desired)):
                 self._continue(desired, pods)
             elif pods and workload.restart_by is not RestartBy.NEVER:
+                self.restarts.pop(workload.key, None)
                 self._waiting.append((desired, pods))
             if desired.rollback and workload.key not in self.recorded:
                 self._hurry(workload, unless=desired.accepted)
@@ -143,8 +144,7 @@ class Restarting:
     def _begin(self, desired: Desired, pods: list[PodView]) -> bool:
         """Whether its restart begins."""
         workload = desired.workload
-        urgent = desired.rollback and self.pace.urgent
-        if workload.pending_revision and not (urgent and self.pace.brings_changes_in):
+        if self._brings_change_in(desired):
             self.pending.add(workload.name)
             return False
         newest = max(pod.created_at for pod in pods)
@@ -153,6 +153,16 @@ class Restarting:
         if not 0 <= self.sight.now - newest < YOUNG_SECONDS:
             self._take(desired, pods, restart)
         return True
+
+    def _brings_change_in(self, desired: Desired) -> bool:
+        """A restart would bring a change of its template in, and nothing allows that."""
+        allowed = desired.rollback and self.pace.urgent and self.pace.brings_changes_in
+        return desired.workload.pending_revision and not allowed
+
+    def _overtaken(self, desired: Desired) -> bool:
+        """Its template was changed before a pod of it had gone: the restart has to wait, as if it had not begun."""
+        restart = self.known[desired.workload.key]
+        return self._brings_change_in(desired) and not begun(desired.workload, restart)
 
     def _continue(self, desired: Desired, pods: list[PodView]) -> None:
         """What goes of a workload that is restarting."""
@@ -179,7 +189,7 @@ class Restarting:
             self.stuck.add(workload.name)
 
     def _take(self, desired: Desired, pods: list[PodView], restart: Restart) -> None:
-        """These pods go: each once its checkpoint is saved; of a Job all together."""
+        """They may be one process group, and go together: once each has saved its checkpoint, or has had its time."""
         workload, ready = desired.workload, list[PodView]()
         for pod in pods:
             waits = self._checkpoint_first(desired, pod, restart)
@@ -187,8 +197,10 @@ class Restarting:
                 ready.append(pod)
             else:
                 self.requests += waits
+        if len(ready) < len(pods):
+            return
         if workload.restart_by is RestartBy.SUSPENSION:
-            if ready and len(ready) == len(pods) and not workload.suspended:
+            if ready and not workload.suspended:
                 self._suspend(desired)
             return
         if workload.restart_by is RestartBy.NEVER:
