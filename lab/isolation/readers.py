@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from lab.isolation.texts import QUERY_CHARACTERS
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import patch_for
 from precision_operator.api.commands import ANNOTATIONS, Answer, answers
@@ -38,8 +39,10 @@ from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.answers import error_of, parsed_object
 from precision_operator.kube.port import JOBS, PODS, JsonObject
 from precision_operator.signals.alertmanager import parse_webhook
+from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import Sample
+from precision_operator.signals.plan import EvaluationPlan
+from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED
@@ -82,6 +85,7 @@ def readers() -> Mapping[str, Reader]:
         "a time": parse_time,
         "a duration": lambda text: duration_seconds(text, 1.0),
         "a generation": generation_text,
+        "a query of a policy": _query,
     }
 
 
@@ -233,6 +237,12 @@ def _observed(text: str) -> object:
 
 def _budget() -> Json:
     return {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "p"}}}, "status": {}}
+
+
+def _query(text: str) -> object:
+    """As a pass asks for it, on the event loop, where policies may bring PromQL; refused ones stay policies."""
+    plan = EvaluationPlan("x", "ns", 300.0, 20, 15.0, raw=(("overflow", text[:QUERY_CHARACTERS]),))
+    return Evaluator({"x": cast(MetricSource, None)}, {}, allow_raw=True).problem(plan)
 
 
 def _admitted(text: str) -> object:
