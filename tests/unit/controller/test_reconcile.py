@@ -16,10 +16,11 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
+from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
 from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
 from precision_operator.errors import Conflict, Forbidden, LeaseLost, NewerVersion, NotFound, Unavailable
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, Resource
 from tests.support.controller import KEY, Controller
 from tests.support.manual_clock import ManualClock, finished, settle
 
@@ -214,6 +215,43 @@ async def test_a_promotion_is_given_up_where_what_it_was_decided_on_has_changed(
     assert not rig.state.enforce
     assert rig.state.modes == {}
     assert rig.pod_writes == []
+
+
+def slow_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = rig.kube.replace
+
+    async def late(resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        await rig.manual.sleep(SLOW_SECONDS)
+        return await commit(resource, namespace, name, body)
+
+    monkeypatch.setattr(rig.kube, "replace", late)
+
+
+SLOW_SECONDS = 3 * PATIENCE_SECONDS
+
+
+async def test_a_promotions_commit_gives_way_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    began = list[float]()
+
+    def confirmed() -> None:
+        began.append(rig.manual.monotonic())
+        slow_commits(rig, monkeypatch)
+
+    meanwhile(rig, confirmed)
+    with pytest.raises(Unavailable, match="no answer to a promotion's commit"):
+        await rig.until(lambda: rig.assigned and rig.state.enforce)
+    assert rig.manual.monotonic() - began[0] == pytest.approx(PATIENCE_SECONDS, abs=0.2)
+    assert rig.pod_writes == []
+
+
+async def test_a_rollbacks_commit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await promoted()
+    slow_commits(rig, monkeypatch)
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert set(rig.modes.values()) == {Mode.FP32}
 
 
 async def test_an_assignment_that_a_newer_operator_wrote_is_left_alone() -> None:
