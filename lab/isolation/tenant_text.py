@@ -24,7 +24,7 @@ from lab.cluster.manifests import apply_product
 from lab.errors import LabError
 from lab.isolation.pulse import Pulse
 from lab.isolation.readers import readers, words
-from lab.isolation.texts import corpus, cut, keys, stored
+from lab.isolation.texts import corpus, cut, keys, queries, stored
 from lab.progress import step
 from lab.prometheus import Prometheus
 from precision_operator.api.commands import ANNOTATIONS
@@ -75,7 +75,7 @@ def _read_here() -> tuple[int, float]:
     """Each reader on each text: how many, and the longest in CPU seconds: it would hold up the loop for as long."""
     cases, longest = 0, 0.0
     for read in {**readers(), **words()}.values():
-        for text in corpus().values():
+        for text in (*corpus().values(), *queries().values()):
             began = time.thread_time()
             read(text)
             longest = max(longest, time.thread_time() - began)
