@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar, cast
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -26,7 +27,8 @@ class PrometheusEndpoint:
     timeout_seconds: float = 5.0
     """Deadline of one query, connecting included."""
     bearer_token_file: str = ""
-    """File whose content is sent as bearer token; read again for every query, so that it may be rotated."""
+    """File whose content is sent as bearer token; read again for every query, so that it may be rotated. Over https only,
+    but for the loopback address."""
     ca_file: str = ""
     """CA bundle that the server's certificate must chain to; empty: the system's."""
     max_response_bytes: int = 32 * 1024 * 1024
@@ -210,7 +212,7 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         raise ConfigurationError(f"config: expected a mapping, found {type(raw).__name__}")
     flat = dict(raw)
     endpoints = {
-        name: _build(PrometheusEndpoint, _expand(value, environment), where=f"prometheus.{name}")
+        name: _endpoint(_expand(value, environment), where=f"prometheus.{name}")
         for name, value in (flat.pop("prometheus", None) or {}).items()
     }
     lease = _build(LeaseSettings, flat.pop("lease", None) or {}, where="lease")
@@ -276,6 +278,20 @@ def _receiver(raw: object) -> ReceiverSettings:
             f"receiver.wakesPerSecond: expected a number above 0, found {receiver.wakes_per_second}"
         )
     return receiver
+
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def _endpoint(raw: object, *, where: str) -> PrometheusEndpoint:
+    endpoint = _build(PrometheusEndpoint, raw, where=where)
+    url = urlsplit(endpoint.url)
+    if endpoint.bearer_token_file and url.scheme != "https" and url.hostname not in _LOOPBACK:
+        raise ConfigurationError(
+            f"{where}.url: expected https:// beside bearerTokenFile, found {url.scheme}://, by which the token could be "
+            "read; write https:// and set caFile, or take bearerTokenFile away"
+        )
+    return endpoint
 
 
 _ROLES = ("on-call", "ml-lead", "executive")
