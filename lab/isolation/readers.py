@@ -19,7 +19,7 @@ from precision_operator.api.modes import parse_mode
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.selector import parse_selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.text import bounded
+from precision_operator.api.text import MESSAGE_CHARACTERS, bounded
 from precision_operator.api.wire import duration_seconds, generation_text, parse_time
 from precision_operator.contract import (
     ADMITTED,
@@ -33,6 +33,7 @@ from precision_operator.contract import (
     STAMP,
     WORKLOAD,
 )
+from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, keep, series_of
 from precision_operator.incidents.logs import excerpt
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.inventory.caches import WATCHED, Inventory
@@ -42,7 +43,7 @@ from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
 from precision_operator.signals.plan import EvaluationPlan
-from precision_operator.signals.port import MetricSource, Sample
+from precision_operator.signals.port import MetricSource, Sample, Series
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED
@@ -51,6 +52,9 @@ from precision_operator.workloads.reading import parse_admitted, parse_request, 
 
 Json = dict[str, Any]
 Reader = Callable[[str], object]
+
+RUN_LABELS = ("torch", "device", "capability", "world_size")
+"""What a trainer says of its run, beside the mode."""
 
 _ENV = (ENABLE_ENV, MODE_ENV, "PRECISION_REQUEST_FILE")
 _OURS = (REQUEST, ADMITTED, ENABLE, MODE, INJECTED, LAST_APPLIED)
@@ -76,6 +80,8 @@ def readers() -> Mapping[str, Reader]:
         "a disruption budget": lambda text: budget_against([filled(pod(), text)], [filled(_budget(), text)]),
         "a pod under admission": _admitted,
         "labels of a series": _grouped,
+        "labels of a run": _described,
+        "labels of evidence": _kept,
         "labels of a slow trainer": lambda text: say(
             CHECKS[0], [Sample({"pod": "p", "batch_size": text}, 1.0)], {"p": "w"}
         ),
@@ -269,6 +275,26 @@ def _grouped(text: str) -> object:
         Sample({"pod": text, "mode": "fp16"}, -1.0),
     ]
     return group({"ack": samples, "overflow": samples}, {"overflow": Signal.OVERFLOW}, at=0.0)
+
+
+def _described(text: str) -> object:
+    said = group({"run": [Sample(dict.fromkeys(RUN_LABELS, text) | {"pod": "p"}, 1.0)]}, {}, at=0.0).pods["p"].runs_on
+    if said is None or max(map(len, (said.torch, said.device, said.capability))) > MESSAGE_CHARACTERS:
+        raise ValueError("expected a bounded description of the run")
+    return said
+
+
+def _kept(text: str) -> object:
+    """Of as many series as evidence keeps, of a day; what comes out fits an incident."""
+    labels = [{"pod": f"p-{n}", "mode": text, "torch": text, text: str(n)} for n in range(SERIES_LIMIT + 1)]
+    answer = [Series(found, ((0.0, 1.0),)) for found in labels]
+    kept = keep(Question("x", "x", 0.0, 60.0), answer, first=["p-1"])
+    found = series_of(kept)
+    if len(found) != SERIES_LIMIT:
+        raise LookupError("a series was lost")
+    if max(len(word) for series in found for pair in series.labels.items() for word in pair) > LABEL_CHARACTERS:
+        raise ValueError("expected bounded labels: an incident holds them")
+    return kept
 
 
 def _alert(text: str) -> object:
