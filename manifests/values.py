@@ -13,7 +13,7 @@ import yaml
 
 from precision_operator.api.codec import UNREADABLE, Entry, entries
 from precision_operator.api.fields import Field
-from precision_operator.settings import Settings
+from precision_operator.settings import PrometheusEndpoint, Settings
 
 Json = dict[str, Any]
 
@@ -21,6 +21,11 @@ WORKED_OUT = ("watchNamespaces", "admission", "receiver", "requireFence", "httpP
 """Settings that the chart makes from other values or leaves alone: people do not write them."""
 NAMES = {"maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 """Names of the admin's choice, that policies may use."""
+TOKENS = {
+    "if": {"type": "object", "properties": {"bearerTokenFile": {"minLength": 1}}, "required": ["bearerTokenFile"]},
+    "then": {"properties": {"url": {"pattern": r"^(https://|\$\(|http://(127\.0\.0\.1|localhost|\[::1\])([:/]|$))"}}},
+}
+"""A token goes over https only, as the operator checks again when ``$(NAME)`` has its value."""
 CHART_DEFAULTS = {
     "prometheus": {"default": {"url": "http://prometheus-operated.monitoring.svc:9090", "timeoutSeconds": 5}}
 }
@@ -62,7 +67,8 @@ def _value(kind: object, field: Field) -> Json:
         return {
             "type": "object",
             "propertyNames": NAMES,
-            "additionalProperties": _nullable(each, field.items or Field()),
+            "additionalProperties": _nullable(each, field.items or Field())
+            | (TOKENS if get_args(kind)[1] is PrometheusEndpoint else {}),
         }
     if field.only:
         return {"enum": list(field.only)}

@@ -73,22 +73,28 @@ class Scene:
             found = f"{last.get('phase')}: {last.get('message')}"
             raise DeadlineExceeded(f"phase {phase} within {seconds:g} s", found, "read the operators' logs") from None
 
-    async def break_all(self) -> float:
-        """Everything breaches at once; returns when a poll of the operator's own query showed it first (epoch)."""
-        query = render(BUILT_IN["overflow"], self.namespace, self.window_seconds, MIN_STEPS)
+    async def break_all(self, *, diverged: bool = False) -> float:
+        """Everything breaches at once; returns when a poll of the operator's own query showed it first (epoch).
+
+        ``diverged``: by losses of NaN, which is a P0; else by overflow.
+        """
+        query = render(
+            BUILT_IN["nonFinite" if diverged else "overflow"], self.namespace, self.window_seconds, MIN_STEPS
+        )
 
         async def visible() -> float | None:
             asked = time.time()
-            vector = await asyncio.to_thread(self.prometheus.query, f"{query} > 0.3")
+            vector = await asyncio.to_thread(self.prometheus.query, f"{query} > {0 if diverged else 0.3}")
             return asked if vector else None
 
-        self.trainers.breaching.add(self.namespace)
+        (self.trainers.diverged if diverged else self.trainers.breaching).add(self.namespace)
         return await until(visible, what="a visible breach", seconds=30, every=VISIBLE_POLL_SECONDS)
 
     async def wait_held(self) -> Json:
         """Wait until the rollback is through, and the trainers are well again."""
         status = await self.wait_phase("Held")
         self.trainers.breaching.discard(self.namespace)
+        self.trainers.diverged.discard(self.namespace)
         return status
 
     async def retry(self) -> None:

@@ -38,15 +38,17 @@ class _Trainer:
     steps: float = 0.0
     reduced: float = 0.0
     overflows: float = 0.0
+    nonfinite: float = 0.0
 
-    def advance(self, now: float, *, overflow: float) -> None:
-        """Train on until now; this share of the reduced-precision steps overflows."""
+    def advance(self, now: float, *, overflow: float, diverged: bool) -> None:
+        """Train on until now; this share of the reduced-precision steps overflows, and all of them have a loss of NaN."""
         done = (now - self.at) * STEPS_PER_SECOND
         self.at = now
         self.steps += done
         if self.mode is not Mode.FP32:
             self.reduced += done
             self.overflows += done * overflow
+            self.nonfinite += done * diverged
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Trainers:
         self._runner: web.AppRunner | None = None
         self.breaching: set[str] = set()
         """Namespaces in which all who train in a reduced precision overflow."""
+        self.diverged: set[str] = set()
+        """Namespaces in which the loss of all who train in a reduced precision is NaN."""
         self.overflow: dict[tuple[str, str], float] = {}
         """(namespace, workload) → share of its reduced-precision steps that overflow, 0 to 1."""
         self.target = ""
@@ -170,7 +174,7 @@ class Trainers:
             trainer = self._pods[name] = _Trainer(name[1].rsplit("-", 2)[0], mode, generation, now)
         elif generation < trainer.generation or (mode, generation) == (trainer.mode, trainer.generation):
             return  # a process never goes back to an older request
-        trainer.advance(now, overflow=self._overflow(name[0], trainer))
+        self._advance(name[0], trainer, now)
         trainer.mode, trainer.generation = mode, generation
         self._tell(Report(*name, trainer.workload, mode, generation))
 
@@ -179,14 +183,15 @@ class Trainers:
         with contextlib.suppress(LabError):  # it was deleted meanwhile
             await self._api.merge(path, {"status": {"phase": "Running"}})
 
-    def _overflow(self, namespace: str, trainer: _Trainer) -> float:
+    def _advance(self, namespace: str, trainer: _Trainer, now: float) -> None:
         everywhere = OVERFLOW_SHARE if namespace in self.breaching else 0.0
-        return self.overflow.get((namespace, trainer.workload), everywhere)
+        overflow = self.overflow.get((namespace, trainer.workload), everywhere)
+        trainer.advance(now, overflow=overflow, diverged=namespace in self.diverged)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         now = time.monotonic()
         for (namespace, _pod), trainer in self._pods.items():
-            trainer.advance(now, overflow=self._overflow(namespace, trainer))
+            self._advance(namespace, trainer, now)
         return web.Response(text="".join(_series(*name, trainer) for name, trainer in self._pods.items()))
 
 
@@ -197,7 +202,7 @@ def _series(namespace: str, pod: str, trainer: _Trainer) -> str:
         "genesis_training_samples_total": f"{trainer.steps:.1f}",
         "genesis_fp16_training_steps_total": f"{trainer.reduced:.1f}",
         "genesis_fp16_overflow_steps_total": f"{trainer.overflows:.1f}",
-        "genesis_nonfinite_loss_steps_total": "0",
+        "genesis_nonfinite_loss_steps_total": f"{trainer.nonfinite:.1f}",
         "genesis_training_loss": "2",
         "genesis_fp32_baseline_loss": "2",
         "genesis_fp32_baseline_samples_per_second": f"{STEPS_PER_SECOND}",

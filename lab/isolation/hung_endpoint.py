@@ -1,4 +1,4 @@
-"""200 policies on an endpoint that accepts and never answers, and a namespace under 429: a breach elsewhere is decided."""
+"""200 policies on an endpoint that accepts and never answers, and a namespace under 429: a P0 elsewhere is decided."""
 
 from __future__ import annotations
 

@@ -112,13 +112,16 @@ async def _breach(scene: Scene, *, hung_policies: int, throttled: bool) -> float
         if throttled and written:
             raise LabError("429 to each write there", f"{len(written)} assignments", "see lab/isolation/throttle.py")
     with step("a breach"):
-        visible = await scene.break_all()
+        visible = await scene.break_all(diverged=True)
 
         async def incident() -> Json | None:
             found: Json | None = (await scene.status()).get("incident")
             return found
 
-        decided = parse_time((await until(incident, what="an incident", seconds=120))["decidedAt"])
+        found = await until(incident, what="an incident", seconds=120)
+        if found["severity"] != "P0":
+            raise LabError("an incident of P0", str(found["severity"]), "see lab/bench/trainers.py")
+        decided = parse_time(found["decidedAt"])
     assert decided is not None
     return round(decided - visible, 3)
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from lab.isolation.texts import QUERY_CHARACTERS
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import patch_for
 from precision_operator.api.commands import ANNOTATIONS, Answer, answers
@@ -18,7 +19,7 @@ from precision_operator.api.modes import parse_mode
 from precision_operator.api.policy import Policy, parse_policy
 from precision_operator.api.selector import parse_selector
 from precision_operator.api.signals import Signal
-from precision_operator.api.text import bounded
+from precision_operator.api.text import MESSAGE_CHARACTERS, bounded
 from precision_operator.api.wire import duration_seconds, generation_text, parse_time
 from precision_operator.contract import (
     ADMITTED,
@@ -32,14 +33,17 @@ from precision_operator.contract import (
     STAMP,
     WORKLOAD,
 )
+from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, keep, series_of
 from precision_operator.incidents.logs import excerpt
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.answers import error_of, parsed_object
 from precision_operator.kube.port import JOBS, PODS, JsonObject
 from precision_operator.signals.alertmanager import parse_webhook
+from precision_operator.signals.evaluator import Evaluator
 from precision_operator.signals.grouping import group
-from precision_operator.signals.port import Sample
+from precision_operator.signals.plan import EvaluationPlan
+from precision_operator.signals.port import MetricSource, Sample, Series
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED
@@ -48,6 +52,9 @@ from precision_operator.workloads.reading import parse_admitted, parse_request, 
 
 Json = dict[str, Any]
 Reader = Callable[[str], object]
+
+RUN_LABELS = ("torch", "device", "capability", "world_size")
+"""What a trainer says of its run, beside the mode."""
 
 _ENV = (ENABLE_ENV, MODE_ENV, "PRECISION_REQUEST_FILE")
 _OURS = (REQUEST, ADMITTED, ENABLE, MODE, INJECTED, LAST_APPLIED)
@@ -73,6 +80,8 @@ def readers() -> Mapping[str, Reader]:
         "a disruption budget": lambda text: budget_against([filled(pod(), text)], [filled(_budget(), text)]),
         "a pod under admission": _admitted,
         "labels of a series": _grouped,
+        "labels of a run": _described,
+        "labels of evidence": _kept,
         "labels of a slow trainer": lambda text: say(
             CHECKS[0], [Sample({"pod": "p", "batch_size": text}, 1.0)], {"p": "w"}
         ),
@@ -82,6 +91,7 @@ def readers() -> Mapping[str, Reader]:
         "a time": parse_time,
         "a duration": lambda text: duration_seconds(text, 1.0),
         "a generation": generation_text,
+        "a query of a policy": _query,
     }
 
 
@@ -235,6 +245,12 @@ def _budget() -> Json:
     return {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "p"}}}, "status": {}}
 
 
+def _query(text: str) -> object:
+    """As a pass asks for it, on the event loop, where policies may bring PromQL; refused ones stay policies."""
+    plan = EvaluationPlan("x", "ns", 300.0, 20, 15.0, raw=(("overflow", text[:QUERY_CHARACTERS]),))
+    return Evaluator({"x": cast(MetricSource, None)}, {}, allow_raw=True).problem(plan)
+
+
 def _admitted(text: str) -> object:
     known = KnownAssignments()
     metadata: JsonObject = {"name": "fleet", "namespace": "ns", "uid": "u"}
@@ -259,6 +275,26 @@ def _grouped(text: str) -> object:
         Sample({"pod": text, "mode": "fp16"}, -1.0),
     ]
     return group({"ack": samples, "overflow": samples}, {"overflow": Signal.OVERFLOW}, at=0.0)
+
+
+def _described(text: str) -> object:
+    said = group({"run": [Sample(dict.fromkeys(RUN_LABELS, text) | {"pod": "p"}, 1.0)]}, {}, at=0.0).pods["p"].runs_on
+    if said is None or max(map(len, (said.torch, said.device, said.capability))) > MESSAGE_CHARACTERS:
+        raise ValueError("expected a bounded description of the run")
+    return said
+
+
+def _kept(text: str) -> object:
+    """Of as many series as evidence keeps, of a day; what comes out fits an incident."""
+    labels = [{"pod": f"p-{n}", "mode": text, "torch": text, text: str(n)} for n in range(SERIES_LIMIT + 1)]
+    answer = [Series(found, ((0.0, 1.0),)) for found in labels]
+    kept = keep(Question("x", "x", 0.0, 60.0), answer, first=["p-1"])
+    found = series_of(kept)
+    if len(found) != SERIES_LIMIT:
+        raise LookupError("a series was lost")
+    if max(len(word) for series in found for pair in series.labels.items() for word in pair) > LABEL_CHARACTERS:
+        raise ValueError("expected bounded labels: an incident holds them")
+    return kept
 
 
 def _alert(text: str) -> object:

@@ -23,8 +23,8 @@ from lab.cluster import ControlPlane
 from lab.cluster.manifests import apply_product
 from lab.errors import LabError
 from lab.isolation.pulse import Pulse
-from lab.isolation.readers import readers, words
-from lab.isolation.texts import corpus, cut, keys, stored
+from lab.isolation.readers import RUN_LABELS, readers, words
+from lab.isolation.texts import corpus, cut, keys, queries, stored
 from lab.progress import step
 from lab.prometheus import Prometheus
 from precision_operator.api.commands import ANNOTATIONS
@@ -75,7 +75,7 @@ def _read_here() -> tuple[int, float]:
     """Each reader on each text: how many, and the longest in CPU seconds: it would hold up the loop for as long."""
     cases, longest = 0, 0.0
     for read in {**readers(), **words()}.values():
-        for text in corpus().values():
+        for text in (*corpus().values(), *queries().values()):
             began = time.thread_time()
             read(text)
             longest = max(longest, time.thread_time() - began)
@@ -218,6 +218,8 @@ def _exposition(texts: Mapping[str, str]) -> str:
         value = text[:_LABEL_CHARACTERS].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         pod = f'namespace="{NAMESPACE}",pod="{name}-bench-0"'
         lines.append(f'genesis_precision_info{{{pod},mode="{value}",generation="{value}"}} 1')
+        run = ",".join(f'{label}="{value}"' for label in RUN_LABELS)
+        lines.append(f"genesis_run_info{{{pod},{run}}} 1")
         lines.append(f'genesis_training_steps_total{{{pod},mode="{value}"}} 1')
         lines.append(f'genesis_training_steps_total{{namespace="{NAMESPACE}",pod="{value}"}} 1')
     return "\n".join(lines) + "\n"

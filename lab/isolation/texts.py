@@ -15,6 +15,9 @@ ANNOTATION_BYTES = 262_144
 _LENGTH = 200_000
 """Of one text: leaves room for the annotations beside it."""
 
+QUERY_CHARACTERS = 4096
+"""Of the PromQL in a policy: the schema takes no more."""
+
 _CONTROLS = "".join(map(chr, (*range(0x01, 0x20), *range(0x7F, 0xA0))))
 _DIRECTIONS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c"
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u180e\u034f\ufe0f\u2028\u2029"
@@ -139,3 +142,36 @@ def _bait() -> dict[str, str]:
         "variables": _repeated("$("),
         "keys of a pointer": _repeated("~0~1/"),
     }
+
+
+def queries() -> Mapping[str, str]:
+    """PromQL that its parser is slow to read, beside the corpus: it is only read as a query."""
+    signs = ("/", "^", "%", "*", "+", "-", "<", "==", " and ", " or ", " atan2 ")
+    joined = {f"operands joined by {sign.strip()}": _most(f"x{sign}") + "x" for sign in signs}
+    regexes = {
+        "a class repeated": r"\\w{200}",
+        "a repetition too large": r"\\w{400}",
+        "classes without an end": r"\\w" * 1200,
+        "any character without an end": "." * 4000,
+        "repetitions of repetitions": "(((a{9}){9}){9}){9}",
+        "alternatives without an end": "a|" * 2000,
+        "every case of every character": "(?i:[a-\U0001f4a9])" * 200,
+    }
+    return {
+        **joined,
+        **{f"a selector by {name}": f'x{{a=~"{regex}"}}' for name, regex in regexes.items()},
+        **{
+            f"selectors by {n}": "x{" + _most(f'a!~"{regex}",') + "}" for n, regex in regexes.items() if len(regex) < 40
+        },
+        "brackets around a selector": "(" * 2000 + "x" + ")" * 2000,
+        "signs before a selector": "-" * (QUERY_CHARACTERS - 1) + "x",
+        "calls of calls": "abs(" * 800 + "x" + ")" * 800,
+        "subqueries of subqueries": "max_over_time(" * 150 + "x" + "[1h:1m])" * 150,
+        "matchers without an end": "x{" + _most('a="b",') + "}",
+        "labels without an end": "sum by (" + "a," * 2000 + "a) (x)",
+    }
+
+
+def _most(unit: str) -> str:
+    """As many as a query holds."""
+    return unit * ((QUERY_CHARACTERS - 3) // len(unit))

@@ -1,4 +1,4 @@
-"""A namespace of 20 policies whose writes all end in 429: a breach in another one is decided."""
+"""A namespace of 20 policies whose writes all end in 429: a P0 in another one is decided."""
 
 from __future__ import annotations
 

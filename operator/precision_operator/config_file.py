@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -16,9 +17,12 @@ from precision_operator.settings import (
     IncidentSettings,
     LeaseSettings,
     NotificationChannel,
+    PrometheusEndpoint,
     ReceiverSettings,
     Settings,
 )
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def load_settings(path: Path, *, environment: Mapping[str, str]) -> Settings:
@@ -53,6 +57,8 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
     _check_incidents(settings.incidents)
     _check_admission(settings.admission)
     _check_receiver(settings.receiver)
+    for name, endpoint in settings.prometheus.items():
+        _check_endpoint(endpoint, where=f"config.prometheus.{name}")
     for name, channel in settings.notifications.items():
         _check_channel(channel, where=f"config.notifications.{name}")
     return replace(
@@ -60,6 +66,15 @@ def parse_settings(raw: object, *, environment: Mapping[str, str]) -> Settings:
         namespace=environment.get("POD_NAMESPACE", settings.namespace),
         identity=environment.get("POD_NAME", settings.identity),
     )
+
+
+def _check_endpoint(endpoint: PrometheusEndpoint, *, where: str) -> None:
+    url = urlsplit(endpoint.url)
+    if endpoint.bearer_token_file and url.scheme != "https" and url.hostname not in _LOOPBACK:
+        raise ConfigurationError(
+            f"{where}.url: expected https:// beside bearerTokenFile, found {url.scheme}://, by which the token could be "
+            "read; write https:// and set caFile, or take bearerTokenFile away"
+        )
 
 
 def _check_lease(lease: LeaseSettings) -> None:

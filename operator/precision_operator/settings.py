@@ -27,7 +27,8 @@ class PrometheusEndpoint:
     bearer_token_file: Annotated[
         str,
         Field(
-            "File whose content is sent as bearer token; read again for every query, so that it may be rotated.",
+            "File whose content is sent as bearer token; read again for every query, so that it may be rotated. Over "
+            "https only, but for the loopback address.",
         ),
     ] = ""
     ca_file: Annotated[str, Field("CA bundle that the server's certificate must chain to; empty: the system's.")] = ""

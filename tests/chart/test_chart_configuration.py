@@ -156,6 +156,14 @@ def test_a_typo_in_the_values_is_refused(helm: Helm, value: str) -> None:
     assert "values don't meet the specifications of the schema" in done.stderr
 
 
+@pytest.mark.parametrize(("url", "taken"), [("http://x", False), ("https://x", True), ("http://127.0.0.1:9", True)])
+def test_a_token_for_prometheus_goes_over_https_only(helm: Helm, url: str, taken: bool) -> None:
+    endpoint = ["--set", f"config.prometheus.default.url={url}"]
+    assert helm("template", "x", CHART, *REGISTRY, *endpoint, check=False).returncode == 0
+    token = ["--set", "config.prometheus.default.bearerTokenFile=/token"]
+    assert (helm("template", "x", CHART, *REGISTRY, *endpoint, *token, check=False).returncode == 0) is taken
+
+
 def test_every_value_is_documented() -> None:
     documented = (ROOT / "docs" / "reference" / "chart-values.md").read_text()
     values = yaml.safe_load((CHART / "values.yaml").read_text())

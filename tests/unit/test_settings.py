@@ -75,6 +75,28 @@ def test_file_that_is_not_yaml_is_named(tmp_path: Path) -> None:
         load_settings(path, environment={})
 
 
+@pytest.mark.parametrize("url", ["http://prometheus:9090", "HTTP://prometheus", "http://127.0.0.1.example.org"])
+def test_a_token_is_not_sent_to_prometheus_over_plain_http(url: str) -> None:
+    endpoint = {"url": url, "bearerTokenFile": "/token"}
+    with pytest.raises(ConfigurationError, match=r"prometheus\.east\.url: expected https://.*set caFile"):
+        parse_settings({"prometheus": {"east": endpoint}}, environment={})
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        ("https://prometheus:9090", "/token"),
+        ("http://prometheus:9090", ""),
+        ("http://127.0.0.1:9090", "/token"),
+        ("http://localhost:9090", "/token"),
+        ("http://[::1]:9090", "/token"),
+    ],
+)
+def test_a_token_goes_over_https_or_stays_on_the_machine(url: str, token: str) -> None:
+    settings = parse_settings({"prometheus": {"east": {"url": url, "bearerTokenFile": token}}}, environment={})
+    assert settings.prometheus["east"].url == url
+
+
 @pytest.mark.parametrize(
     ("raw", "found"),
     [

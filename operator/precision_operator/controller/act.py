@@ -7,8 +7,9 @@ resumed before anything else is taken away, and waits for admission a short whil
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.spec import Strategy
@@ -44,8 +45,8 @@ OVERDUE_SECONDS = 30.0
 of a suspension."""
 
 PATIENCE_SECONDS = 1.0
-"""How long the writes of a pass may take that is no emergency. Then the policy is looked at again, and what is still right
-is written."""
+"""How long a pass may write that is no emergency, with all that it asks meanwhile. Then the policy is looked at again, and
+what is still right is written."""
 
 REASON_CHARACTERS = 200
 """Of why nothing may be written, as it is shown."""
@@ -74,8 +75,15 @@ class _Turn:
     policy: Policy
     emergency: bool
     holds: Callable[[], bool]
+    until: float
+    """When it gives way, by the monotonic clock."""
+    batches: int = 0
+    """Still to be sent: what hangs in one leaves time for the next."""
     cut_short: bool = False
     """Not all writes were sent."""
+    again: bool = False
+    """Pods were found that the caches did not know."""
+    failures: list[OperatorError] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,41 +140,53 @@ class Actor:
         *,
         emergency: bool,
         holds: Callable[[], bool] = lambda: True,
+        began: float | None = None,
     ) -> Acted:
         """Carry out what concerns pods, Jobs and Events; returns what failed, so that the caller looks again soon.
 
         ``emergency``: these writes go before others, and go on to their end. ``holds``: asked before each write, whether the
-        Lease of the decision is still held.
+        Lease of the decision is still held. ``began``: when the pass began to write, by the monotonic clock; else now.
         """
-        key = PolicyKey(policy.namespace, policy.name)
-        turn = _Turn(policy, emergency, holds)
+        until = math.inf if emergency else (self._clock.monotonic() if began is None else began) + PATIENCE_SECONDS
+        turn = _Turn(policy, emergency, holds, until)
         actions = list(actions)
-        wanted = [action for action in actions if isinstance(action, Write)]
+        work = self._carry_out(turn, state, [action for action in actions if isinstance(action, Write)])
+        try:
+            await (work if emergency else within(self._clock, until - self._clock.monotonic(), work))
+        except TimeoutError:
+            turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
+        for action in actions:
+            if isinstance(action, Notify):
+                await self._emit(policy, action)
+        return Acted(tuple(turn.failures), turn.again or turn.cut_short)
+
+    async def _carry_out(self, turn: _Turn, state: State, wanted: Sequence[Write]) -> None:
+        policy = turn.policy
+        key = PolicyKey(policy.namespace, policy.name)
         self._forget_unwanted(key, wanted)
-        failures: list[OperatorError] = []
         writes = [action for action in wanted if self._expectations.fresh(action)]
         for what, unfenced in await self._unfenced(writes):
             detail = str(unfenced)[:REASON_CHARACTERS]
             self._refusals.remember(key, f"any {what}", unfenced.reason, detail=detail)
-            failures.append(unfenced)
+            turn.failures.append(unfenced)
             writes = [action for action in writes if _KIND.get(type(action)) != what]
         resumes = [action for action in writes if isinstance(action, ResumeJob)]
         first: list[Write] = [action for action in writes if isinstance(action, RequestPod)]
         if not state.enforce or self._enforcement.confirmed(key, state.generation):
             first, resumes = [*resumes, *first], []
-        failures += await self._all(turn, first)
-        again = False
         taken = [action for action in writes if not isinstance(action, RequestPod | ResumeJob)]
+        turn.batches = sum(map(bool, (first, resumes, taken)))
+        await self._all(turn, first)
         if state.enforce and (resumes or taken or not self._enforcement.settled(key, state.generation)):
-            again = await self._enforcement.confirm(key, state, deleted=policy.deleted)
+            turn.again = await self._enforcement.confirm(key, state, deleted=policy.deleted)
         for what, later in ((RESUMING, resumes), (TAKING, taken)):
             if later:
                 held_back = await self._held_back(policy, state, what)
-                failures += [held_back] if held_back else await self._whole(turn, later)
-        for action in actions:
-            if isinstance(action, Notify):
-                await self._emit(policy, action)
-        return Acted(tuple(failures), again or turn.cut_short)
+                if held_back:
+                    turn.failures.append(held_back)
+                    turn.batches -= 1
+                else:
+                    await self._whole(turn, later)
 
     async def _unfenced(self, writes: Sequence[Write]) -> list[tuple[str, OperatorError]]:
         """Which kinds of these writes nothing holds to what is needed, and how that shows."""
@@ -210,35 +230,40 @@ class Actor:
             await self._emit(policy, Notify(NotConfirmed.reason, text))
         return None
 
-    async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
+    async def _whole(self, turn: _Turn, writes: Sequence[Write]) -> None:
         """All of them, but for evictions that would tear a process group apart."""
         try:
             kept = await torn(self._api, writes)
         except OperatorError as error:
-            return [error]
+            turn.failures.append(error)
+            turn.batches -= 1
+            return
         key = PolicyKey(turn.policy.namespace, turn.policy.name)
         for write in writes:
             if (against := kept.get(write.workload.key)) is not None and isinstance(write, EvictPod):
                 self._refusals.remember(key, named(write), against.reason, detail=against.budget)
-        go = [write for write in writes if not (isinstance(write, EvictPod) and write.workload.key in kept)]
-        return [*kept.values(), *await self._all(turn, go)]
+        turn.failures += kept.values()
+        await self._all(turn, [w for w in writes if not (isinstance(w, EvictPod) and w.workload.key in kept)])
 
-    async def _all(self, turn: _Turn, writes: Sequence[Write]) -> list[OperatorError]:
+    async def _all(self, turn: _Turn, writes: Sequence[Write]) -> None:
+        """One batch, within its share of the time that is left."""
         tasks = [asyncio.ensure_future(self._write(turn, action)) for action in writes]
         if not tasks:
-            return []
+            return
+        share = (turn.until - self._clock.monotonic()) / max(turn.batches, 1)
+        turn.batches -= 1
         try:
             if turn.emergency:
                 await asyncio.wait(tasks)
             else:
-                await within(self._clock, PATIENCE_SECONDS, asyncio.wait(tasks))
+                await within(self._clock, share, asyncio.wait(tasks))
         except TimeoutError:
-            turn.cut_short = True  # each write is conditional, so one that is cut off may be sent again
+            turn.cut_short = True
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return [error for task in tasks if not task.cancelled() and (error := task.result()) is not None]
+            turn.failures += [e for task in tasks if not task.cancelled() and (e := task.result()) is not None]
 
     async def _write(self, turn: _Turn, action: Write) -> OperatorError | None:
         policy, emergency = turn.policy, turn.emergency

@@ -81,6 +81,8 @@ class Enforcement:
         self._numbers = count(1)
         self._asking: dict[PolicyKey, asyncio.Task[None]] = {}
         """The questions under way beside the passes, one a policy."""
+        self._confirming: dict[PolicyKey, tuple[int, asyncio.Task[bool]]] = {}
+        """The generation that passes wait for, and the question, one a policy."""
         self._awaited: set[PolicyKey] = set()
         """Policies with a pass that waits for the first answer."""
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -119,14 +121,16 @@ class Enforcement:
     def forget(self, key: PolicyKey) -> None:
         """The policy and its assignment are gone."""
         self._known.pop(key, None)
-        asking = self._asking.pop(key, None)
-        if asking is not None:
-            asking.cancel()
+        asking, (_, confirming) = self._asking.pop(key, None), self._confirming.pop(key, (-1, None))
+        for task in (asking, confirming):
+            if task is not None:
+                task.cancel()
 
     async def close(self) -> None:
         """Give up the questions under way; for shutdown."""
-        asking = list(self._asking.values())
+        asking = [*self._asking.values(), *(task for _, task in self._confirming.values())]
         self._asking.clear()
+        self._confirming.clear()
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -190,8 +194,22 @@ class Enforcement:
     async def confirm(self, key: PolicyKey, state: State, *, deleted: bool) -> bool:
         """Wait for the echo of a committed generation; then list the pods. True: there are some that the caches lack.
 
-        What was created before the echo may have the mode before, and the watch may be late with it.
+        What was created before the echo may have the mode before, and the watch may be late with it. A pass that gives up
+        waiting leaves the question under way, and the next one finds it.
         """
+        generation, asking = self._confirming.get(key, (-1, None))
+        if asking is None or asking.done() or generation != state.generation:
+            if asking is not None:
+                asking.cancel()
+            asking = asyncio.get_running_loop().create_task(self._confirm(key, state, deleted))
+            asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # a pass may have given it up
+            self._confirming[key] = (state.generation, asking)
+        await asyncio.wait({asking})
+        if self._confirming.get(key, (-1, None))[1] is asking:
+            del self._confirming[key]
+        return asking.result()
+
+    async def _confirm(self, key: PolicyKey, state: State, deleted: bool) -> bool:
         if not deleted:
             await self.ask(key, generation=state.generation)
         elif not self.confirmed(key, state.generation):

@@ -12,7 +12,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary
 from precision_operator.api.verification import Checks
 from precision_operator.api.wire import mapping, text
-from precision_operator.controller.act import Actor
+from precision_operator.controller.act import PATIENCE_SECONDS, Actor
 from precision_operator.controller.commit import commit, remove, write_summary
 from precision_operator.controller.echo import moved_on
 from precision_operator.controller.enforcement import Enforcement
@@ -27,11 +27,20 @@ from precision_operator.core.model import Observation
 from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.core.status.summary import begun
-from precision_operator.errors import Conflict, Halted, KubeError, LeaseLost, NewerVersion, NotFound, OperatorError
+from precision_operator.errors import (
+    Conflict,
+    Halted,
+    KubeError,
+    LeaseLost,
+    NewerVersion,
+    NotFound,
+    OperatorError,
+    Unavailable,
+)
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
-from precision_operator.runtime.clock import Clock
+from precision_operator.runtime.clock import Clock, within
 
 _LOG = logging.getLogger(__name__)
 
@@ -153,13 +162,14 @@ class Reconciler:
         if _deletes(decision) and record is not None:
             await remove(self._api, key, record)
             return Pass(0.0)
-        committed = await commit(self._api, key, record, before, decision.state)
+        began = self._clock.monotonic()
+        committed = await self._commit(key, record, before, decision)
         if committed:
             self._report(policy, before, decision.state)
             self._report_escalations(policy, before, decision)
         self._restarts.note(key, decision.state)
         acted = await self._actor.act(
-            policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds
+            policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds, began=began
         )
         failures = list(acted.failures)
         if body is not None and holds():
@@ -231,6 +241,21 @@ class Reconciler:
             raise outdated
         if not echo.confirmed:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
+
+    async def _commit(self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision) -> bool:
+        """Whether the assignment was written. A promotion gives way to an emergency here too.
+
+        Raises:
+            Unavailable: the API server has not answered to a promotion; whether it was written shows in the next pass.
+        """
+        work = commit(self._api, key, record, before, decision.state)
+        if not decision.promotes:
+            return await work
+        try:
+            return await within(self._clock, PATIENCE_SECONDS, work)
+        except TimeoutError:
+            name = f"{key.namespace}/{key.name}"
+            raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None
 
     async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
         """Metrics, and the summary in the policy's status."""

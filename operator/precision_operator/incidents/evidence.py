@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
@@ -118,7 +119,7 @@ def keep(question: Question, answer: Sequence[Series] | str, *, first: Sequence[
     kept = ranked[:SERIES_LIMIT]
     raw = [
         [
-            {k: bounded(v, LABEL_CHARACTERS) for k, v in s.labels.items()},
+            {_label(k): _label(v) for k, v in s.labels.items()},
             [[round(t, 3), _short(v)] for t, v in s.points[-POINTS - 1 :]],
         ]
         for s in kept
@@ -150,6 +151,12 @@ def series_of(evidence: Evidence) -> list[Series]:
 def _of(series: Series, workloads: Sequence[str]) -> bool:
     pod = series.labels.get("pod", "")
     return any(pod == name or pod.startswith(f"{name}-") for name in workloads)
+
+
+@lru_cache(maxsize=256)
+def _label(text: str) -> str:
+    """A tenant's text: bounded. Series say the same few things again and again."""
+    return bounded(text, LABEL_CHARACTERS)
 
 
 def _short(value: float) -> str:

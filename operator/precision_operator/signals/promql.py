@@ -7,6 +7,8 @@ our idea of it, that Prometheus answers.
 """
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import lru_cache
@@ -31,6 +33,7 @@ from promql_parser import (  # type: ignore[import-untyped, unused-ignore]
     transform,
 )
 
+from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
 from precision_operator.signals.queries import kind_of, render
 
@@ -39,11 +42,20 @@ LONGEST = 4096
 MOST_NODES = 64
 """Of the expression: literals, selectors, calls, operators."""
 MOST_NESTED = 4 * MOST_NODES
-"""Brackets and signs: the parser's time grows with the square of their depth."""
+"""Brackets, signs and binary operators: the parser's time grows with the square of their number."""
+MOST_WEIGHT = 3000
+"""Of all regular expressions together, in characters: the parser compiles them, in up to half a second each."""
 FURTHEST = timedelta(hours=24)
 """Range, subquery or offset."""
 MOST_STEPS = 1440
 """Of one subquery."""
+
+_NESTS = re.compile(r"[-(+*/%^<>]|[=!]=|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
+"""In texts too: a query needs few of them there."""
+_ESCAPE_WEIGHT = 40
+"""Of ``\\w`` and its like: a class of all Unicode takes as long as so many characters."""
+_REPEATED = re.compile(r"{([^}]*)}?")
+_FLAGS = re.compile(r"\(\?(?!:)")
 
 FUNCTIONS = frozenset(
     {
@@ -75,14 +87,25 @@ AGGREGATIONS = frozenset({"avg", "count", "group", "max", "min", "quantile", "st
 """Not among them: count_values, which makes a label of a value; topk and its like, whose choice changes every time."""
 
 
-@lru_cache(maxsize=1024)
 def written(query: str, namespace: str, window_seconds: float, min_steps: int) -> str:
     """The query of a policy as it is asked: its variables filled in, confined to the policy's namespace.
 
     Raises:
         QueryInvalid: see ``confine``.
     """
-    return confine(render(query, namespace, window_seconds, min_steps), namespace)
+    text, refusal = _written(query, namespace, window_seconds, min_steps)
+    if refusal:
+        raise QueryInvalid(refusal)
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _written(query: str, namespace: str, window_seconds: float, min_steps: int) -> tuple[str, str]:
+    """The query, or why it is refused: every pass asks again for both."""
+    try:
+        return confine(render(query, namespace, window_seconds, min_steps), namespace), ""
+    except QueryInvalid as error:
+        return "", str(error)
 
 
 def confine(query: str, namespace: str) -> str:
@@ -96,12 +119,14 @@ def confine(query: str, namespace: str) -> str:
         raise QueryInvalid(
             f"expected at most {LONGEST} characters, found {len(query)}; put it into the admin's catalogue"
         )
-    if sum(map(query.count, "(+-")) > MOST_NESTED:
-        raise QueryInvalid(f"expected at most {MOST_NESTED} brackets and signs; put it into the admin's catalogue")
+    if sum(1 for _ in _NESTS.finditer(query)) > MOST_NESTED:
+        raise QueryInvalid(
+            f"expected at most {MOST_NESTED} brackets and signs, operators among them; put it into the admin's catalogue"
+        )
+    if "=~" in query or "!~" in query:
+        _compilable(query)
     expression = _parsed(query)
-    nodes = list(islice(_nodes(expression), MOST_NODES + 1))
-    if len(nodes) > MOST_NODES:
-        raise QueryInvalid(f"expected at most {MOST_NODES} parts, found more; put it into the admin's catalogue")
+    nodes = _few(expression)
     for node in nodes:
         _allow(node, namespace)
     if kind_of(expression) != "vector":
@@ -121,7 +146,39 @@ def _parsed(query: str) -> Expr:
     try:
         return parse(query)
     except ValueError as error:
-        raise QueryInvalid(f"does not parse: {error}; try it in Prometheus first") from None
+        raise QueryInvalid(f"does not parse: {bounded(str(error), 300)}; try it in Prometheus first") from None
+
+
+def _compilable(query: str) -> None:
+    """Refuse regular expressions that take long to compile, before the parser does it.
+
+    The query is read with equality in their place, so that the parser finds the texts and their escapes. All texts of the
+    query count: which of them are regular expressions is not known then.
+    """
+    nodes = _few(_parsed(query.replace("=~", "=").replace("!~", "!=")))
+    matchers = [node.matchers for node in nodes if isinstance(node, VectorSelector)]
+    texts = [m.value for found in matchers for m in (*found.matchers, *(m for ms in found.or_matchers for m in ms))]
+    if any(map(_FLAGS.search, texts)):
+        raise QueryInvalid("expected no flags in a regular expression, found (?; write both cases, as in [aA]")
+    if sum(map(_weight, texts)) > MOST_WEIGHT:
+        raise QueryInvalid(
+            "expected simpler regular expressions: {n} counts n times, an escape as "
+            f"{_ESCAPE_WEIGHT} characters, and all together at most {MOST_WEIGHT}; list the values, joined by |"
+        )
+
+
+def _weight(regex: str) -> int:
+    """At least the characters that it stands for: as if all of it were inside of each of its repetitions."""
+    counts = [int(digits) for braces in _REPEATED.findall(regex) for digits in re.findall(r"[0-9]{1,9}", braces)]
+    return (len(regex) + _ESCAPE_WEIGHT * regex.count("\\")) * math.prod(max(count, 1) for count in counts)
+
+
+def _few(expression: Expr) -> list[Expr]:
+    """The expression and all that it is made of."""
+    nodes = list(islice(_nodes(expression), MOST_NODES + 1))
+    if len(nodes) > MOST_NODES:
+        raise QueryInvalid(f"expected at most {MOST_NODES} parts, found more; put it into the admin's catalogue")
+    return nodes
 
 
 def _nodes(expression: Expr) -> Iterator[Expr]:

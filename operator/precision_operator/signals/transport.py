@@ -2,6 +2,11 @@
 
 Status codes, redirects, size, deadline, ``warnings`` and ``resultType`` are judged here, before the library takes the
 answer apart.
+
+The timeout of requests would not do in its place: it bounds each read and never the whole answer, so a head or a body that
+comes a byte at a time keeps a thread for ever; nor does it end a query that was cancelled. Only closing the socket under the
+thread does. See ``test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_freed`` and
+``test_a_cancelled_query_frees_its_thread`` in tests/unit/signals/test_prometheus.py.
 """
 
 import socket

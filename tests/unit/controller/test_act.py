@@ -280,6 +280,64 @@ async def test_writes_of_a_promotion_give_way_after_a_second_though_the_server_h
     assert rig.limiter._held.total() == 0
 
 
+@pytest.mark.parametrize("behind", [False, True], ids=["echoed", "not echoed yet"])
+async def test_all_batches_of_a_promotion_and_what_they_wait_for_give_way_after_one_second(
+    behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig("a", "b")
+    if behind:
+        rig.kube.known = {SERVER: 6}
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.kube, "json_patch", hang)
+    monkeypatch.setattr(rig.kube, "delete", hang)
+    began = rig.clock.monotonic()
+    acted = await rig.act(request("a"), deletion("b"), Notify(Reason.PROMOTED, "on"), emergency=False)
+    assert acted == Acted(again=True)
+    assert rig.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS, abs=0.2)
+    assert rig.limiter.in_flight == 0
+    assert rig.events == [("Promoted", 1)]
+
+
+async def test_a_batch_that_hangs_leaves_time_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what hangs for ever would keep the rest from being sent for ever."""
+    rig = Rig("a", "b")
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.kube, "json_patch", hang)
+    assert await rig.act(request("a"), deletion("b"), emergency=False) == Acted(again=True)
+    assert rig.pods == ["a"]
+
+
+async def test_an_echo_that_takes_longer_than_a_promotions_turn_is_found_by_the_next_one() -> None:
+    rig = Rig("a")
+    rig.kube.known = {SERVER: 6}
+    assert await rig.act(deletion("a"), emergency=False) == Acted(again=True)
+    task = asyncio.ensure_future(rig.actor.act(POLICY, STATE, [deletion("a")], emergency=False))
+    await rig.clock.advance(PATIENCE_SECONDS / 4)
+    asked = len(rig.kube.asked)
+    rig.kube.known = {}
+    assert await finished(rig.clock, task) == Acted()
+    assert (rig.pods, len(rig.kube.asked)) == ([], asked + 1)
+
+
+async def test_a_turn_is_counted_from_when_the_pass_began_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig("a")
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rig.kube, "json_patch", hang)
+    now = rig.clock.monotonic()
+    acting = rig.actor.act(POLICY, STATE, [request("a")], emergency=False, began=now - PATIENCE_SECONDS / 2)
+    assert await finished(rig.clock, acting) == Acted(again=True)
+    assert rig.clock.monotonic() - now == pytest.approx(PATIENCE_SECONDS / 2, abs=0.1)
+
+
 async def test_nothing_is_written_once_the_lease_is_lost_in_mid_pass() -> None:
     rig = Rig("a", "b", "c")
     held = [True, False, False]

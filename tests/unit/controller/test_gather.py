@@ -9,7 +9,9 @@ import pytest
 
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy, PolicyKey
-from precision_operator.api.state import Phase, Restart, State, Suspension
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Severity
+from precision_operator.api.state import Failing, Phase, Restart, State, Suspension
 from precision_operator.core.evidence.assessment import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
 from precision_operator.errors import Forbidden
@@ -56,6 +58,22 @@ async def test_acknowledgements_are_read_often_however_long_the_interval_is() ->
         await rig.observe(slow, State(phase=Phase.ROLLING_BACK))
         await rig.wandering.advance(1.0)
     assert len(rig.trainers.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "urgent"),
+    [
+        (State(phase=Phase.HEALTHY), False),
+        (State(phase=Phase.ROLLING_BACK), True),
+        (State(phase=Phase.HEALTHY, failing=(Failing("a", Signal.OVERFLOW, Severity.P1, 0.0),)), True),
+    ],
+    ids=["all is well", "a rollback", "a breach that is not confirmed"],
+)
+async def test_the_evaluation_of_a_policy_in_trouble_goes_before_others(state: State, urgent: bool) -> None:
+    rig, told = Rig(), list[bool]()
+    rig.evaluations._finished = lambda key, urgent: told.append(urgent)
+    await rig.observe(state=state)
+    assert told == [urgent]
 
 
 async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:

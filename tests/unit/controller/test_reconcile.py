@@ -13,10 +13,11 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, summary_to_wire
+from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
 from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
-from precision_operator.kube.port import POLICIES, JsonObject
+from precision_operator.kube.port import POLICIES, JsonObject, Resource
 from tests.support.controller import KEY
 from tests.support.manual_clock import finished, settle
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
@@ -312,3 +313,40 @@ async def test_admission_is_asked_about_a_steady_fleet_once_a_minute_and_what_is
     assert len(rig.kube.asked) == 10
     assert sum(plural.endswith("admissionpolicies") for _, plural, _ in rig.kube.reads) <= 10
     assert not any(verb == "list" for verb, _, _ in rig.kube.reads)
+
+
+def slow_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = rig.kube.replace
+
+    async def late(resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
+        await rig.manual.sleep(SLOW_SECONDS)
+        return await commit(resource, namespace, name, body)
+
+    monkeypatch.setattr(rig.kube, "replace", late)
+
+
+SLOW_SECONDS = 3 * PATIENCE_SECONDS
+
+
+async def test_a_promotions_commit_gives_way_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.fleet(*NAMES, **FAST)
+    began = list[float]()
+
+    def confirmed() -> None:
+        began.append(rig.manual.monotonic())
+        slow_commits(rig, monkeypatch)
+
+    meanwhile(rig, confirmed)
+    with pytest.raises(Unavailable, match="no answer to a promotion's commit"):
+        await rig.until(lambda: rig.assigned and rig.state.enforce)
+    assert rig.manual.monotonic() - began[0] == pytest.approx(PATIENCE_SECONDS, abs=0.2)
+    assert rig.pod_writes == []
+
+
+async def test_a_rollbacks_commit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await promoted()
+    slow_commits(rig, monkeypatch)
+    rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert set(rig.modes.values()) == {Mode.FP32}

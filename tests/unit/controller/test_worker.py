@@ -168,6 +168,24 @@ async def test_a_policy_that_comes_back_while_it_is_found_gone_is_looked_at_agai
     assert waking.pauses == [0.0]
 
 
+async def test_the_next_pass_of_a_policy_in_trouble_goes_before_those_that_are_due_as_well() -> None:
+    taken: list[str] = []
+
+    class Noting(Scripted):
+        async def reconcile(self, key: PolicyKey) -> Pass | None:
+            taken.append(key.name)
+            return Pass(INTERVAL_SECONDS, urgent=key.name == "troubled")
+
+    rig = Rig()
+    rig.worker._reconciler = Noting(rig.clock)
+    for name in ("well", "healthy", "troubled"):
+        rig.queue.add(PolicyKey("ns", name))
+        await settle()
+    await rig.go(INTERVAL_SECONDS + 1.0)
+    assert taken[:4] == ["well", "healthy", "troubled", KEY.name]
+    assert taken[4] == "troubled"
+
+
 async def test_a_pass_that_breaks_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     class Breaking(Scripted):
         async def reconcile(self, key: PolicyKey) -> Pass | None:

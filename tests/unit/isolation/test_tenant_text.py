@@ -12,7 +12,7 @@ import logging
 import pytest
 
 from lab.isolation.readers import of_the_cli, readers, words
-from lab.isolation.texts import ANNOTATION_BYTES, corpus, stored
+from lab.isolation.texts import ANNOTATION_BYTES, corpus, queries, stored
 from precision_operator.api.policy import parse_policy
 from precision_operator.api.text import MESSAGE_CHARACTERS, bounded
 from precision_operator.api.wire import duration_seconds, number
@@ -39,7 +39,7 @@ def test_the_corpus_is_as_large_as_one_object_takes() -> None:
 @pytest.mark.parametrize("reader", READERS)
 def test_whatever_is_written_is_read(reader: str) -> None:
     """What a reader raises would drop a watch event, or end a pass."""
-    for name, text in CORPUS.items():
+    for name, text in {**CORPUS, **queries()}.items():
         try:
             READERS[reader](text)
         except Exception as error:

@@ -1,11 +1,14 @@
 """PromQL of a policy's own: confined to its namespace in every selector, and unable to make data of its absence."""
 
+from contextlib import suppress
+
 import promql_parser
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from precision_operator.errors import QueryInvalid
+from precision_operator.signals import promql
 from precision_operator.signals.promql import FUNCTIONS, confine, written
 
 
@@ -37,12 +40,15 @@ def namespaces(selector: promql_parser.VectorSelector) -> list[tuple[str, str]]:
         ('{__name__="x"}', '{__name__="x",namespace="team"}'),
         ('x{a="say \\"b\\" \\\\ \\n"}', 'x{a="say \\"b\\" \\\\ \\n",namespace="team"}'),
         ('x{a=~"\\\\d+|é"}', 'x{a=~"\\\\d+|é",namespace="team"}'),
+        ('x{a=~"(?:b|c)-[0-9]{3}=~"}', 'x{a=~"(?:b|c)-[0-9]{3}=~",namespace="team"}'),
     ],
 )
 def test_every_selector_gets_the_namespace_and_the_rest_stays(query: str, confined: str) -> None:
     assert confine(query, "team") == confined
 
 
+JOINTS = ("/", "^", "%", "*", "+", "-", "<", "==", "!=", ">=", "> bool ", " and ", " UNLESS ", " or ", " atan2 ")
+_CLASSES = r'a=~"\\w\\w"'
 HOSTILE = {
     "another namespace": ('x{namespace="victim"}', "no other namespace"),
     "another namespace beside the own": ('x{namespace="team",namespace="victim"}', "no other namespace"),
@@ -82,6 +88,17 @@ HOSTILE = {
     "unbalanced": ("sum(x", "does not parse"),
     "deep": ("(" * 200 + "x" + ")" * 200, "64 parts"),
     "deeper": ("-" * 4000 + "x", "256 brackets and signs"),
+    **{
+        f"joined by {sign}": (sign.join(["x"] * (4000 // (len(sign) + 1))), "256 brackets and signs") for sign in JOINTS
+    },
+    "a class repeated": (r'x{a=~"\\w{400}"}', "simpler regular expressions"),
+    "a class repeated, escaped": (r'x{a!~"\\w\x7b400}"}', "simpler regular expressions"),
+    "a regular expression without an end": ('x{a=~"' + "." * 4000 + '"}', "simpler regular expressions"),
+    "classes in many matchers": (f"x{{{','.join([_CLASSES] * 40)}}}", "simpler regular expressions"),
+    "classes in joined matchers": (f"x{{{' or '.join([_CLASSES] * 40)}}}", "simpler regular expressions"),
+    "repetitions of repetitions": ('x{a=~"((b{9}){,9}){ 9,9 }{9}"}', "simpler regular expressions"),
+    "every case of every character": ('x{a=~"(?i:[a-\U0001f4a9])"}', "no flags"),
+    "a text that is no regular expression": ('x{a=~"' + "(" * 100 + '"}', "does not parse"),
     "a NUL": ("x\0", "does not parse"),
     "homoglyphs": ("ѕum(x)", "does not parse"),
 }
@@ -98,6 +115,22 @@ def test_what_is_not_allowed_is_refused_with_the_reason(name: str) -> None:
 def test_variables_are_filled_in_before_the_query_is_confined() -> None:
     query = 'sum by (pod) (increase(x{namespace="$namespace"}[$window])) >= $minSteps'
     assert written(query, "team", 90.0, 20) == 'sum by (pod) (increase(x{namespace="team"}[1m30s])) >= 20'
+
+
+@pytest.mark.parametrize("query", ["abs(rate(x[5m]))", "absent(a_series_of_this_test)"])
+def test_what_became_of_a_query_is_worked_out_once(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several passes a second ask for it on the event loop."""
+    asked: list[str] = []
+
+    def counted(text: str, namespace: str) -> str:
+        asked.append(text)
+        return confine(text, namespace)
+
+    monkeypatch.setattr(promql, "confine", counted)
+    for _ in range(3):
+        with suppress(QueryInvalid):
+            written(query, "team-once", 90.0, 20)
+    assert asked == [query]
 
 
 LABELS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=8)

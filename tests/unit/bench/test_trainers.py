@@ -1,0 +1,20 @@
+"""What the benchmarks' trainers export while they are made to breach."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.bench.trainers import STEPS_PER_SECOND, _series, _Trainer
+from precision_operator.api.modes import Mode
+
+
+@pytest.mark.parametrize(
+    ("mode", "diverged", "steps"),
+    [(Mode.FP16, True, 2 * STEPS_PER_SECOND), (Mode.FP16, False, 0.0), (Mode.FP32, True, 0.0)],
+)
+def test_losses_are_not_finite_where_a_diverged_namespace_trains_in_a_reduced_precision(
+    mode: Mode, diverged: bool, steps: float
+) -> None:
+    trainer = _Trainer("w", mode, 1, at=0.0)
+    trainer.advance(2.0, overflow=0.0, diverged=diverged)
+    assert f'genesis_nonfinite_loss_steps_total{{namespace="ns",pod="p"}} {steps:.1f}' in _series("ns", "p", trainer)
