@@ -85,6 +85,8 @@ class ShadowTrainers:
         """The exporter answers 503: the trainers' metrics are gone."""
         self.capacity: dict[str, int] = {}
         """Workload → how many of its pods find a node; the others stay Pending and have no metrics. Default: all."""
+        self.ready = False
+        """Pods that run are reported as ready too: a StatefulSet that is OrderedReady makes no further one before."""
         shadow = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -183,10 +185,11 @@ class ShadowTrainers:
         return found
 
     def _report(self, items: list[dict[str, Any]]) -> None:
-        """Say that they run, as the kubelet does; none is ever ready."""
+        """Say that they run, as the kubelet does; and that they are ready, where that is wanted."""
+        conditions = [{"type": "Ready", "status": "True"}] * self.ready
         for item in items:
             if item.get("status", {}).get("phase") != "Running" and "deletionTimestamp" not in item["metadata"]:
-                status = {"status": {"phase": "Running"}}
+                status = {"status": {"phase": "Running", "conditions": conditions}}
                 with contextlib.suppress(client.ApiException):  # it was deleted meanwhile
                     self._api.patch_namespaced_pod_status(item["metadata"]["name"], self.namespace, status)
 
