@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.derive import derive_facts
 from precision_operator.core.rollback.batches import under_way
 from precision_operator.core.rollback.whole import everything
-from tests.support.fleets import change
-from tests.support.rollbacks import gradually
+from tests.support.fleets import change, until
+from tests.support.rollbacks import MILD, QUICK, gradually
 from tests.support.views import key
 
 HOT = [f"hot-{index}" for index in range(5)]
@@ -46,6 +47,22 @@ def test_a_batch_is_at_least_one_workload_and_restarts_join_it_once_their_runs_h
     world = begun(batch=1.0)
     assert requested(world, ago=59.0) == HOT
     assert requested(world, ago=60.0) == [*HOT, "literal"]
+
+
+def test_a_job_that_ends_while_it_is_waited_for_is_not_restarted() -> None:
+    rollback = {**QUICK, "gradual": {"sustain": "0s", "inFlight": "60s", "batchShare": 1.0}}
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "rollback": rollback}))
+    for name in ("ends", "goes-on"):
+        world.add_job(name, hot=False, mode=Mode.FP16)
+    world.run(3)
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    for _ in range(30):
+        world.step(1.0)
+    assert world.restarts == {}
+    del world.workloads["ends"]
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.restarts == {"goes-on": 1}
 
 
 def test_the_breached_go_first() -> None:
