@@ -60,7 +60,7 @@ def out_of_bounds(found: Figures) -> list[str]:
     """What was found and does not do, each with its bound; also where every test passed."""
     kinds, predictions, kills = _parts(found)
     missing = [kind for kind in KINDS if kind not in {row["kind"] for row in kinds}]
-    untrained = sorted(row["kind"] for row in kinds if row["completed_untrained"])
+    untrained = sorted(str(row["kind"]) for row in kinds if row["completed_untrained"])
     count, ratio = predictions["count"], predictions["p90_error_ratio"]
     killed, left = kills["count"], kills["jobs_left_suspended"]
     bounds = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab import restarts
+from lab import paths, restarts
 from lab.model.predictions import Prediction, drawn, predicted
 from lab.model.predictions import figures as of_predictions
 from lab.restarts import Figures, figures, out_of_bounds
@@ -89,10 +89,10 @@ def test_the_command_fails_where_a_test_does_or_a_figure_is_out_of_bounds(
         return subprocess.CompletedProcess((), tests)
 
     found = good(predictions={"count": 60, "p90_error_ratio": ratio})
-    monkeypatch.setattr(restarts.subprocess, "run", pytest_run)
+    monkeypatch.setattr(subprocess, "run", pytest_run)
     monkeypatch.setattr(restarts, "REPORT", tmp_path / "restarts.xml")
     monkeypatch.setattr(restarts, "RESULT", tmp_path / "restarts.json")
-    monkeypatch.setattr(restarts.paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(restarts, "all_of_them", list)
     monkeypatch.setattr(restarts, "figures", lambda *_: found)
     assert restarts.main() == code

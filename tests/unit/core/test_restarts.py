@@ -222,7 +222,7 @@ def test_a_checkpoint_that_is_not_acknowledged_is_waited_for_as_long_as_its_time
 
 
 def test_in_a_gradual_rollback_a_checkpoint_is_waited_for_up_to_in_flight() -> None:
-    world = hot_by_restart(rollback={**GRADUAL, "gradual": {**GRADUAL["gradual"], "inFlight": "4m"}})
+    world = hot_by_restart(rollback={**GRADUAL, "gradual": {"sustain": "0s", "inFlight": "4m", "batchShare": 1.0}})
     world.unresponsive = {"hot-1"}
     gradual(world)
     until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
