@@ -85,6 +85,8 @@ class ShadowTrainers:
         """The exporter answers 503: the trainers' metrics are gone."""
         self.capacity: dict[str, int] = {}
         """Workload → how many of its pods find a node; the others stay Pending and have no metrics. Default: all."""
+        self.world_size: int | None = None
+        """Ranks of each pod's process group, where its trainer says so."""
         self.ready = False
         """Pods that run are reported as ready too: a StatefulSet that is OrderedReady makes no further one before."""
         shadow = self
@@ -140,6 +142,7 @@ class ShadowTrainers:
     def exposition(self) -> str:
         """All series, with the pods' own labels."""
         lines = []
+        ranks = f',world_size="{self.world_size}"' if self.world_size is not None else ""
         with self._lock:
             self._train()
             for name, pod in self._pods.items():
@@ -147,7 +150,7 @@ class ShadowTrainers:
                 mode = f'mode="{pod.mode}",generation="{pod.generation}"'
                 lines += [
                     f"genesis_precision_info{{{where},{mode}}} 1",
-                    f'genesis_run_info{{{where},device="cpu"}} 1',
+                    f'genesis_run_info{{{where},device="cpu"{ranks}}} 1',
                     f"genesis_training_steps_total{{{where}}} {pod.steps}",
                     f"genesis_training_samples_total{{{where}}} {pod.steps * 8}",
                     f"genesis_fp16_training_steps_total{{{where}}} {pod.reduced_steps}",
