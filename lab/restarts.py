@@ -21,6 +21,13 @@ TESTS = ("tests/cluster/test_killed_suspensions.py", "tests/e2e/test_restarts.py
 REPORT = paths.BUILD / "reports" / "restarts.xml"
 RESULT = paths.BUILD / "restarts.json"
 
+KINDS = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
+"""Kinds that must have been restarted."""
+
+WORST_P90_ERROR_RATIO = 0.5
+LEAST_PREDICTIONS = 30
+LEAST_KILLS = 4
+
 Figures = dict[str, object]
 
 
@@ -49,17 +56,42 @@ def figures(report: Path, predictions: list[Prediction]) -> Figures:
     }
 
 
-def show(found: Figures) -> None:
-    """For a person."""
+def out_of_bounds(found: Figures) -> list[str]:
+    """What was found and does not do, each with its bound; also where every test passed."""
+    kinds, predictions, kills = _parts(found)
+    missing = [kind for kind in KINDS if kind not in {row["kind"] for row in kinds}]
+    untrained = sorted(str(row["kind"]) for row in kinds if row["completed_untrained"])
+    count, ratio = predictions["count"], predictions["p90_error_ratio"]
+    killed, left = kills["count"], kills["jobs_left_suspended"]
+    bounds = {
+        f"kinds: {', '.join(KINDS)} must be restarted, {', '.join(missing)} was not": missing,
+        f"completed_untrained: no workload may, {', '.join(untrained)} did": untrained,
+        f"predictions.count: at least {LEAST_PREDICTIONS}, found {count}": count < LEAST_PREDICTIONS,
+        f"predictions.p90_error_ratio: at most {WORST_P90_ERROR_RATIO}, found {ratio}": not (
+            ratio <= WORST_P90_ERROR_RATIO
+        ),
+        f"kills.count: at least {LEAST_KILLS}, found {killed}": killed < LEAST_KILLS,
+        f"kills.jobs_left_suspended: 0, found {left}": left != 0,
+    }
+    return [bound for bound, broken in bounds.items() if broken]
+
+
+def _parts(found: Figures) -> tuple[list[Figures], dict[str, float], dict[str, int]]:
     kinds, predictions, kills = found["kinds"], found["predictions"], found["kills"]
     assert isinstance(kinds, list)
     assert isinstance(predictions, dict)
     assert isinstance(kills, dict)
+    return kinds, predictions, kills
+
+
+def show(found: Figures) -> None:
+    """For a person."""
+    kinds, predictions, kills = _parts(found)
     table = Table("restarts", "", "")
     for kind in kinds:
         for name, value in kind.items():
             if name != "kind":
-                table.add_row(kind["kind"], name, str(value))
+                table.add_row(str(kind["kind"]), name, str(value))
     for part, values in (("predictions", predictions), ("kills", kills)):
         for name, value in values.items():
             table.add_row(part, name, str(value))
@@ -67,7 +99,7 @@ def show(found: Figures) -> None:
 
 
 def main() -> int:
-    """Run, predict, write, show; the tests' own exit code."""
+    """Run, predict, write, show; the tests' own exit code, or 1 where what was found is out of its bounds."""
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     for old in (REPORT, RESULT):
         old.unlink(missing_ok=True)
@@ -80,7 +112,10 @@ def main() -> int:
     found = figures(REPORT, predictions)
     RESULT.write_text(json.dumps(found, indent=1) + "\n")
     show(found)
-    return code
+    broken = out_of_bounds(found)
+    for bound in broken:
+        console.print(f"[red]out of bounds[/red]: {bound} (all figures: {RESULT.relative_to(paths.ROOT)})")
+    return code or int(bool(broken))
 
 
 if __name__ == "__main__":

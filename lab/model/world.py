@@ -63,6 +63,8 @@ class World(Cluster):
     """Values that differ from GOOD on all workloads, in any precision."""
     unobservable: set[str] = field(default_factory=set)
     """Workloads, or single pods, that Prometheus has no samples of."""
+    checkpoints: dict[str, float] = field(default_factory=dict)
+    """Workload, or single pod → when its last checkpoint was complete, where its trainers say so."""
     crowded: set[str] = field(default_factory=set)
     """Workloads whose devices have no room left for FP32."""
     halted: Cause | None = None
@@ -114,6 +116,7 @@ class World(Cluster):
                         fp32_shortage_bytes=lacks,
                         fp32_memory=1.0 if mode is Mode.FP32 else None,
                         runs_on=RunsOn(world_size=self.world_sizes[name]) if name in self.world_sizes else None,
+                        checkpoint_at=self.checkpoints.get(pod.name, self.checkpoints.get(name)),
                         values=self._values(name, mode),
                     )
         evaluation = Evaluation(at=self.now, continuous_since=self.continuous_since, pods=pods, errors=errors)

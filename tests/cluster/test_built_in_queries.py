@@ -83,6 +83,14 @@ def test_of_two_containers_that_count_the_worse_one_speaks_for_the_pod(tmp_path:
     given("overflow", tmp_path, {**series(POD, values), **series(AGAIN, fine)}, worse)
 
 
+@pytest.mark.parametrize(("saved_at", "expected"), [(580.0, -20.0), (0.0, None), (601.0, None)])
+def test_a_checkpoint_counts_by_its_age_and_none_or_one_in_the_future_does_not(
+    saved_at: float, expected: float | None, tmp_path: Path
+) -> None:
+    values = {"checkpoint_last_success_timestamp_seconds": flat(saved_at)}
+    given("checkpoint", tmp_path, {**series(POD, values), **series(AGAIN, values)}, expected)
+
+
 BASELINES = {
     # query: the gauge that it is relative to
     "divergence": "fp32_baseline_loss",

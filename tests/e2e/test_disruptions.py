@@ -33,6 +33,7 @@ class Facts:
     first_pods: set[str] = field(default_factory=set)
     last_pods: dict[str, Json] = field(default_factory=dict)
     modes: dict[str, str] = field(default_factory=dict)
+    phase_when_stopped: str = ""
     mode_without_operator: str = ""
     admitted_without_operator: str = ""
 
@@ -63,6 +64,7 @@ def _play(cluster: Cluster, fleet: Fleet) -> Facts:
     fleet.annotate(f"{PREFIX}/abort={facts.healthy['transitionId']}: drill")
     wait_for(lambda: fleet.state().phase is Phase.ROLLING_BACK, what="the rollback", seconds=30, every=0.1)
     fleet.operators.stop()
+    facts.phase_when_stopped = fleet.state().phase.value
     cluster.control_plane.stop_apiserver()
     cluster.control_plane.start_apiserver()
     _new_pod_without_operator(fleet, facts)
@@ -123,6 +125,10 @@ def _new_pod_without_operator(fleet: Fleet, facts: Facts) -> None:
 
 def test_a_pod_that_finds_no_room_does_not_hold_a_rollout_back(facts: Facts) -> None:
     assert facts.healthy["progress"] == "2/2"
+
+
+def test_the_operator_was_stopped_in_the_middle_of_the_rollback(facts: Facts) -> None:
+    assert facts.phase_when_stopped == Phase.ROLLING_BACK.value
 
 
 def test_new_pods_start_in_the_fallback_with_the_operator_away_and_the_api_server_restarted(facts: Facts) -> None:

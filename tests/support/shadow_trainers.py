@@ -85,6 +85,10 @@ class ShadowTrainers:
         """The exporter answers 503: the trainers' metrics are gone."""
         self.capacity: dict[str, int] = {}
         """Workload → how many of its pods find a node; the others stay Pending and have no metrics. Default: all."""
+        self.world_size: int | None = None
+        """Ranks of each pod's process group, where its trainer says so."""
+        self.ready = False
+        """Pods that run are reported as ready too: a StatefulSet that is OrderedReady makes no further one before."""
         shadow = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -138,6 +142,7 @@ class ShadowTrainers:
     def exposition(self) -> str:
         """All series, with the pods' own labels."""
         lines = []
+        ranks = f',world_size="{self.world_size}"' if self.world_size is not None else ""
         with self._lock:
             self._train()
             for name, pod in self._pods.items():
@@ -145,7 +150,7 @@ class ShadowTrainers:
                 mode = f'mode="{pod.mode}",generation="{pod.generation}"'
                 lines += [
                     f"genesis_precision_info{{{where},{mode}}} 1",
-                    f'genesis_run_info{{{where},device="cpu"}} 1',
+                    f'genesis_run_info{{{where},device="cpu"{ranks}}} 1',
                     f"genesis_training_steps_total{{{where}}} {pod.steps}",
                     f"genesis_training_samples_total{{{where}}} {pod.steps * 8}",
                     f"genesis_fp16_training_steps_total{{{where}}} {pod.reduced_steps}",
@@ -183,10 +188,11 @@ class ShadowTrainers:
         return found
 
     def _report(self, items: list[dict[str, Any]]) -> None:
-        """Say that they run, as the kubelet does; none is ever ready."""
+        """Say that they run, as the kubelet does; and that they are ready, where that is wanted."""
+        conditions = [{"type": "Ready", "status": "True"}] * self.ready
         for item in items:
             if item.get("status", {}).get("phase") != "Running" and "deletionTimestamp" not in item["metadata"]:
-                status = {"status": {"phase": "Running"}}
+                status = {"status": {"phase": "Running", "conditions": conditions}}
                 with contextlib.suppress(client.ApiException):  # it was deleted meanwhile
                     self._api.patch_namespaced_pod_status(item["metadata"]["name"], self.namespace, status)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from lab import paths, restarts
 from lab.model.predictions import Prediction, drawn, predicted
 from lab.model.predictions import figures as of_predictions
-from lab.restarts import figures
+from lab.restarts import Figures, figures, out_of_bounds
 from precision_operator.api.state import Phase
 
 pytestmark = pytest.mark.slow
@@ -38,6 +41,62 @@ def test_kinds_kills_and_predictions_are_collected(tmp_path: Path) -> None:
         "predictions": {"count": 2, "p90_error_ratio": 0.5},
         "kills": {"count": 2, "jobs_left_suspended": 1},
     }
+
+
+def good(**other: object) -> Figures:
+    rows = [{"kind": kind, "completed_untrained": False} for kind in ("Deployment", "ReplicaSet", "StatefulSet", "Job")]
+    found: Figures = {
+        "kinds": rows,
+        "predictions": {"count": 30, "p90_error_ratio": 0.5},
+        "kills": {"count": 4, "jobs_left_suspended": 0},
+    }
+    return found | other
+
+
+def test_figures_on_their_bounds_are_good_enough() -> None:
+    assert out_of_bounds(good()) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "bound"),
+    [
+        (good(predictions={"count": 30, "p90_error_ratio": 0.501}), "p90_error_ratio: at most 0.5, found 0.501"),
+        (good(predictions={"count": 30, "p90_error_ratio": float("nan")}), "p90_error_ratio: at most 0.5, found nan"),
+        (good(predictions={"count": 29, "p90_error_ratio": 0.1}), "predictions.count: at least 30, found 29"),
+        (good(kills={"count": 3, "jobs_left_suspended": 0}), "kills.count: at least 4, found 3"),
+        (good(kills={"count": 4, "jobs_left_suspended": 1}), "kills.jobs_left_suspended: 0, found 1"),
+        (good(kinds=[{"kind": "Job", "completed_untrained": True}]), "completed_untrained: no workload may, Job did"),
+    ],
+)
+def test_a_figure_that_is_out_of_its_bound_is_named_with_it(found: Figures, bound: str) -> None:
+    assert any(bound in line for line in out_of_bounds(found))
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "Job"])
+def test_a_kind_that_no_test_restarted_is_named(kind: str) -> None:
+    rows = good()["kinds"]
+    assert isinstance(rows, list)
+    (line,) = out_of_bounds(good(kinds=[row for row in rows if row["kind"] != kind]))
+    assert line.endswith(f"must be restarted, {kind} was not")
+
+
+@pytest.mark.parametrize(("ratio", "tests", "code"), [(0.5, 0, 0), (0.6, 0, 1), (0.5, 5, 5), (0.6, 5, 5)])
+def test_the_command_fails_where_a_test_does_or_a_figure_is_out_of_bounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, ratio: float, tests: int, code: int
+) -> None:
+    def pytest_run(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "restarts.xml").write_text("<testsuites/>")
+        return subprocess.CompletedProcess((), tests)
+
+    found = good(predictions={"count": 60, "p90_error_ratio": ratio})
+    monkeypatch.setattr(subprocess, "run", pytest_run)
+    monkeypatch.setattr(restarts, "REPORT", tmp_path / "restarts.xml")
+    monkeypatch.setattr(restarts, "RESULT", tmp_path / "restarts.json")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(restarts, "all_of_them", list)
+    monkeypatch.setattr(restarts, "figures", lambda *_: found)
+    assert restarts.main() == code
+    assert json.loads((tmp_path / "restarts.json").read_text()) == found
 
 
 def test_an_error_is_a_share_of_what_was_measured() -> None:

@@ -28,8 +28,8 @@ class GradualSpec:
         float,
         Duration(
             "How long a workload that has to be restarted is waited for ({default}): with the contract, until it has saved "
-            "the checkpoint that it is asked for; without it, until its Job ends. Then it is restarted all the same. Hot "
-            "flips lose nothing and do not wait.",
+            "the checkpoint that it is asked for; without it, until its metrics show a checkpoint younger than the "
+            "decision, or its Job ends. Then it is restarted all the same. Hot flips lose nothing and do not wait.",
             least="0s",
             most="24h",
         ),

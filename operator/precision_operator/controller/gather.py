@@ -21,6 +21,7 @@ from precision_operator.controller.restarts import Restarts
 from precision_operator.core.decide import HURRY_SECONDS
 from precision_operator.core.leaving import late
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Admission, Evaluation, Observation, PodView, WorkloadView
+from precision_operator.core.rollback.batches import awaits_checkpoints
 from precision_operator.inventory.caches import Inventory
 from precision_operator.reasons import Cause, Reason
 from precision_operator.runtime.clock import Clock
@@ -205,7 +206,7 @@ class Gatherer:
         if not self._reads(policy):
             self._evaluations.forget(key)
             return None
-        plan = plan_of(policy)
+        plan = plan_of(policy, checkpoints=awaits_checkpoints(policy, state, self._clock.time()))
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
         hurry = state.phase is Phase.ROLLING_BACK
         every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds

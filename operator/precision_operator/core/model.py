@@ -178,6 +178,8 @@ class PodSignals:
     fp32_memory: float | None = None
     """Device memory allocated in FP32, relative to its baseline; None: it does not train in FP32, or is not known."""
     runs_on: RunsOn | None = None
+    checkpoint_at: float | None = None
+    """When its last checkpoint was complete; None: it has none, does not say so, or nobody asked."""
 
 
 @dataclass(frozen=True, slots=True)

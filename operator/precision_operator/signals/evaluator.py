@@ -21,7 +21,7 @@ from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, check, render
+from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, CHECKPOINT, check, render
 
 _LOG = logging.getLogger(__name__)
 
@@ -166,7 +166,8 @@ class Evaluator:
         signal: the others' answers count.
         """
         began = self._clock.monotonic()
-        wanted = dict.fromkeys((*ALWAYS_ASKED, *(signal for signal, _ in plan.queries)), "")
+        ours = (*ALWAYS_ASKED, CHECKPOINT) if plan.checkpoints else ALWAYS_ASKED
+        wanted = dict.fromkeys((*ours, *(signal for signal, _ in plan.queries)), "")
         wanted.update({signal: name for signal, name in plan.queries if name})
         requests: dict[str, _Request] = {}
         errors: dict[str, Cause] = {}
@@ -260,7 +261,11 @@ class Evaluator:
         result = "success"
         try:
             author = (
-                Author.OPERATOR if name in ALWAYS_ASKED else Author.POLICY if name in dict(plan.raw) else Author.ADMIN
+                Author.OPERATOR
+                if name in (*ALWAYS_ASKED, CHECKPOINT)
+                else Author.POLICY
+                if name in dict(plan.raw)
+                else Author.ADMIN
             )
             endpoint = self._endpoints[plan.endpoint]
             return _Reading(samples=await endpoint.vector(query, plan.namespace, author=author, urgent=urgent))

@@ -13,7 +13,7 @@ from precision_operator.api.wire import generation_text
 from precision_operator.core.model import PodSignals, RunsOn
 from precision_operator.reasons import Cause, Reason
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import ACK, FP32_MEMORY, RUN, SHORTAGE, STEPS
+from precision_operator.signals.queries import ACK, CHECKPOINT, FP32_MEMORY, RUN, SHORTAGE, STEPS
 
 _LABEL_CHARACTERS = 40
 _DESCRIPTIONS = 256
@@ -31,6 +31,7 @@ class _Pod:
     shortage_bytes: float | None = None
     fp32_memory: float | None = None
     runs_on: RunsOn | None = None
+    checkpoint_at: float | None = None
     values: dict[Signal, float] = field(default_factory=dict)
 
 
@@ -63,7 +64,11 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
                 "and have Prometheus attach pod from its service discovery"
             )
             errors[name] = Cause(Reason.MISSING_POD_LABEL, text)
-        found = _acknowledgements(samples, pods, at) if name == ACK else _values(samples, pods, name, signals.get(name))
+        found = (
+            _acknowledgements(samples, pods, at)
+            if name == ACK
+            else _values(samples, pods, name, signals.get(name), at=at)
+        )
         if found:
             twice[name] = frozenset(found)
     frozen = {
@@ -75,6 +80,7 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
             fp32_shortage_bytes=pod.shortage_bytes,
             fp32_memory=pod.fp32_memory,
             runs_on=pod.runs_on,
+            checkpoint_at=pod.checkpoint_at,
             values=pod.values,
         )
         for name, pod in pods.items()
@@ -108,7 +114,9 @@ def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], a
     return contradicting
 
 
-def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None) -> set[str]:
+def _values(
+    samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None, *, at: float
+) -> set[str]:
     """Each pod's value of one query; returns the pods that have several."""
     found: dict[str, Sample] = {}
     twice: set[str] = set()
@@ -131,6 +139,8 @@ def _values(samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str,
             pod.shortage_bytes = sample.value
         elif query == FP32_MEMORY:
             pod.fp32_memory = sample.value
+        elif query == CHECKPOINT and isfinite(sample.value):
+            pod.checkpoint_at = at + sample.value
         elif query == RUN:
             said = sample.labels.get
             pod.runs_on = _runs_on(said("torch", ""), said("device", ""), said("capability", ""), said("world_size"))

@@ -1,6 +1,6 @@
 """What a policy's criteria ask of Prometheus."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precision_operator.api.policy import Policy
 
@@ -19,9 +19,11 @@ class EvaluationPlan:
     """(signal name, catalogue name; empty for the built-in). ``ack`` and ``steps`` are asked besides."""
     raw: tuple[tuple[str, str], ...] = ()
     """(signal name, PromQL of the policy's own, in the place of the above)."""
+    checkpoints: bool = field(default=False, compare=False)
+    """Whether it is asked too when pods saved their last checkpoint. That makes it no other plan: nothing begins anew."""
 
 
-def plan_of(policy: Policy) -> EvaluationPlan:
+def plan_of(policy: Policy, *, checkpoints: bool = False) -> EvaluationPlan:
     """What the policy's enabled criteria need to be asked."""
     spec = policy.spec
     return EvaluationPlan(
@@ -32,4 +34,5 @@ def plan_of(policy: Policy) -> EvaluationPlan:
         interval_seconds=spec.evaluation.interval_seconds,
         queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
         raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
+        checkpoints=checkpoints,
     )

@@ -34,6 +34,8 @@ STEPS = "steps"
 SHORTAGE = "fp32Shortage"
 FP32_MEMORY = "fp32Memory"
 RUN = "run"
+CHECKPOINT = "checkpoint"
+"""Asked only while a gradual rollback waits for work in flight."""
 ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
 """Asked in every evaluation, beside the signals."""
 
@@ -61,6 +63,8 @@ BUILT_IN: Mapping[str, str] = {
     ),
     # What the process says that it runs on.
     RUN: f"max by (pod, torch, device, capability, world_size) ({metric('run_info')})",
+    # How long ago the last checkpoint was complete, as a negative number; one in the future says that clocks disagree.
+    CHECKPOINT: f"max by (pod) (({metric('checkpoint_last_success_timestamp_seconds')} > 0) - time() <= 0)",
     **{signal.value: record.query for signal, record in SIGNALS.items()},
     # In the place of divergence, by name, for workloads that never trained in FP32: how far the loss lies above the mean of
     # the pods of the same model that train in FP32 now, where there are two or more of them.

@@ -98,6 +98,7 @@ class EvaluationService(Generic[K]):
         if watch is None or watch.plan != plan:
             self.forget(key)
             watch = self._watches[key] = _Watch(plan)
+        watch.plan = plan
         if abs(self._ahead_seconds() - watch.ahead_seconds) > STEP_SECONDS:
             watch.evaluation = None
         watch.urgent = urgent

@@ -10,7 +10,7 @@ import pytest
 from lab.model.policies import policy
 from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.signals import Signal
-from precision_operator.api.spec import Severity
+from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase, Restart, State, Suspension
 from precision_operator.core.evidence.assessment import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
@@ -19,6 +19,7 @@ from precision_operator.kube.port import JOBS, PODS, POLICIES
 from precision_operator.reasons import Reason
 from precision_operator.signals.service import WAKE_SECONDS
 from tests.support import objects as b
+from tests.support.acting import INCIDENT
 from tests.support.controller import FLEET, KEY, Controller
 from tests.support.manual_clock import ManualClock, finished, settle
 from tests.support.recorded_kinds import owned_by, recorded
@@ -74,6 +75,20 @@ async def test_the_evaluation_of_a_policy_in_trouble_goes_before_others(state: S
     rig.evaluations._finished = lambda key, urgent: told.append(urgent)
     await rig.observe(state=state)
     assert told == [urgent]
+
+
+async def test_checkpoints_are_asked_for_while_a_gradual_rollback_waits_for_them_and_never_else() -> None:
+    rig = Rig()
+    waits = replace(INCIDENT, strategy=Strategy.GRADUAL, decided_at=rig.wandering.time())
+    await rig.observe()
+    await rig.wandering.advance(INTERVAL_SECONDS)
+    await rig.observe(state=State(phase=Phase.ROLLING_BACK, incident=replace(waits, strategy=Strategy.EMERGENCY)))
+    await rig.wandering.advance(INTERVAL_SECONDS)
+    assert rig.trainers.checkpoints == 0
+    before = len(rig.trainers.asked)
+    await rig.observe(state=State(phase=Phase.ROLLING_BACK, incident=waits))
+    await rig.wandering.advance(INTERVAL_SECONDS)
+    assert rig.trainers.checkpoints == len(rig.trainers.asked) - before > 0, "once in each reading"
 
 
 async def test_a_wall_clock_set_back_does_not_stop_the_evaluations() -> None:

@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
+
+from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import Phase, Restart
+from precision_operator.api.spec import Strategy
+from precision_operator.api.state import Phase, Restart, State
 from precision_operator.core.derive import derive_facts
-from precision_operator.core.rollback.batches import under_way
+from precision_operator.core.rollback.batches import awaits_checkpoints, under_way
 from precision_operator.core.rollback.whole import everything
-from tests.support.fleets import change
-from tests.support.rollbacks import gradually
+from tests.support.fleets import change, until
+from tests.support.rollbacks import MILD, QUICK, gradually
 from tests.support.views import key
 
 HOT = [f"hot-{index}" for index in range(5)]
@@ -35,9 +39,9 @@ def begun(*, batch: float) -> World:
 
 def trains_in(world: World, name: str, mode: Mode) -> None:
     """New pods of a workload, which nobody has asked for anything."""
-    (view,) = [pod for pod in world.workloads[name].pods if not pod.terminating]
-    change(world, name, pods=(replace(view, request=None, started_mode=mode, pending=False),))
-    world.modes[view.name] = (mode, world.state.generation)
+    pods = [pod for pod in world.workloads[name].pods if not pod.terminating]
+    change(world, name, pods=tuple(replace(pod, request=None, started_mode=mode, pending=False) for pod in pods))
+    world.modes.update({pod.name: (mode, world.state.generation) for pod in pods})
 
 
 def test_a_batch_is_at_least_one_workload_and_restarts_join_it_once_their_runs_had_their_time() -> None:
@@ -46,6 +50,71 @@ def test_a_batch_is_at_least_one_workload_and_restarts_join_it_once_their_runs_h
     world = begun(batch=1.0)
     assert requested(world, ago=59.0) == HOT
     assert requested(world, ago=60.0) == [*HOT, "literal"]
+
+
+def test_a_restart_joins_its_batch_as_soon_as_a_checkpoint_is_younger_than_the_decision() -> None:
+    world = begun(batch=1.0)
+    world.checkpoints = {"literal": world.now - 30.0}
+    assert requested(world, ago=29.0) == HOT, "that checkpoint is older"
+    assert requested(world, ago=31.0) == [*HOT, "literal"]
+
+
+@pytest.mark.parametrize(("world_size", "waited_for"), [(0, True), (1, True), (4, False)])
+def test_a_pod_without_a_checkpoint_is_waited_for_unless_another_rank_of_its_group_saves_it(
+    world_size: int, *, waited_for: bool
+) -> None:
+    world = begun(batch=1.0)
+    world.add("wide", hot=False, pods=2)
+    trains_in(world, "wide", Mode.FP16)
+    world.world_sizes = {"wide": world_size}
+    world.checkpoints = {world.workloads["wide"].pods[0].name: world.now}
+    assert ("wide" not in requested(world, ago=30.0)) is waited_for
+
+
+def test_where_no_pod_of_a_group_reports_a_checkpoint_it_is_waited_for() -> None:
+    world = begun(batch=1.0)
+    world.world_sizes = {"literal": 4}
+    assert requested(world, ago=59.0) == HOT
+
+
+def test_a_gradual_rollback_restarts_what_has_saved_a_checkpoint_long_before_in_flight_is_over() -> None:
+    world = gradually(gradual={"sustain": "0s", "inFlight": "1h", "batchShare": 1.0})
+    for _ in range(20):
+        world.step(1.0)
+    assert world.restarts == {"literal": 1}, "of the rollout"
+    world.checkpoints = {"literal": world.now}
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.restarts == {"literal": 2}
+
+
+@pytest.mark.parametrize(
+    ("ago", "awaited"), [(0.0, True), (59.0, True), (60.0, False), (-1.0, False)], ids=["now", "near", "over", "clock"]
+)
+def test_checkpoints_are_asked_for_only_while_work_in_flight_is_waited_for(ago: float, *, awaited: bool) -> None:
+    world = begun(batch=1.0)
+    incident = world.state.incident
+    assert incident is not None
+    assert awaits_checkpoints(world.policy, world.state, incident.decided_at + ago) is awaited
+    emergency = replace(world.state, incident=replace(incident, strategy=Strategy.EMERGENCY))
+    ended = replace(world.state, phase=Phase.HELD)
+    for state in (emergency, ended, State()):
+        assert not awaits_checkpoints(world.policy, state, incident.decided_at + ago)
+
+
+def test_a_job_that_ends_while_it_is_waited_for_is_not_restarted() -> None:
+    rollback = {**QUICK, "gradual": {"sustain": "0s", "inFlight": "60s", "batchShare": 1.0}}
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, "rollback": rollback}))
+    for name in ("ends", "goes-on"):
+        world.add_job(name, hot=False, mode=Mode.FP16)
+    world.run(3)
+    world.bad = dict.fromkeys(world.workloads, MILD)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    for _ in range(30):
+        world.step(1.0)
+    assert world.restarts == {}
+    del world.workloads["ends"]
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert world.restarts == {"goes-on": 1}
 
 
 def test_the_breached_go_first() -> None:

@@ -249,6 +249,19 @@ def test_a_change_of_the_template_stops_a_restart_that_waits_for_its_checkpoint(
     assert world.restarts == {"hot-0": 1, "hot-1": 1, "hot-2": 1}
 
 
+def test_in_a_gradual_rollback_a_checkpoint_is_waited_for_up_to_in_flight() -> None:
+    world = hot_by_restart(rollback={**GRADUAL, "gradual": {"sustain": "0s", "inFlight": "4m", "batchShare": 1.0}})
+    world.unresponsive = {"hot-1"}
+    gradual(world)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    incident = world.state.incident
+    assert incident is not None
+    until(world, lambda w: w.restarts.get("hot-0") and w.restarts.get("hot-2"), passes=10)
+    assert "hot-1" not in world.restarts
+    until(world, lambda w: w.restarts.get("hot-1"))
+    assert world.now - 1.0 - incident.decided_at == 240.0
+
+
 def test_who_crashes_or_waits_to_start_is_asked_for_no_checkpoint() -> None:
     world = hot_by_restart()
     world.crash("hot-0")

@@ -76,6 +76,19 @@ async def test_answers_are_split_by_pod() -> None:
     assert len(source.asked) == 7
 
 
+async def test_checkpoints_are_asked_for_where_the_plan_says_so_and_that_begins_nothing_anew() -> None:
+    clock = ManualClock()
+    source = Source(checkpoint=[at("a", -30.0), at("b", math.nan)])
+    evaluator = make(source, clock)
+    first = await evaluator.evaluate(PLAN)
+    assert (first.pods, len(source.asked)) == ({}, 7)
+    await clock.advance(2)
+    evaluation = await evaluator.evaluate(replace(PLAN, checkpoints=True))
+    assert len(source.asked) == 7 + 8
+    assert evaluation.continuous_since == first.continuous_since
+    assert {name: pod.checkpoint_at for name, pod in evaluation.pods.items()} == {"a": evaluation.at - 30.0, "b": None}
+
+
 async def test_the_newest_acknowledgement_counts_and_a_contradiction_counts_for_nothing() -> None:
     source = Source(
         precision_info=[

@@ -52,10 +52,12 @@ class Answering:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.at: list[float] = []
+        self.asked: list[str] = []
 
     async def vector(self, query: str) -> Sequence[Sample]:
         if "genesis_precision_info" in query:
             self.at.append(self.clock.monotonic())
+        self.asked.append(query)
         return []
 
 
@@ -98,6 +100,19 @@ async def test_a_pass_takes_what_is_finished_and_waits_for_nothing() -> None:
     await settle()
     assert rig.finished == [("p", False)]
     assert rig.service.latest("p", PLAN, every_seconds=EVERY) is not None
+    await rig.service.close()
+
+
+async def test_a_plan_that_begins_to_ask_for_checkpoints_keeps_its_answer_until_the_next() -> None:
+    rig = Rig()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await settle()
+    first = rig.service.latest("p", PLAN, every_seconds=EVERY)
+    asking = replace(PLAN, checkpoints=True)
+    assert rig.service.latest("p", asking, every_seconds=EVERY) is first is not None
+    assert not [query for query in rig.answering.asked if "genesis_checkpoint_last" in query]
+    await rig.clock.advance(EVERY)
+    assert len([query for query in rig.answering.asked if "genesis_checkpoint_last" in query]) == 1
     await rig.service.close()
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 
 from precision_operator.api.incident import Incident
-from precision_operator.api.spec import Delivery
+from precision_operator.api.policy import Policy
+from precision_operator.api.spec import Delivery, Strategy
+from precision_operator.api.state import Phase, State
 from precision_operator.core import leaving
 from precision_operator.core.cohorts.shares import at_most
 from precision_operator.core.desired import Desired
 from precision_operator.core.facts import Facts
+from precision_operator.core.model import PodSignals, WorkloadView
 from precision_operator.core.progress import live_pods
 
 
@@ -41,10 +44,33 @@ def _held_up(desired: Desired, facts: Facts) -> bool:
 
 
 def _in_turn(desired: Desired, facts: Facts, incident: Incident) -> bool:
-    """A hot flip loses nothing, and who can be asked for a checkpoint is asked; other restarts wait for their Job to end.
+    """A hot flip loses nothing, and who can be asked for a checkpoint is asked.
 
-    That is bounded: what has not ended by then is restarted, and loses what it did since its last checkpoint.
+    Other restarts wait until their next checkpoint, or the end of their Job. That is bounded: what has saved none by then,
+    or does not say so, is restarted, and loses what it did since the last one.
     """
     patience = facts.spec.rollback.gradual.in_flight_seconds
     asked = all(pod.hot for pod in live_pods(desired.workload))
-    return desired.delivery is not Delivery.RESTART or asked or facts.now - incident.decided_at >= patience
+    late = facts.now - incident.decided_at >= patience
+    return desired.delivery is not Delivery.RESTART or asked or late or _saved(desired.workload, facts, incident)
+
+
+def _saved(workload: WorkloadView, facts: Facts, incident: Incident) -> bool:
+    """All of its pods have saved a checkpoint since the decision; of a process group one rank does it for all."""
+    seen = facts.evaluation.pods if facts.evaluation is not None else {}
+    pods = [seen.get(pod.name, PodSignals()) for pod in live_pods(workload)]
+    times = [pod.checkpoint_at for pod in pods if not (_in_group(pod) and pod.checkpoint_at is None)]
+    return bool(times) and all(time is not None and time > incident.decided_at for time in times)
+
+
+def _in_group(pod: PodSignals) -> bool:
+    return pod.runs_on is not None and pod.runs_on.world_size > 1
+
+
+def awaits_checkpoints(policy: Policy, state: State, now: float) -> bool:
+    """Whether it may matter when a pod saved its last checkpoint: else nobody asks."""
+    incident, rules = state.incident, policy.spec.rollback
+    if incident is None or state.phase is not Phase.ROLLING_BACK:
+        return False
+    gradual = incident.strategy in (Strategy.GRADUAL, Strategy.CANARY)
+    return gradual and 0 <= now - incident.decided_at < rules.gradual.in_flight_seconds
