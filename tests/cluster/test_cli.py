@@ -322,3 +322,16 @@ def test_a_deployment_without_the_contract_is_named_as_stuck(alice: Person, flee
     kubectl.apply({**bare, "metadata": {**bare["metadata"], "namespace": fleet.namespace}})
     fleet.status("Pending", reason="Undeliverable")
     assert "cannot be moved by delivery Auto" in alice.precision("get", "-n", fleet.namespace)
+
+
+def test_a_script_waits_for_a_phase_and_learns_when_only_a_person_can_bring_it(alice: Person, fleet: Policy) -> None:
+    fleet.status("Progressing", observedGeneration=2)
+    words = ["kubectl", "precision", "wait", "fleet", "--for=Healthy", "-n", fleet.namespace]
+    with subprocess.Popen(words, env=alice.env, stdout=subprocess.PIPE, text=True) as waiting:
+        try:
+            fleet.status("Healthy")
+            assert waiting.wait(60) == 0
+        finally:
+            waiting.kill()
+    fleet.status("Held", reason="LossDiverged")
+    assert "which only a person ends (LossDiverged)" in alice.precision(*words[2:], code=3)

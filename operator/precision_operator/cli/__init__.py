@@ -21,6 +21,7 @@ PROGRAM = "kubectl precision"
 MODULES = (
     "get",
     "status",
+    "wait",
     "explain",
     "history",
     "steer",
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         description="See and steer the precision of training fleets. "
         "Every command is a write that kubectl alone can make: --dry-run prints it.",
         epilog="Exit codes: 0 done; 1 refused, with the reason and the next step; 2 wrong usage; "
-        "3 (status) the fleet is, or is being, rolled back.",
+        "3 (status) the fleet is, or is being, rolled back; 3 (wait) only a person can bring what is waited for.",
         parents=[common],
     )
     root.add_argument("--version", action="version", version=__version__)

@@ -16,7 +16,7 @@ from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
 from precision_operator.core.status.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Cluster, JsonObject, Resource
 from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
@@ -54,7 +54,7 @@ class Target:
 class Session:
     """A connection, and the namespace that is meant."""
 
-    api: KubeApi
+    api: Cluster
     namespace: str
     flags: tuple[str, ...] = ()
     """``--context`` and ``--kubeconfig`` as they were given, for kubectl lines that do the same."""
