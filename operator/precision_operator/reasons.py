@@ -40,18 +40,18 @@ _INSTALL_ADMISSION = (
 _RELEASE = "end what it holds, so that new pods start as their templates have them: `!release {name}`"
 _AFTER_BREACH = (
     "find the cause: `!history {name}`, `!get {name}`, `!incident list {name}`, the trainers' logs and dashboards",
-    "see what must be acknowledged before a retry: `!ack --policy {name}`",
+    "see what must be acknowledged before a retry: `!ack {name}`",
     "then start again: `!retry {name}`",
 )
 _AFTER_CANARY = (
     "look for another cause: data, nodes, a change of the trainers; `!get {name}` shows each workload",
-    "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
-    "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
+    "then roll back the rest: `!promote {name}`, or at once: `!rollback {name} --emergency`",
+    "or end the rollback and begin again: `!ack {name}`, `!retry {name}`",
 )
 _ENFORCE = 'let it act: `!kubectl patch precisionpolicy {name} --type=merge -p={"spec":{"enforcement":"Enforce"}}`'
 _READ_LOG = "read the operator's log: `kubectl logs` of its pods, in its namespace"
 _WHERE = "see which pods, and where they run: `!kubectl get pods -o wide`"
-_EMERGENCY = "or do not wait: `!rollback --emergency {name}`"
+_EMERGENCY = "or do not wait: `!rollback {name} --emergency`"
 _BY_HAND = "declare the contract by hand and take the label off (docs/onboarding.md)"
 
 
@@ -61,7 +61,10 @@ class Reason(StrEnum):
     severity: ReasonSeverity
     meaning: str
     steps: tuple[str, ...]
-    """What to do; ``{name}`` is the policy. ``!`` stands before a verb of ours, or before kubectl. None: only wait."""
+    """What to do; ``{name}`` is the policy, ``{missing}`` what a retry still needs.
+
+    ``!`` stands before a verb of ours, or before kubectl. None: only wait.
+    """
 
     def __new__(cls, word: str, severity: ReasonSeverity, meaning: str, *steps: str) -> Self:
         member = str.__new__(cls, word)
@@ -318,7 +321,7 @@ class Reason(StrEnum):
         "the PrecisionAssignment was deleted: which workload was in which mode is not known any more, so that all of them "
         "went to the fallback",
         "find out who deleted it: `!history {name}`, the API server's audit log",
-        "see what must be acknowledged before a retry: `!ack --policy {name}`",
+        "see what must be acknowledged before a retry: `!ack {name}`",
         "then start again: `!retry {name}`",
     )
     POLICY_DELETED = (
@@ -538,7 +541,7 @@ class Reason(StrEnum):
         "AwaitingPrerequisites",
         _DECISION,
         "a retry needs spec.reenable.prerequisites acknowledged since this rollback",
-        "see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",
+        "see which, and acknowledge them: `!ack {name}`, `!ack {name} {missing}`",
     )
     BACKING_OFF = ("BackingOff", _WAITING, "repeated rollbacks: a retry must wait for spec.reenable.backoff")
     AWAITING_RETRY = ("AwaitingRetry", _DECISION, "waiting for a manual retry", "start again: `!retry {name}`")

@@ -124,7 +124,7 @@ def test_a_command_is_written_stamped_and_shown_with_who_and_when(alice: Person,
     assert entry["at"] is not None
     assert "promote by alice" in alice.precision("explain", *where)
     fleet.status("Held", transitionId=6, reason="LossDiverged")
-    alice.precision("ack", "root-cause", "fix", "-m", "rebuilt", *where)
+    alice.precision("ack", "fleet", "root-cause", "fix", "-m", "rebuilt", *where)
     assert fleet.annotations()["ack-fix"] == "6: rebuilt"
     assert alice.json("ack", *where)["fix"] == {"needed": True, "given": True, "by": "alice", "message": "rebuilt"}
 
@@ -145,7 +145,7 @@ def test_pausing_and_resuming_is_stamped(alice: Person, fleet: Policy) -> None:
         ("Healthy", ["rollback"]),
         ("Healthy", ["rollback", "--emergency"]),
         ("Held", ["retry"]),
-        ("Held", ["ack", "fix", "rollback-ready", "-m", 'it\'s "in" $HOME']),
+        ("Held", ["ack", "fleet", "fix", "rollback-ready", "-m", 'it\'s "in" $HOME']),
         ("Healthy", ["pause"]),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
         ("abort", "alice"),
         ("promote", "alice"),
     }
-    alice.precision("ack", "rootCause", "fix", *where)
+    alice.precision("ack", "fleet", "rootCause", "fix", *where)
     alice.precision("retry", *where)
     assert scene.status()["transitionId"] >= status["transitionId"]
 

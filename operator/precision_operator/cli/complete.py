@@ -17,7 +17,7 @@ NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
 
 _NAME_A_POLICY = frozenset(
-    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "--policy")
+    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "wait", "ack")
 )
 _TAKE_A_VALUE = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output", "-m", "--message"))
 
@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
         pass
     elif verb is None:
         found = list(verbs)
-    elif verb in _NAME_A_POLICY or asked in _NAME_A_POLICY:
-        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
-    elif verb == "ack":
+    elif verb == "ack" and asked != "ack":
         found = [item for item in Prerequisite if item not in before]
+    elif verb in _NAME_A_POLICY:
+        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from precision_operator.api.commands import answers
+from precision_operator.api.commands import acknowledged, answers
 from precision_operator.api.state import Phase
 from precision_operator.cli.attention import bad_news, predicted_late_seconds
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
@@ -105,7 +105,9 @@ def _filled(step: str, session: "Session", target: "Target") -> str:
         first, *rest = found[1].split()
         return f"`{session.kubectl(*rest) if first == 'kubectl' else session.plugin(first, *rest)}`"
 
-    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name))
+    given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
+    missing = " ".join(item for item in target.policy.spec.reenable.prerequisites if item not in given)
+    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name).replace("{missing}", missing))
 
 
 def _reasons(target: "Target") -> Iterable[tuple[str, str]]:

@@ -14,6 +14,7 @@ from precision_operator.api.policy import Policy, deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
+from precision_operator.cli.flags import meant
 from precision_operator.core.status.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Cluster, JsonObject, Resource
@@ -79,7 +80,8 @@ class Session:
             body, record = await self._read(POLICIES, name), await self._read(ASSIGNMENTS, name)
             if body is None and record is None:
                 found = await self.policies()
-                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}")
+                near = meant(name, [target.policy.name for target in found])
+                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}{near}")
             return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
@@ -159,12 +161,13 @@ async def _connected(
     namespace = arguments.namespace or _namespace(kubeconfig, arguments.context)
     client = await KubeClient.connect(Access(kubeconfig, arguments.context), program="kubectl-precision")
     try:
-        return await verb(Session(client, namespace, _flags(arguments)), arguments)
+        return await verb(Session(client, namespace, given_flags(arguments)), arguments)
     finally:
         await client.close()
 
 
-def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+def given_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """``--context`` and ``--kubeconfig``, for kubectl lines that do the same."""
     given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
     return tuple(word for flag, value in given.items() if value for word in (flag, str(value)))
 
