@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from precision_operator import __version__
-from precision_operator.cli.flags import connection_flags
-from precision_operator.errors import OperatorError
+from precision_operator.cli.flags import Parser, connection_flags
+from precision_operator.errors import KubeError, OperatorError
 
 PROGRAM = "kubectl precision"
 
@@ -42,7 +42,7 @@ Run = Callable[[argparse.Namespace], int]
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     common = connection_flags()
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog=PROGRAM,
         description="See and steer the precision of training fleets. "
         "Every command is a write that kubectl alone can make: --dry-run prints it.",
@@ -64,6 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Run = arguments.run
     try:
         return run(arguments)
+    except KubeError as error:
+        from precision_operator.cli.refusals import in_words
+        from precision_operator.cli.session import given_flags
+
+        sys.stderr.write(f"{PROGRAM} {arguments.verb}: {in_words(error, given_flags(arguments))}\n")
+        return 1
     except OperatorError as error:
         sys.stderr.write(f"{PROGRAM} {arguments.verb}: {error}\n")
         return 1

@@ -15,7 +15,8 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention, predicted_late_seconds
-from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
+from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "status",
-        parents=[common],
+        parents=[connection_flags(LISTED_OUTPUTS)],
         help="where the rollout stands; --watch follows it",
         description="Show phase, step, what it waits for, and the newest rollback with its deadline. Exits with 3 while the "
         "fleet, or a part of it, is or is being rolled back. Scripts use `wait`.",
@@ -64,25 +65,31 @@ def exit_code(target: "Target") -> int:
 
 async def _once(session: "Session", arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
-    if arguments.output == "json":
-        write_json(summary(target))
+    if arguments.output in DOCUMENTS:
+        write_document(summary(target), arguments.output)
+    elif arguments.output == "name":
+        write_name(target.policy.name)
     else:
-        console().print(render(target))
+        console().print(render(target, wide=arguments.output == "wide"))
     return exit_code(target)
 
 
 async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.wait import as_it_changes, settled
 
-    as_json, out = arguments.output == "json", console()
+    as_document, out = arguments.output in DOCUMENTS, console()
     target = await session.policy(arguments.policy)
-    live = nullcontext() if as_json or not out.is_terminal else Live(console=out, get_renderable=lambda: render(target))
+    live = (
+        nullcontext()
+        if as_document or not out.is_terminal
+        else Live(console=out, get_renderable=lambda: render(target))
+    )
     written: object = None
     with live:
         async for target in as_it_changes(session, target, seconds=math.inf):  # noqa: B020 - the newest is shown
             found = summary(target)
-            if as_json and found != written:
-                write_json(found)
+            if as_document and found != written:
+                write_document(found, arguments.output)
             elif found != written and not out.is_terminal:
                 out.print(_line(target), soft_wrap=True)
             written = found
@@ -102,14 +109,16 @@ def _line(target: "Target") -> Text:
     )
 
 
-def render(target: "Target") -> RenderableType:
-    """The status as a small table."""
+def render(target: "Target", *, wide: bool = False) -> RenderableType:
+    """The status as a small table; ``wide``: with every condition, not only those that a person should look at."""
     rows = Table.grid(padding=(0, 2))
     _add_phase(rows, target)
     _add_progress(rows, target)
     _add_breaches(rows, target.state)
-    for condition in needing_attention(target.status.conditions):
+    conditions = target.status.conditions
+    for condition in conditions if wide else needing_attention(conditions):
         label = "alert" if condition.type == "Alerting" else condition.type
+        label = f"{label} {condition.status}" if wide else label
         rows.add_row(label, Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
     _add_answers(rows, target)
     return rows
