@@ -335,3 +335,35 @@ def test_a_script_waits_for_a_phase_and_learns_when_only_a_person_can_bring_it(a
             waiting.kill()
     fleet.status("Held", reason="LossDiverged")
     assert "which only a person ends (LossDiverged)" in alice.precision(*words[2:], code=3)
+
+
+def test_the_doctor_looks_at_a_real_cluster(alice: Person, fleet: Policy, kubectl: Kubectl) -> None:
+    conditions = [{"type": "AdmissionEnforced", "status": "True", "reason": "AdmissionEnforced", "message": "echoed"}]
+    stamped = [{**c, "lastTransitionTime": "2026-01-01T00:00:00Z"} for c in conditions]
+    fleet.status("Healthy", conditions=stamped)
+    bare = deployment("bare", hot=False, replicas=0)
+    bare["spec"]["template"]["spec"]["containers"][0]["env"] = []
+    kubectl.apply({**bare, "metadata": {**bare["metadata"], "namespace": fleet.namespace}})
+    found = {f["check"]: f for f in alice.json("doctor", "-n", fleet.namespace, code=1)}
+    where = f"{fleet.namespace}/fleet"
+    good = {check for check, finding in found.items() if finding["level"] == "ok"}
+    assert good >= {"crds", "admission", "clock"}
+    assert found["operator"]["mend"].startswith("helm upgrade --install")
+    mend = found[f"{where} deployment/bare"]["mend"]
+    shown = alice.shell(mend)
+    assert "precision.genesis.ai/inject" in shown
+    alice.shell(f"{mend} --apply --yes")
+    labels = kubectl.json("get", "deployment", "bare", "-n", fleet.namespace)["spec"]["template"]["metadata"]["labels"]
+    assert f"{PREFIX}inject" in labels
+
+
+def test_the_doctor_of_a_person_with_few_rights_says_what_could_not_be_looked_at(
+    control_plane: ControlPlane, kubectl: Kubectl, fleet: Policy, tmp_path: Path
+) -> None:
+    name = f"nora-{fleet.namespace}"
+    kubectl("create", "rolebinding", "nora", "--clusterrole=view", f"--user={name}", "-n", fleet.namespace)
+    found = Person(control_plane, tmp_path / "bin", name=name, groups=[]).json("doctor", "-n", fleet.namespace, code=1)
+    unread = {f["check"]: f["level"] for f in found if "cannot be looked at" in f["message"]}
+    assert (unread.pop("fleets"), set(unread.values())) == ("error", {"warning"})
+    rights = next(f for f in found if f["check"] == "rights" and "you lack" in f["message"])
+    assert rights["mend"].endswith(f"--user={name}")

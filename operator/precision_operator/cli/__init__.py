@@ -22,6 +22,8 @@ MODULES = (
     "get",
     "status",
     "wait",
+    "doctor",
+    "onboard",
     "explain",
     "history",
     "steer",

@@ -86,9 +86,9 @@ def explain(session: "Session", target: "Target") -> Explanation:
     for reason, _ in reasons:
         known = Reason.known(reason)
         for step in known.steps if known else ():
-            steps[_filled(step, session, target)] = None
+            steps[whole_step(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
-        steps[_filled("start again: `!retry {name}`", session, target)] = None
+        steps[whole_step("start again: `!retry {name}`", session, target)] = None
     return Explanation(_meaning(target), reasons, concerned(target.state), tuple(_people(target)), tuple(steps))
 
 
@@ -98,7 +98,7 @@ def _meaning(target: "Target") -> str:
     return BY_CANARY if target.state.by_canary else PHASES[target.status.phase]
 
 
-def _filled(step: str, session: "Session", target: "Target") -> str:
+def whole_step(step: str, session: "Session", target: "Target") -> str:
     """The step with the policy's name, and its commands whole."""
 
     def whole(found: re.Match[str]) -> str:
