@@ -9,40 +9,40 @@ quick.
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from precision_operator import __version__
-from precision_operator.cli.flags import Parser, connection_flags
+from precision_operator.cli.flags import TAKE_A_VALUE, Parser, connection_flags
 from precision_operator.errors import KubeError, OperatorError
 
 PROGRAM = "kubectl precision"
 
-MODULES = (
-    "get",
-    "status",
-    "wait",
-    "doctor",
-    "onboard",
-    "explain",
-    "history",
-    "steer",
-    "ack",
-    "release",
-    "incident",
-    "replay",
-    "backtest",
-    "lint",
-    "complete",
-)
-"""Modules of this package, in the order of ``--help``."""
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "get": ("get",),
+    "status": ("status",),
+    "wait": ("wait",),
+    "explain": ("explain",),
+    "history": ("history",),
+    "doctor": ("doctor",),
+    "onboard": ("onboard",),
+    "steer": ("promote", "pause", "resume", "rollback", "retry"),
+    "ack": ("ack",),
+    "release": ("holds", "release", "uninstall"),
+    "incident": ("incident",),
+    "replay": ("replay",),
+    "backtest": ("backtest",),
+    "lint": ("lint",),
+    "complete": (),
+}
+"""Modules of this package, in the order of ``--help``, with their verbs: only the module of the verb is imported."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run = Callable[[argparse.Namespace], int]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command line: of the verb among these words, else the whole."""
     common = connection_flags()
     root = Parser(
         prog=PROGRAM,
@@ -54,15 +54,27 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=__version__)
     commands = root.add_subparsers(dest="verb", required=True, metavar="verb")
-    for name in MODULES:
+    for name in _modules(words):
         importlib.import_module(f".{name}", __name__).register(commands, common)
     return root
+
+
+def _modules(words: Sequence[str]) -> Sequence[str]:
+    """The module of the verb that is meant; all of them for help, for a typo, and for completion."""
+    rest = iter(words)
+    for word in rest:
+        if word in TAKE_A_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return [name for name, verbs in MODULES.items() if word in verbs] or tuple(MODULES)
+    return tuple(MODULES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; an error that was foreseen is one line on stderr, without a traceback."""
     defaults = argparse.Namespace(namespace=None, context=None, kubeconfig=None, output="text")
-    arguments = parser().parse_args(argv, defaults)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser(words).parse_args(words, defaults)
     run: Run = arguments.run
     try:
         return run(arguments)

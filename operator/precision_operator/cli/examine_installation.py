@@ -47,7 +47,8 @@ async def examine_installation(session: Session) -> list[Finding]:
     found: list[Finding] = []
     for name, check in _CHECKS.items():
         try:
-            found += [finding async for finding in check(session)]
+            async for finding in check(session):
+                found.append(finding)  # one by one: those before a refusal count
         except Forbidden as denied:
             found.append(warning(name, f"cannot be looked at: {denied}", session.everywhere("auth", "can-i", "--list")))
         except KubeError as failed:

@@ -8,6 +8,9 @@ OUTPUTS = ("text", "json")
 LISTED_OUTPUTS = (*OUTPUTS, "yaml", "wide", "name")
 """Of the verbs that show what there is."""
 
+TAKE_A_VALUE = ("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output")
+"""Flags of every verb."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that says what was probably meant."""

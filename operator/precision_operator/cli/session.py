@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,6 @@ from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.flags import meant
-from precision_operator.core.status.summary import recorded
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Cluster, JsonObject, Resource
 from precision_operator.reasons import Reason
@@ -126,6 +127,8 @@ def _target(body: JsonObject | None, record: JsonObject | None) -> Target:
     state = parse_assignment(record) if record is not None else State()
     if body is not None:
         return Target(parse_policy(body), parse_summary(body.get("status")), state, body)
+    from precision_operator.core.status.summary import recorded
+
     left = record or {}
     namespace, name = _key(left)
     return Target(deleted_policy(namespace, name, state), recorded(state), state, left)
@@ -151,9 +154,18 @@ def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.N
     return asyncio.run(_connected(arguments, verb))
 
 
+def _without_the_synchronous_client() -> None:
+    """Let ``client`` and ``config`` of ``kubernetes.aio`` be imported alone: its packages import all the rest first."""
+    for name in ("kubernetes", "kubernetes.aio"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and name not in sys.modules:
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+
+
 async def _connected(
     arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]
 ) -> int:
+    _without_the_synchronous_client()
     from precision_operator.kube.access import Access
     from precision_operator.kube.client import KubeClient
 
