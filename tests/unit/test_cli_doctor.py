@@ -13,7 +13,7 @@ import yaml
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
-from precision_operator.kube.port import DEPLOYMENTS, INCIDENTS, JOBS, LEASES, POLICIES, JsonObject
+from precision_operator.kube.port import DEPLOYMENTS, INCIDENTS, JOBS, LEASES, POLICIES, JsonObject, Resource
 from precision_operator.runtime.lease import micro_time
 from tests.support import trainers
 from tests.support.cli import FLEET, NOW, Cli, Json, stands
@@ -26,15 +26,16 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """An installation in which nothing is amiss but that nobody has rehearsed a rollback."""
     fake = cli.fake
     fake.put(installation.CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
-    operator = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
+    operator: Any = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
     fake.put(DEPLOYMENTS, {**operator, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
-    spec = {"holderIdentity": "one", "renewTime": micro_time(NOW), "leaseDurationSeconds": 6}
+    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(NOW), "leaseDurationSeconds": 6}
     fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
     for plural, name in installation._shipped():
-        fake.put(installation.Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
-    rule = {"resources": ["precisionassignments"], "verbs": ["get", "update"]}
+        fake.put(Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
+    rule: Any = {"resources": ["precisionassignments"], "verbs": ["get", "update"]}
     fake.put(installation.CLUSTER_ROLES, {**_named("precision-operator"), "rules": [rule]})
-    fake.put(installation.PROMETHEUS_RULES, {"metadata": {"name": "precision", "labels": OURS}})
+    alerts: Any = {"metadata": {"name": "precision", "labels": OURS}}
+    fake.put(installation.PROMETHEUS_RULES, alerts)
     created = fake.create
 
     async def create(resource: Any, namespace: str, body: JsonObject) -> JsonObject:  # noqa: ANN401 - as the fake's

@@ -18,7 +18,8 @@ def in_words(error: KubeError, flags: Sequence[str]) -> str:
     match error:
         case Unavailable(status=0):
             cause = error.__cause__
-            where = f" at {cause.host}:{cause.port}" if hasattr(cause, "host") and hasattr(cause, "port") else ""
+            host = getattr(cause, "host", "")
+            where = f" at {host}:{getattr(cause, 'port', '')}" if host else ""
             said = getattr(cause, "strerror", None) or getattr(cause, "certificate_error", None) or "no answer in time"
             return (
                 f"the API server{where} cannot be reached ({said}): see whether kubectl can, {kubectl('cluster-info')}"
