@@ -1,9 +1,9 @@
 """``kubectl precision``: what a person sees of a fleet, and what a person tells the operator.
 
-One module a verb, or a small group of them, named with its verbs in ``MODULES``. A module defines ``register(commands, common)``: it
-adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run`` (``Namespace -> exit code``) as
-the parser's default. What is slow to import (the Kubernetes client takes a second) it imports inside ``run``: help must be
-quick.
+One module a verb, or a small group of them, named with its verbs in ``MODULES``. A module defines
+``register(commands, common)``: it adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run``
+(``Namespace -> exit code``) as the parser's default. What is slow to import (the Kubernetes client takes most of a second)
+it imports inside ``run``: help must be quick.
 """
 
 import argparse
