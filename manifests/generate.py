@@ -238,7 +238,10 @@ def reasons_reference() -> str:
 
 def _todo(reason: Reason) -> str:
     steps = (re.sub(r"`!kubectl ", "`kubectl ", step) for step in reason.steps)
-    whole = (re.sub(r"`!", "`kubectl precision ", step).replace("{name}", "NAME") for step in steps)
+    whole = (
+        re.sub(r"`!", "`kubectl precision ", step).replace("{name}", "NAME").replace("{missing}", "ITEM…")
+        for step in steps
+    )
     return "<br>".join(map(_cell, whole))
 
 

@@ -124,7 +124,7 @@ def test_a_command_is_written_stamped_and_shown_with_who_and_when(alice: Person,
     assert entry["at"] is not None
     assert "promote by alice" in alice.precision("explain", *where)
     fleet.status("Held", transitionId=6, reason="LossDiverged")
-    alice.precision("ack", "root-cause", "fix", "-m", "rebuilt", *where)
+    alice.precision("ack", "fleet", "root-cause", "fix", "-m", "rebuilt", *where)
     assert fleet.annotations()["ack-fix"] == "6: rebuilt"
     assert alice.json("ack", *where)["fix"] == {"needed": True, "given": True, "by": "alice", "message": "rebuilt"}
 
@@ -145,7 +145,7 @@ def test_pausing_and_resuming_is_stamped(alice: Person, fleet: Policy) -> None:
         ("Healthy", ["rollback"]),
         ("Healthy", ["rollback", "--emergency"]),
         ("Held", ["retry"]),
-        ("Held", ["ack", "fix", "rollback-ready", "-m", 'it\'s "in" $HOME']),
+        ("Held", ["ack", "fleet", "fix", "rollback-ready", "-m", 'it\'s "in" $HOME']),
         ("Healthy", ["pause"]),
     ],
 )
@@ -299,7 +299,7 @@ def test_a_person_promotes_a_fleet_and_rolls_it_back(scene: Scene, alice: Person
         ("abort", "alice"),
         ("promote", "alice"),
     }
-    alice.precision("ack", "rootCause", "fix", *where)
+    alice.precision("ack", "fleet", "rootCause", "fix", *where)
     alice.precision("retry", *where)
     assert scene.status()["transitionId"] >= status["transitionId"]
 
@@ -322,3 +322,48 @@ def test_a_deployment_without_the_contract_is_named_as_stuck(alice: Person, flee
     kubectl.apply({**bare, "metadata": {**bare["metadata"], "namespace": fleet.namespace}})
     fleet.status("Pending", reason="Undeliverable")
     assert "cannot be moved by delivery Auto" in alice.precision("get", "-n", fleet.namespace)
+
+
+def test_a_script_waits_for_a_phase_and_learns_when_only_a_person_can_bring_it(alice: Person, fleet: Policy) -> None:
+    fleet.status("Progressing", observedGeneration=2)
+    words = ["kubectl", "precision", "wait", "fleet", "--for=Healthy", "-n", fleet.namespace]
+    with subprocess.Popen(words, env=alice.env, stdout=subprocess.PIPE, text=True) as waiting:
+        try:
+            fleet.status("Healthy")
+            assert waiting.wait(60) == 0
+        finally:
+            waiting.kill()
+    fleet.status("Held", reason="LossDiverged")
+    assert "which only a person ends (LossDiverged)" in alice.precision(*words[2:], code=3)
+
+
+def test_the_doctor_looks_at_a_real_cluster(alice: Person, fleet: Policy, kubectl: Kubectl) -> None:
+    conditions = [{"type": "AdmissionEnforced", "status": "True", "reason": "AdmissionEnforced", "message": "echoed"}]
+    stamped = [{**c, "lastTransitionTime": "2026-01-01T00:00:00Z"} for c in conditions]
+    fleet.status("Healthy", conditions=stamped)
+    bare = deployment("bare", hot=False, replicas=0)
+    bare["spec"]["template"]["spec"]["containers"][0]["env"] = []
+    kubectl.apply({**bare, "metadata": {**bare["metadata"], "namespace": fleet.namespace}})
+    found = {f["check"]: f for f in alice.json("doctor", "-n", fleet.namespace, code=1)}
+    where = f"{fleet.namespace}/fleet"
+    good = {check for check, finding in found.items() if finding["level"] == "ok"}
+    assert good >= {"crds", "admission", "clock"}
+    assert found["operator"]["mend"].startswith("helm upgrade --install")
+    mend = found[f"{where} deployment/bare"]["mend"]
+    shown = alice.shell(mend)
+    assert "precision.genesis.ai/inject" in shown
+    alice.shell(f"{mend} --apply --yes")
+    labels = kubectl.json("get", "deployment", "bare", "-n", fleet.namespace)["spec"]["template"]["metadata"]["labels"]
+    assert f"{PREFIX}inject" in labels
+
+
+def test_the_doctor_of_a_person_with_few_rights_says_what_could_not_be_looked_at(
+    control_plane: ControlPlane, kubectl: Kubectl, fleet: Policy, tmp_path: Path
+) -> None:
+    name = f"nora-{fleet.namespace}"
+    kubectl("create", "rolebinding", "nora", "--clusterrole=view", f"--user={name}", "-n", fleet.namespace)
+    found = Person(control_plane, tmp_path / "bin", name=name, groups=[]).json("doctor", "-n", fleet.namespace, code=1)
+    unread = {f["check"]: f["level"] for f in found if "cannot be looked at" in f["message"]}
+    assert (unread.pop("fleets"), set(unread.values())) == ("error", {"warning"})
+    rights = next(f for f in found if f["check"] == "rights" and "you lack" in f["message"])
+    assert rights["mend"].endswith(f"--user={name}")

@@ -441,3 +441,21 @@ async def test_what_an_api_server_serves_is_known_by_kind_and_version(real: Kube
     assert not await real.serves(Resource("admissionregistration.k8s.io", "v1", "somebodyelses"))
     assert not await real.serves(Resource("admissionregistration.k8s.io", "v9", "mutatingadmissionpolicies"))
     assert not await real.serves(Resource("nobody.example.com", "v1", "things"))
+
+
+async def test_a_change_of_one_object_is_waited_for(api: FakeKube | KubeClient, space: str) -> None:
+    async def of(since: str, seconds: float = 1.0) -> bool:
+        return await api.changed(LEASES, space, "one", since=since, seconds=seconds)
+
+    created: Any = await api.create(LEASES, space, _lease(name="one"))
+    version = created["metadata"]["resourceVersion"]
+    assert await of("")
+    await api.create(LEASES, space, _lease(name="other"))
+    assert not await of(version)
+    waiting = asyncio.create_task(of(version, 30.0))
+    await api.merge_patch(LEASES, space, "one", {"metadata": {"labels": {"a": "b"}}})
+    assert await waiting
+    newest: Any = await api.get(LEASES, space, "one")
+    waiting = asyncio.create_task(of(newest["metadata"]["resourceVersion"], 30.0))
+    await api.delete(LEASES, space, "one")
+    assert await waiting

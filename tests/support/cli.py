@@ -125,7 +125,7 @@ class Cli:
         """What stands in the place of :func:`precision_operator.cli.session.connected`."""
 
         async def run() -> int:
-            where = session.Session(self.fake, arguments.namespace or "default", session._flags(arguments))
+            where = session.Session(self.fake, arguments.namespace or "default", session.given_flags(arguments))
             return await verb(where, arguments)
 
         return asyncio.run(run())

@@ -3,6 +3,7 @@
 ``tests/cluster/test_kube_client.py`` runs one suite against this and against a real API server, to keep them equal.
 """
 
+import asyncio
 import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ class FakeKube:
         self.reads: list[tuple[str, str, str]] = []
         self.before_write: Callable[[str, Key], None] = lambda verb, key: None
         """Called before each write; a test raises a KubeError here, or changes an object behind the writer's back."""
+        self.while_watched: Callable[[], None] = lambda: None
+        """Called while somebody waits for a change; a test changes the object here."""
         self.user = "ada"
         """Who asks, by a SelfSubjectReview; empty: there is no such API."""
         self.answer: Callable[[JsonObject], JsonObject] = lambda body: body
@@ -77,6 +80,18 @@ class FakeKube:
     async def serves(self, resource: Resource) -> bool:
         """See the port."""
         return resource not in self.unserved
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, since: str, seconds: float) -> bool:
+        """See the port."""
+        end = asyncio.get_running_loop().time() + seconds
+        while self._version(resource, namespace, name) == since and asyncio.get_running_loop().time() < end:
+            self.while_watched()
+            await asyncio.sleep(0.01)
+        return self._version(resource, namespace, name) != since
+
+    def _version(self, resource: Resource, namespace: str, name: str) -> str:
+        found = self.objects.get((resource.plural, namespace, name), {})
+        return str(_object(found.get("metadata") or {}).get("resourceVersion", ""))
 
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """See the port. A review is answered, and not stored."""

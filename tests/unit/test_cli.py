@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import precision_operator
+from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import MODULES, main
-from precision_operator.errors import Forbidden
+from precision_operator.errors import Forbidden, KubeError, NotFound, Unavailable
 from precision_operator.kube.port import EVENTS, POLICIES, JsonObject, Resource
 from tests.support.cli import HELD, INCIDENT, NOW, PREFIX, Cli, stands
 
@@ -141,8 +143,9 @@ def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[s
         (["ro"], ["rollback"]),
         (["status", ""], ["a", "b"]),
         (["status", "b"], ["b"]),
-        (["ack", "fix", "r"], ["rootCause", "rollbackReady"]),
-        (["ack", "fix", "--policy", ""], ["a", "b"]),
+        (["ack", ""], ["a", "b"]),
+        (["ack", "a", "fix", "r"], ["rootCause", "rollbackReady"]),
+        (["wait", ""], ["a", "b"]),
         (["status", "-n", "elsewhere", ""], []),
         (["status", "-n", ""], []),
         (["lint", ""], []),
@@ -159,3 +162,65 @@ def test_a_missing_kubeconfig_is_named_with_the_next_step(
 ) -> None:
     assert main(["status", "--kubeconfig", str(tmp_path / "none")]) == 1
     assert f"no kubeconfig at {tmp_path / 'none'}: pass --kubeconfig, or set KUBECONFIG" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["explian"], "did you mean explain?"),
+        (["wait", "--for=Helthy"], "did you mean Healthy?"),
+        (["get", "-o", "jsn"], "did you mean json?"),
+    ],
+)
+def test_a_typo_is_answered_with_what_was_probably_meant(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert said in capsys.readouterr().err
+
+
+def test_a_typo_of_a_policys_name_is_answered_with_the_nearest(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY), name="vision")
+    assert "there are vision; did you mean vision?" in cli("status", "vison", code=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            Unavailable("GET /x: ClientConnectorError"),
+            "the API server cannot be reached (no answer in time): see whether",
+        ),
+        (KubeError("GET /x: 401", status=401), "does not accept the credentials (expired?): sign in again, `kubectl"),
+        (NotFound("GET /apis/precision.genesis.ai/v1alpha1/p: 404", status=404), "does not serve precision.genesis.ai"),
+    ],
+)
+def test_a_cluster_that_cannot_be_used_is_one_sentence_with_the_next_step(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: KubeError, said: str
+) -> None:
+    async def refuse(*_: object, **__: object) -> JsonObject:
+        raise error
+
+    monkeypatch.setattr(cli.fake, "list", refuse)
+    found = cli("get", "--context", "elsewhere", code=1)
+    assert said in found
+    assert "--context elsewhere" in found
+    assert len(found.splitlines()) == 1
+
+
+def test_policies_are_listed_as_yaml_as_names_and_in_one_line_a_workload(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    cli.trainer("a", "fp16")
+    assert yaml.safe_load(cli("get", "-o", "yaml")) == cli.json("get")
+    assert yaml.safe_load(cli("status", "-o", "yaml"))["phase"] == "Healthy"
+    assert cli("get", "-o", "name") == cli("status", "-o", "name") == "precisionpolicy.precision.genesis.ai/fleet\n"
+    header, line = cli("get", "-o", "wide").splitlines()
+    assert header.split()[:3] == ["POLICY", "WORKLOAD", "COHORT"]
+    assert line.split()[:2] == ["default/fleet", "deployment/a"]
+
+
+def test_a_wide_status_shows_every_condition(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY, conditions=(Condition("Ready", "True", "Promoted", "well", 1, NOW),)))
+    assert "Ready True" in cli("status", "-o", "wide")
+    assert "Ready" not in cli("status")

@@ -36,10 +36,10 @@ from tests.support.cli import (
         (BY_CANARY, ["rollback", "--emergency"], {"abort": "4"}),
         (NO_DIFFERENCE, ["promote"], {"promote": "4"}),
         (NO_DIFFERENCE, ["retry"], {"retry": "4"}),
-        (NO_DIFFERENCE, ["ack", "fix"], {"ack-fix": "4"}),
-        (HELD, ["ack", "root-cause", "FIX"], {"ack-rootCause": "4", "ack-fix": "4"}),
-        (PARTLY, ["ack", "fix"], {"ack-fix": "4"}),
-        (HELD, ["ack", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
+        (NO_DIFFERENCE, ["ack", "fleet", "fix"], {"ack-fix": "4"}),
+        (HELD, ["ack", "fleet", "root-cause", "FIX"], {"ack-rootCause": "4", "ack-fix": "4"}),
+        (PARTLY, ["ack", "fleet", "fix"], {"ack-fix": "4"}),
+        (HELD, ["ack", "fleet", "fix", "-m", "scale\n pinned"], {"ack-fix": "4: scale pinned"}),
     ],
 )
 def test_a_command_answers_the_transition_that_stands_and_is_signed(
@@ -85,7 +85,7 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
             "a pause would leave it half moved. Where that is meant: `kubectl -n",
         ),
         (WAITING, False, ["resume"], "waits for approval: `kubectl precision promote fleet -n default`"),
-        (stands(Phase.HEALTHY), False, ["ack", "fix"], "only what was rolled back waits for acknowledgements"),
+        (stands(Phase.HEALTHY), False, ["ack", "fleet", "fix"], "only what was rolled back waits for acknowledgements"),
     ],
 )
 def test_what_the_operator_would_not_act_on_is_refused_with_the_next_step(
@@ -125,7 +125,7 @@ def test_a_rollback_of_what_is_rolled_back_is_no_error(cli: Cli, phase: Phase) -
         (WAITING, ["promote"], f"annotate --overwrite precisionpolicy fleet {PREFIX}promote=4"),
         (
             HELD,
-            ["ack", "fix", "-m", "it's in"],
+            ["ack", "fleet", "fix", "-m", "it's in"],
             f"annotate --overwrite precisionpolicy fleet '{PREFIX}ack-fix=4: it'\"'\"'s in'",
         ),
         (
@@ -173,9 +173,23 @@ def test_acknowledgements_are_shown_with_who_gave_them(cli: Cli) -> None:
 
 def test_an_unknown_item_is_refused_with_those_that_there_are(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli("ack", "coffee")
+        cli("ack", "fleet", "root-couse")
     assert stopped.value.code == 2
-    assert "expected one of rootCause, fix, stagingTested" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "expected one of rootCause, fix, stagingTested" in err
+    assert "did you mean rootCause?" in err
+
+
+def test_items_without_the_policys_name_are_refused_with_where_it_stands(cli: Cli) -> None:
+    cli.policy(HELD)
+    assert "there are fleet; the policy's name stands before the items" in cli("ack", "fix", "monitoring", code=1)
+    assert cli.fake.writes == []
+
+
+def test_a_retry_names_the_line_that_acknowledges_what_is_missing(cli: Cli) -> None:
+    cli.policy(HELD, annotations={f"{PREFIX}ack-fix": "4"})
+    items = "rootCause stagingTested monitoring teamNotified rollbackReady"
+    assert f"`kubectl precision ack fleet {items} -n default`" in cli("retry")
 
 
 def test_a_command_as_json_carries_the_line_and_the_patch(cli: Cli) -> None:
@@ -193,7 +207,15 @@ def test_a_command_of_somebody_unknown_bears_nobodys_name(cli: Cli) -> None:
     assert cli.stored()[0] == {"promote": "4"}
 
 
-WORDS = (["promote"], ["pause"], ["resume"], ["rollback"], ["rollback", "--emergency"], ["retry"], ["ack", "fix"])
+WORDS = (
+    ["promote"],
+    ["pause"],
+    ["resume"],
+    ["rollback"],
+    ["rollback", "--emergency"],
+    ["retry"],
+    ["ack", "fleet", "fix"],
+)
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -226,7 +248,7 @@ ASKS = "kubectl -n default auth can-i {} precisionpolicies/fleet"
     ("answer", "before", "words", "said", "verbs"),
     [
         (f"{DENIED}ada lacks promote", WAITING, ["promote"], "ada lacks promote", ["patch", "promote"]),
-        (f"{DENIED}ada lacks retry", HELD, ["ack", "fix"], "ada lacks retry", ["patch", "retry"]),
+        (f"{DENIED}ada lacks retry", HELD, ["ack", "fleet", "fix"], "ada lacks retry", ["patch", "retry"]),
         ('403: User "ada" cannot patch', HELD, ["retry"], '403: User "ada" cannot patch', ["patch", "retry"]),
         (f"{DENIED}may not delete pods", stands(Phase.HEALTHY), ["pause"], "may not delete pods", ["patch"]),
     ],

@@ -70,8 +70,8 @@ def test_explain_of_a_held_canary_names_every_way_on(cli: Cli, verdict: CanaryVe
     cli.policy(stands(Phase.ROLLING_BACK, NO_DIFFERENCE, reason=f"Canary{verdict}"))
     text = cli("explain")
     assert WORDS in " ".join(text.split())
-    for verb in ("promote", "rollback --emergency", "ack --policy", "retry"):
-        assert f"kubectl precision {verb} fleet" in text
+    for words in ("promote fleet", "rollback fleet --emergency", "ack fleet", "retry fleet"):
+        assert f"kubectl precision {words}" in text
 
 
 def test_explain_of_a_mitigation_says_what_is_tried_and_the_way_back(cli: Cli) -> None:
@@ -136,7 +136,7 @@ def test_before_anything_is_enforced_admission_is_no_news(cli: Cli) -> None:
         ("Blocked", "True", "NodeUnreachable", "`kubectl -n default get nodes`"),
         ("Blocked", "True", "ForeignFinalizer", "FINALIZERS:.metadata.finalizers"),
         ("Blocked", "True", "NotTerminated", "ends with a reboot of its node"),
-        ("WritesAccepted", "False", "DisruptionBudget", "`kubectl precision rollback --emergency fleet -n default`"),
+        ("WritesAccepted", "False", "DisruptionBudget", "`kubectl precision rollback fleet --emergency -n default`"),
         ("KindsSupported", "False", "UnsupportedKind", "kubectl -n default get pods -o"),
         ("Progressing", "True", "Blocked", "no deadline is about them"),
     ],
@@ -234,7 +234,7 @@ def test_a_lost_record_is_explained_with_the_way_to_start_again(cli: Cli) -> Non
     cli.policy(stands(Phase.HELD, HELD, reason="StateLost", message="the PrecisionAssignment was deleted"))
     text = " ".join(cli("explain").split())
     assert "which workload was in which mode is not known any more" in text
-    assert "`kubectl precision ack --policy fleet -n default`" in text
+    assert "`kubectl precision ack fleet -n default`" in text
     assert "`kubectl precision retry fleet -n default`" in text
 
 

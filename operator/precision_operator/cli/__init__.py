@@ -1,68 +1,89 @@
 """``kubectl precision``: what a person sees of a fleet, and what a person tells the operator.
 
-One module a verb, or a small group of them, named in ``MODULES``. A module defines ``register(commands, common)``: it
-adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run`` (``Namespace -> exit code``) as
-the parser's default. What is slow to import (the Kubernetes client takes a second) it imports inside ``run``: help must be
-quick.
+One module a verb, or a small group of them, named with its verbs in ``MODULES``. A module defines
+``register(commands, common)``: it adds its parser, with ``parents=[common]`` where it talks to a cluster, and sets ``run``
+(``Namespace -> exit code``) as the parser's default. What is slow to import (the Kubernetes client takes most of a second)
+it imports inside ``run``: help must be quick.
 """
 
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from precision_operator import __version__
-from precision_operator.cli.flags import connection_flags
-from precision_operator.errors import OperatorError
+from precision_operator.cli.flags import TAKE_A_VALUE, Parser, connection_flags
+from precision_operator.errors import KubeError, OperatorError
 
 PROGRAM = "kubectl precision"
 
-MODULES = (
-    "get",
-    "status",
-    "explain",
-    "history",
-    "steer",
-    "ack",
-    "release",
-    "incident",
-    "replay",
-    "backtest",
-    "lint",
-    "complete",
-)
-"""Modules of this package, in the order of ``--help``."""
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "get": ("get",),
+    "status": ("status",),
+    "wait": ("wait",),
+    "explain": ("explain",),
+    "history": ("history",),
+    "doctor": ("doctor",),
+    "onboard": ("onboard",),
+    "steer": ("promote", "pause", "resume", "rollback", "retry"),
+    "ack": ("ack",),
+    "release": ("holds", "release", "uninstall"),
+    "incident": ("incident",),
+    "replay": ("replay",),
+    "backtest": ("backtest",),
+    "lint": ("lint",),
+    "complete": (),
+}
+"""Modules of this package, in the order of ``--help``, with their verbs: only the module of the verb is imported."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run = Callable[[argparse.Namespace], int]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command line: of the verb among these words, else the whole."""
     common = connection_flags()
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog=PROGRAM,
         description="See and steer the precision of training fleets. "
         "Every command is a write that kubectl alone can make: --dry-run prints it.",
         epilog="Exit codes: 0 done; 1 refused, with the reason and the next step; 2 wrong usage; "
-        "3 (status) the fleet is, or is being, rolled back.",
+        "3 (status) the fleet is, or is being, rolled back; 3 (wait) only a person can bring what is waited for.",
         parents=[common],
     )
     root.add_argument("--version", action="version", version=__version__)
     commands = root.add_subparsers(dest="verb", required=True, metavar="verb")
-    for name in MODULES:
+    for name in _modules(words):
         importlib.import_module(f".{name}", __name__).register(commands, common)
     return root
+
+
+def _modules(words: Sequence[str]) -> Sequence[str]:
+    """The module of the verb that is meant; all of them for help, for a typo, and for completion."""
+    rest = iter(words)
+    for word in rest:
+        if word in TAKE_A_VALUE:
+            next(rest, None)
+        elif not word.startswith("-"):
+            return [name for name, verbs in MODULES.items() if word in verbs] or tuple(MODULES)
+    return tuple(MODULES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; an error that was foreseen is one line on stderr, without a traceback."""
     defaults = argparse.Namespace(namespace=None, context=None, kubeconfig=None, output="text")
-    arguments = parser().parse_args(argv, defaults)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = parser(words).parse_args(words, defaults)
     run: Run = arguments.run
     try:
         return run(arguments)
+    except KubeError as error:
+        from precision_operator.cli.refusals import in_words
+        from precision_operator.cli.session import given_flags
+
+        sys.stderr.write(f"{PROGRAM} {arguments.verb}: {in_words(error, given_flags(arguments))}\n")
+        return 1
     except OperatorError as error:
         sys.stderr.write(f"{PROGRAM} {arguments.verb}: {error}\n")
         return 1

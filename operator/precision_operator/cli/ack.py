@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_operator.api.commands import Prerequisite, answer
+from precision_operator.cli.flags import meant
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.steer import waits_for_retry
 from precision_operator.cli.summary import UNKNOWN_PERSON
@@ -38,8 +39,8 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "An acknowledgement counts for the rollback that it answers, not for a later one. "
         "Without an item: show which are given, and by whom.",
     )
+    verb.add_argument("policy", nargs="?", help="default: the only one of the namespace, which is shown")
     verb.add_argument("items", nargs="*", metavar="ITEM", type=item_of, help=", ".join(Prerequisite))
-    verb.add_argument("--policy", help="default: the only one of the namespace")
     message_flag(verb)
     dry_run_flag(verb)
     verb.set_defaults(run=run)
@@ -50,8 +51,16 @@ def item_of(word: str) -> Prerequisite:
     plain = word.replace("-", "").replace("_", "").lower()
     found = next((item for item in Prerequisite if item.lower() == plain), None)
     if found is None:
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(Prerequisite)}, found {word!r}")
+        expected = f"expected one of {', '.join(Prerequisite)}, found {word!r}"
+        raise argparse.ArgumentTypeError(expected + meant(word, Prerequisite))
     return found
+
+
+def _is_item(word: str | None) -> bool:
+    try:
+        return word is not None and bool(item_of(word))
+    except argparse.ArgumentTypeError:
+        return False
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
 async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import CommandRefused
 
-    target = await session.policy(arguments.policy)
+    try:
+        target = await session.policy(arguments.policy)
+    except CommandRefused as error:
+        forgotten = _is_item(arguments.policy)
+        raise CommandRefused(f"{error}; the policy's name stands before the items") if forgotten else error from None
     if not arguments.items:
         return _show(target, arguments)
     if target.policy.deleted or not waits_for_retry(target):

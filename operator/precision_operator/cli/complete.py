@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Prerequisite
-from precision_operator.cli.flags import connection_flags
+from precision_operator.cli.flags import TAKE_A_VALUE, connection_flags
 from precision_operator.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ NO_FILES = ":4"
 """What cobra's protocol calls ShellCompDirectiveNoFileComp."""
 
 _NAME_A_POLICY = frozenset(
-    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "--policy")
+    ("get", "status", "explain", "history", "promote", "pause", "resume", "rollback", "retry", "release", "wait", "ack")
 )
-_TAKE_A_VALUE = frozenset(("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output", "-m", "--message"))
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -36,14 +35,14 @@ def run(arguments: argparse.Namespace, verbs: Sequence[str]) -> int:
     asked = before[-1] if before else ""
     verb = next((word for word in before if word in verbs), None)
     found: list[str] = []
-    if asked in _TAKE_A_VALUE or last.startswith("-"):
+    if asked in (*TAKE_A_VALUE, "-m", "--message") or last.startswith("-"):
         pass
     elif verb is None:
         found = list(verbs)
-    elif verb in _NAME_A_POLICY or asked in _NAME_A_POLICY:
-        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
-    elif verb == "ack":
+    elif verb == "ack" and asked != "ack":
         found = [item for item in Prerequisite if item not in before]
+    elif verb in _NAME_A_POLICY:
+        found = _policies(connection_flags().parse_known_args(before, arguments)[0])
     sys.stdout.write("".join(f"{word}\n" for word in found if word.startswith(last)) + f"{NO_FILES}\n")
     return 0
 

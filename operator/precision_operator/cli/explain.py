@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from precision_operator.api.commands import answers
+from precision_operator.api.commands import acknowledged, answers
 from precision_operator.api.state import Phase
 from precision_operator.cli.attention import bad_news, predicted_late_seconds
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
@@ -86,9 +86,9 @@ def explain(session: "Session", target: "Target") -> Explanation:
     for reason, _ in reasons:
         known = Reason.known(reason)
         for step in known.steps if known else ():
-            steps[_filled(step, session, target)] = None
+            steps[whole_step(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
-        steps[_filled("start again: `!retry {name}`", session, target)] = None
+        steps[whole_step("start again: `!retry {name}`", session, target)] = None
     return Explanation(_meaning(target), reasons, concerned(target.state), tuple(_people(target)), tuple(steps))
 
 
@@ -98,14 +98,16 @@ def _meaning(target: "Target") -> str:
     return BY_CANARY if target.state.by_canary else PHASES[target.status.phase]
 
 
-def _filled(step: str, session: "Session", target: "Target") -> str:
+def whole_step(step: str, session: "Session", target: "Target") -> str:
     """The step with the policy's name, and its commands whole."""
 
     def whole(found: re.Match[str]) -> str:
         first, *rest = found[1].split()
         return f"`{session.kubectl(*rest) if first == 'kubectl' else session.plugin(first, *rest)}`"
 
-    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name))
+    given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
+    missing = " ".join(item for item in target.policy.spec.reenable.prerequisites if item not in given)
+    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name).replace("{missing}", missing))
 
 
 def _reasons(target: "Target") -> Iterable[tuple[str, str]]:

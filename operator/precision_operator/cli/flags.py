@@ -1,10 +1,37 @@
 """The flags that kubectl has, too."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
+OUTPUTS = ("text", "json")
+LISTED_OUTPUTS = (*OUTPUTS, "yaml", "wide", "name")
+"""Of the verbs that show what there is."""
 
-def connection_flags() -> argparse.ArgumentParser:
+TAKE_A_VALUE = ("-n", "--namespace", "--context", "--kubeconfig", "-o", "--output")
+"""Flags of every verb."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what was probably meant."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += meant(str(value), map(str, action.choices or ()))
+            raise
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """A question after an error; empty where nothing is like the word."""
+    import difflib
+
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def connection_flags(outputs: tuple[str, ...] = OUTPUTS) -> argparse.ArgumentParser:
     """The flags that kubectl has for where to go; they may stand before or after the verb."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     where = common.add_argument_group("connection, as in kubectl")
@@ -13,5 +40,5 @@ def connection_flags() -> argparse.ArgumentParser:
     where.add_argument(
         "--kubeconfig", type=Path, help="default: $KUBECONFIG, ~/.kube/config, or the pod's service account"
     )
-    where.add_argument("-o", "--output", choices=("text", "json"), help="json: for programs (default text)")
+    where.add_argument("-o", "--output", choices=outputs, help="json: for programs (default text)")
     return common

@@ -1,15 +1,18 @@
 """``get``: the tree of the fleet."""
 
 import argparse
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import shown
+from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.live import add_flags, readings
-from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import summary
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "get",
-        parents=[common],
+        parents=[connection_flags(LISTED_OUTPUTS)],
         help="the tree of a fleet: policy, cohorts, workloads, pods",
         description="Show each policy with its cohorts, workloads and pods: the mode that each is assigned, whether its "
         "processes have acknowledged it, generations, breaches, and what keeps one from being where it should be. With "
@@ -49,10 +52,17 @@ async def _get(session: "Session", arguments: argparse.Namespace) -> int:
     named = [await session.policy(arguments.policy)] if arguments.policy else None
     targets = named or await session.policies(everywhere=everywhere)
     fleets = await read_fleets(session, targets, await readings(arguments, targets))
-    if arguments.output == "json":
-        write_json([_json(fleet) for fleet in fleets])
+    if arguments.output in DOCUMENTS:
+        write_document([_json(fleet) for fleet in fleets], arguments.output)
+        return 0
+    if arguments.output == "name":
+        for fleet in fleets:
+            write_name(fleet.target.policy.name)
         return 0
     out = console()
+    if arguments.output == "wide":
+        out.print(_wide(fleets))
+        return 0
     for fleet in fleets:
         out.print(_tree(fleet))
     if not fleets:
@@ -98,6 +108,28 @@ def _workload_json(line: "WorkloadLine") -> dict[str, object]:
             for p in line.pods
         ],
     }
+
+
+_WIDE = (
+    *("policy", "workload", "cohort", "assigned", "generation", "delivery"),
+    *("acknowledged", "pods", "breaches", "problems"),
+)
+
+
+def _wide(fleets: "Iterable[FleetView]") -> Table:
+    """A line a workload, for who sorts and searches them."""
+    rows = Table(box=None, pad_edge=False)
+    for column in _WIDE:
+        rows.add_column(column.upper(), overflow="fold")
+    for fleet in fleets:
+        for cohort, line in ((c, w) for c in fleet.cohorts for w in c.workloads):
+            known = (line.assigned, line.generation, line.delivery, line.acknowledged, len(line.pods))
+            cells = ("-" if value is None else str(value) for value in known)
+            breaches = ",".join(f"{b.severity}:{b.signal}" for b in line.breaches) or "-"
+            rows.add_row(
+                fleet.target.where, shown(line.key), cohort.name, *cells, breaches, said("; ".join(line.problems))
+            )
+    return rows
 
 
 def _tree(fleet: "FleetView") -> Tree:

@@ -38,6 +38,26 @@ def write_json(value: object) -> None:
     sys.stdout.flush()
 
 
+def write_document(value: object, output: str) -> None:
+    """One document, as ``-o json`` or ``-o yaml`` asks."""
+    if output == "yaml":
+        import yaml
+
+        plain = json.loads(json.dumps(value))
+        sys.stdout.write("---\n" + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        sys.stdout.flush()
+    else:
+        write_json(value)
+
+
+DOCUMENTS = ("json", "yaml")
+
+
+def write_name(name: str) -> None:
+    """A policy as ``-o name`` has it: kubectl takes it as it is."""
+    sys.stdout.write(f"precisionpolicy.precision.genesis.ai/{name}\n")
+
+
 _UNPRINTABLE = re.compile(r"[^ -~\n]")
 """A candidate: most of these are letters, and stay."""
 

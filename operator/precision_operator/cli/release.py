@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from precision_operator.cli.session import Session, Target
     from precision_operator.kube.port import KubeApi
 
-_PART_OF = "app.kubernetes.io/part-of=genesis-precision"
+PART_OF = "app.kubernetes.io/part-of=genesis-precision"
 """What the chart and manifests/base put on all that they install."""
 
 _ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -192,9 +192,9 @@ async def _uninstall(session: "Session", arguments: argparse.Namespace) -> int:
     targets = await session.policies(everywhere=True, installed=False)
     held = [target for target in targets if target.state.holds]
     kinds = ",".join(f"{plural}.{_ADMISSION_GROUP}" for plural in _ADMISSION)
-    lines = (session.everywhere("delete", kinds, "-l", _PART_OF), session.everywhere("delete", "crd", *_CRDS))
+    lines = (session.everywhere("delete", kinds, "-l", PART_OF), session.everywhere("delete", "crd", *_CRDS))
     confirmed = bool(arguments.yes) and not arguments.dry_run
-    running = await session.api.list(DEPLOYMENTS, "", label_selector=_PART_OF) if confirmed else ()
+    running = await session.api.list(DEPLOYMENTS, "", label_selector=PART_OF) if confirmed else ()
     if running:
         name, namespace = (text(mapping(running[0].get("metadata")).get(field)) for field in ("name", "namespace"))
         raise CommandRefused(
@@ -221,7 +221,7 @@ async def _remove(api: "KubeApi") -> None:
     for plural, version in product(_ADMISSION, ("v1", "v1beta1")):
         resource = Resource(_ADMISSION_GROUP, version, plural)
         with suppress(NotFound):  # a version that is not served
-            for body in await api.list(resource, "", label_selector=_PART_OF):
+            for body in await api.list(resource, "", label_selector=PART_OF):
                 with suppress(NotFound):  # the other version has shown it already
                     await api.delete(resource, "", text(mapping(body.get("metadata")).get("name")))
     for name in _CRDS:

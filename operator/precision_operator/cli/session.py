@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import shlex
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +16,9 @@ from precision_operator.api.policy import Policy, deleted_policy, parse_policy
 from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
-from precision_operator.core.status.summary import recorded
+from precision_operator.cli.flags import meant
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
-from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Cluster, JsonObject, Resource
 from precision_operator.reasons import Reason
 
 Answered = TypeVar("Answered")
@@ -54,7 +56,7 @@ class Target:
 class Session:
     """A connection, and the namespace that is meant."""
 
-    api: KubeApi
+    api: Cluster
     namespace: str
     flags: tuple[str, ...] = ()
     """``--context`` and ``--kubeconfig`` as they were given, for kubectl lines that do the same."""
@@ -79,7 +81,8 @@ class Session:
             body, record = await self._read(POLICIES, name), await self._read(ASSIGNMENTS, name)
             if body is None and record is None:
                 found = await self.policies()
-                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}")
+                near = meant(name, [target.policy.name for target in found])
+                raise CommandRefused(f"no PrecisionPolicy {name} in namespace {self.namespace}; {_choice(found)}{near}")
             return _target(body, record)
         found = await self.policies()
         if len(found) != 1:
@@ -124,6 +127,8 @@ def _target(body: JsonObject | None, record: JsonObject | None) -> Target:
     state = parse_assignment(record) if record is not None else State()
     if body is not None:
         return Target(parse_policy(body), parse_summary(body.get("status")), state, body)
+    from precision_operator.core.status.summary import recorded
+
     left = record or {}
     namespace, name = _key(left)
     return Target(deleted_policy(namespace, name, state), recorded(state), state, left)
@@ -149,9 +154,18 @@ def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.N
     return asyncio.run(_connected(arguments, verb))
 
 
+def _without_the_synchronous_client() -> None:
+    """Let ``client`` and ``config`` of ``kubernetes.aio`` be imported alone: its packages import all the rest first."""
+    for name in ("kubernetes", "kubernetes.aio"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and name not in sys.modules:
+            sys.modules[name] = importlib.util.module_from_spec(spec)
+
+
 async def _connected(
     arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]
 ) -> int:
+    _without_the_synchronous_client()
     from precision_operator.kube.access import Access
     from precision_operator.kube.client import KubeClient
 
@@ -159,12 +173,13 @@ async def _connected(
     namespace = arguments.namespace or _namespace(kubeconfig, arguments.context)
     client = await KubeClient.connect(Access(kubeconfig, arguments.context), program="kubectl-precision")
     try:
-        return await verb(Session(client, namespace, _flags(arguments)), arguments)
+        return await verb(Session(client, namespace, given_flags(arguments)), arguments)
     finally:
         await client.close()
 
 
-def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+def given_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """``--context`` and ``--kubeconfig``, for kubectl lines that do the same."""
     given = {"--context": arguments.context, "--kubeconfig": arguments.kubeconfig}
     return tuple(word for flag, value in given.items() if value for word in (flag, str(value)))
 

@@ -1,8 +1,9 @@
 """``status``: where a rollout stands, once or as it goes."""
 
 import argparse
-import asyncio
+import math
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -10,11 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from precision_operator.api.state import State
+from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention, predicted_late_seconds
-from precision_operator.cli.output import age, console, phase_text, said, write_json
+from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
+from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from precision_operator.cli.session import Session, Target
 
 EXIT_ROLLED_BACK = 3
-POLL_SECONDS = 1.0
+TERMINAL = (Phase.HEALTHY, Phase.HELD)
+"""Where a rollout or a rollback ends, and with it what was watched."""
 BAR_COLUMNS = 30
 RESTARTS_SHOWN = 5
 """Of the workloads that are restarting; `get` shows all."""
@@ -36,21 +39,20 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
     """Add the verb."""
     verb = commands.add_parser(
         "status",
-        parents=[common],
+        parents=[connection_flags(LISTED_OUTPUTS)],
         help="where the rollout stands; --watch follows it",
         description="Show phase, step, what it waits for, and the newest rollback with its deadline. Exits with 3 while the "
-        "fleet, or a part of it, is or is being rolled back. Scripts that wait: "
-        "kubectl wait --for=condition=Healthy precisionpolicy/NAME.",
+        "fleet, or a part of it, is or is being rolled back. Scripts use `wait`.",
     )
     verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
     verb.add_argument(
-        "-w", "--watch", action="store_true", help="until interrupted; with -o json one document a change"
+        "-w", "--watch", action="store_true", help="until it is Healthy or Held; with -o json one document a change"
     )
     verb.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read and show, once or until interrupted."""
+    """Read and show, once or until a rollout or a rollback has ended."""
     from precision_operator.cli.session import connected
 
     return connected(arguments, _watch if arguments.watch else _once)
@@ -63,37 +65,37 @@ def exit_code(target: "Target") -> int:
 
 async def _once(session: "Session", arguments: argparse.Namespace) -> int:
     target = await session.policy(arguments.policy)
-    if arguments.output == "json":
-        write_json(summary(target))
+    if arguments.output in DOCUMENTS:
+        write_document(summary(target), arguments.output)
+    elif arguments.output == "name":
+        write_name(target.policy.name)
     else:
-        console().print(render(target))
+        console().print(render(target, wide=arguments.output == "wide"))
     return exit_code(target)
 
 
 async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
+    from precision_operator.cli.wait import as_it_changes, settled
+
+    as_document, out = arguments.output in DOCUMENTS, console()
     target = await session.policy(arguments.policy)
-    if arguments.output == "json" or not console().is_terminal:
-        return await _watch_lines(session, target, as_json=arguments.output == "json")
-    with Live(render(target), console=console(), auto_refresh=False) as live:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            target = await session.policy(target.policy.name)
-            live.update(render(target), refresh=True)
-
-
-async def _watch_lines(session: "Session", target: "Target", *, as_json: bool) -> int:
-    """One document, or one line, a change: for programs, and for logs."""
-    shown: object = None
-    while True:
-        found = summary(target)
-        if found != shown:
-            shown = found
-            if as_json:
-                write_json(found)
-            else:
-                console().print(_line(target), soft_wrap=True)
-        await asyncio.sleep(POLL_SECONDS)
-        target = await session.policy(target.policy.name)
+    live = (
+        nullcontext()
+        if as_document or not out.is_terminal
+        else Live(console=out, get_renderable=lambda: render(target))
+    )
+    written: object = None
+    with live:
+        async for target in as_it_changes(session, target, seconds=math.inf):  # noqa: B020 - the newest is shown
+            found = summary(target)
+            if as_document and found != written:
+                write_document(found, arguments.output)
+            elif found != written and not out.is_terminal:
+                out.print(_line(target), soft_wrap=True)
+            written = found
+            if settled(target) and target.status.phase in TERMINAL:
+                break
+    return exit_code(target)
 
 
 def _line(target: "Target") -> Text:
@@ -107,14 +109,16 @@ def _line(target: "Target") -> Text:
     )
 
 
-def render(target: "Target") -> RenderableType:
-    """The status as a small table."""
+def render(target: "Target", *, wide: bool = False) -> RenderableType:
+    """The status as a small table; ``wide``: with every condition, not only those that a person should look at."""
     rows = Table.grid(padding=(0, 2))
     _add_phase(rows, target)
     _add_progress(rows, target)
     _add_breaches(rows, target.state)
-    for condition in needing_attention(target.status.conditions):
+    conditions = target.status.conditions
+    for condition in conditions if wide else needing_attention(conditions):
         label = "alert" if condition.type == "Alerting" else condition.type
+        label = f"{label} {condition.status}" if wide else label
         rows.add_row(label, Text.assemble((condition.reason, "bold yellow"), ": ", said(condition.message)))
     _add_answers(rows, target)
     return rows

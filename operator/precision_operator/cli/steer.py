@@ -161,7 +161,7 @@ async def _retry(session: "Session", target: "Target", arguments: argparse.Names
     given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
     missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
     if missing and waits_for_retry(target):
-        line = session.plugin("ack", *missing, "--policy", target.policy.name, "-m", "why")
+        line = session.plugin("ack", target.policy.name, *missing)
         sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
     write = Write({Command.RETRY: answering(target, arguments)})
     return await carry_out(session, target, write, arguments=arguments, done="retry asked for")

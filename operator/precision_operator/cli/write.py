@@ -76,7 +76,7 @@ async def carry_out(session: Session, target: Target, write: Write, *, arguments
     name = target.policy.name
     line = write.kubectl(session, name)
     if not arguments.dry_run:
-        body = write.signed(await _user(session))
+        body = write.signed(await user_of(session))
         try:
             await session.api.merge_patch(POLICIES, session.namespace, name, body)
         except Forbidden as error:
@@ -99,7 +99,7 @@ def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> C
     )
 
 
-async def _user(session: Session) -> str | None:
+async def user_of(session: Session) -> str | None:
     """Who the API server takes us for; None where it does not say. Admission overwrites it where it stamps commands."""
     review: JsonObject = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:

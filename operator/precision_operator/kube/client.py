@@ -122,6 +122,29 @@ class KubeClient:
             return False
         return any(mapping(kind).get("name") == resource.plural for kind in sequence(found.get("resources")))
 
+    async def changed(self, resource: Resource, namespace: str, name: str, *, since: str, seconds: float) -> bool:
+        """A watch of one object that ends with its first event. One that cannot go on counts as a change: read anew."""
+        limit = max(1, round(seconds))
+        query = {"watch": "1", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
+        path = f"{_path(resource, namespace)}?{urlencode({**query, 'timeoutSeconds': limit})}"
+        timeout = aiohttp.ClientTimeout(total=limit + float(self._timeout.total or 0.0))
+        headers = {**self._headers, **await self._authorization()}
+        try:
+            response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+                "GET", f"{self._configuration.host}{path}", headers=headers, _request_timeout=timeout
+            )
+            async with response.response as stream:
+                if stream.status == 200:
+                    return bool(await stream.content.readany())
+                answer = parsed_object(await stream.read())
+        except TimeoutError:
+            return False
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(f"GET {path}: {type(error).__name__}: {error}") from error
+        if stream.status == 410:
+            return True
+        raise error_of(f"GET {path}", stream.status, answer)
+
     async def create(self, resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
         """POST; raises Conflict where it exists already."""
         return await self._call("create", "POST", resource, _path(resource, namespace), body, JSON)

@@ -95,6 +95,17 @@ class Discovery(Protocol):
         ...
 
 
+class Watching(Protocol):
+    """One object's changes, for who waits for it."""
+
+    async def changed(self, resource: Resource, namespace: str, name: str, *, since: str, seconds: float) -> bool:
+        """Wait until the object is no longer at this resourceVersion; False: it still was after these seconds.
+
+        An empty ``since`` means that it was not there.
+        """
+        ...
+
+
 class KubeApi(Protocol):
     """What the controller, the adapters, the elector and the event recorder need of Kubernetes."""
 
@@ -150,3 +161,7 @@ class KubeApi(Protocol):
         ``since``: RFC 3339; older lines are left out.
         """
         ...
+
+
+class Cluster(KubeApi, Discovery, Watching, Protocol):
+    """All of it, for a program that a person runs."""

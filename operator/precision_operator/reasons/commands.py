@@ -34,7 +34,7 @@ AWAITING_PREREQUISITES = (
     "AwaitingPrerequisites",
     DECISION,
     "a retry needs spec.reenable.prerequisites acknowledged since this rollback",
-    "see which, and acknowledge them: `!ack --policy {name}`, `!ack --policy {name} ITEM`",
+    "see which, and acknowledge them: `!ack {name}`, `!ack {name} {missing}`",
 )
 BACKING_OFF = ("BackingOff", WAITING, "repeated rollbacks: a retry must wait for spec.reenable.backoff")
 AWAITING_RETRY = ("AwaitingRetry", DECISION, "waiting for a manual retry", "start again: `!retry {name}`")

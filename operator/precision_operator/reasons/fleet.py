@@ -47,7 +47,7 @@ STATE_LOST = (
     "the PrecisionAssignment was deleted: which workload was in which mode is not known any more, so that all of them "
     "went to the fallback",
     "find out who deleted it: `!history {name}`, the API server's audit log",
-    "see what must be acknowledged before a retry: `!ack --policy {name}`",
+    "see what must be acknowledged before a retry: `!ack {name}`",
     "then start again: `!retry {name}`",
 )
 POLICY_DELETED = (

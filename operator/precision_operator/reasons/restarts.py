@@ -3,7 +3,7 @@
 from precision_operator.reasons.row import ATTENTION, LOOK_AT_PODS, NORMAL
 
 _WHERE = "see which pods, and where they run: `!kubectl get pods -o wide`"
-_EMERGENCY = "or do not wait: `!rollback --emergency {name}`"
+_EMERGENCY = "or do not wait: `!rollback {name} --emergency`"
 
 BLOCKED = (
     "Blocked",

@@ -13,8 +13,8 @@ from precision_operator.reasons.row import (
 
 _AFTER_CANARY = (
     "look for another cause: data, nodes, a change of the trainers; `!get {name}` shows each workload",
-    "then roll back the rest: `!promote {name}`, or at once: `!rollback --emergency {name}`",
-    "or end the rollback and begin again: `!ack --policy {name}`, `!retry {name}`",
+    "then roll back the rest: `!promote {name}`, or at once: `!rollback {name} --emergency`",
+    "or end the rollback and begin again: `!ack {name}`, `!retry {name}`",
 )
 
 DEADLINE_EXCEEDED = (

@@ -31,7 +31,7 @@ CHECK_SCRAPE = (
 )
 AFTER_BREACH = (
     "find the cause: `!history {name}`, `!get {name}`, `!incident list {name}`, the trainers' logs and dashboards",
-    "see what must be acknowledged before a retry: `!ack --policy {name}`",
+    "see what must be acknowledged before a retry: `!ack {name}`",
     "then start again: `!retry {name}`",
 )
 READ_LOG = "read the operator's log: `kubectl logs` of its pods, in its namespace"

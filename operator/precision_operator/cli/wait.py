@@ -1,0 +1,143 @@
+"""``wait``: until a fleet is Healthy or Held, with an exit code for scripts."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from precision_operator.api.commands import Command, acknowledged, answered
+from precision_operator.api.spec import PolicyEnforcement
+from precision_operator.api.state import Phase
+from precision_operator.api.wire import duration_seconds, mapping, text
+from precision_operator.cli.output import write_json
+from precision_operator.core.commands import allowed
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+    from precision_operator.cli.session import Session, Target
+
+REACHED, TIMED_OUT, NEEDS_A_PERSON = 0, 1, 3
+REREAD_SECONDS = 10.0
+"""Without a change of the policy: its assignment has one now and then that the status does not show."""
+PAUSE_SECONDS = 0.5
+"""Between two reads, however often it changes; and before an API server that is away is asked again."""
+
+_ONLY_A_PERSON_LEAVES = frozenset({Phase.PAUSED, Phase.DEGRADED, Phase.HELD})
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "wait",
+        parents=[common],
+        help="until the fleet is Healthy or Held",
+        description="Wait by watch until the fleet is in a phase. Exits with 0 once it is, with 1 after --timeout, and with "
+        "3 as soon as only a person can bring it there: for Healthy, once it is Held, awaits approval, or is paused.",
+    )
+    verb.add_argument("policy", nargs="?", help="default: the only one of the namespace")
+    verb.add_argument("--for", dest="wanted", choices=(Phase.HEALTHY, Phase.HELD), required=True, type=phase_of)
+    verb.add_argument("--timeout", type=_seconds, default=7200.0, help="e.g. 90s, 2h (default 2h)")
+    verb.set_defaults(run=run)
+
+
+def phase_of(word: str) -> str:
+    """The phase as it is written, also from ``healthy``."""
+    return word.capitalize()
+
+
+def _seconds(word: str) -> float:
+    found = duration_seconds(word, -1.0)
+    if found < 0:
+        raise argparse.ArgumentTypeError(f"expected a duration like 90s or 2h, found {word!r}")
+    return found
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Wait, and say what came."""
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, _wait)
+
+
+async def _wait(session: "Session", arguments: argparse.Namespace) -> int:
+    wanted = Phase(arguments.wanted)
+    target, code, why = await session.policy(arguments.policy), TIMED_OUT, ""
+    async for target in as_it_changes(session, target, seconds=arguments.timeout):  # noqa: B020 - the newest is shown
+        phase = target.status.phase
+        if not settled(target):
+            continue
+        if phase is wanted:
+            code, why = REACHED, ""
+            break
+        why = blocked(target, wanted)
+        if why:
+            code = NEEDS_A_PERSON
+            break
+    why = why if code != TIMED_OUT else f"not {wanted} within {arguments.timeout:g} s"
+    if arguments.output == "json":
+        write_json({"policy": target.policy.name, "namespace": session.namespace, "phase": phase, "why": why})
+    elif code == REACHED:
+        sys.stdout.write(f"{target.where} is {phase}\n")
+    else:
+        explained = session.plugin("explain", target.policy.name)
+        sys.stderr.write(f"{target.where} is {phase}, {why}; see `{explained}`\n")
+    return code
+
+
+async def as_it_changes(session: "Session", target: "Target", *, seconds: float) -> AsyncIterator["Target"]:
+    """The policy as it stands, and again whenever it may have changed, for these seconds."""
+    from precision_operator.errors import Unavailable
+    from precision_operator.kube.port import ASSIGNMENTS, POLICIES
+
+    until, name = time.monotonic() + seconds, target.policy.name
+    while True:
+        yield target
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        resource = ASSIGNMENTS if target.policy.deleted else POLICIES
+        version = text(mapping(target.body.get("metadata")).get("resourceVersion"))
+        try:
+            await session.api.changed(
+                resource, session.namespace, name, since=version, seconds=min(left, REREAD_SECONDS)
+            )
+            await asyncio.sleep(min(left, PAUSE_SECONDS))
+            target = await session.policy(name)
+        except Unavailable:  # who waits for hours outlasts an upgrade of the control plane
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def settled(target: "Target") -> bool:
+    """The operator has seen the newest spec, and has answered what people asked for, so that the phase is the answer."""
+    policy, status = target.policy, target.status
+    if policy.deleted:
+        return True
+    asked = {
+        command
+        for command in Command
+        if answered(policy.annotations, command, status.transition_id) and allowed(command, policy, target.state)
+    }
+    if Command.RETRY in asked:
+        given = acknowledged(policy.annotations, transition_id=status.transition_id)
+        if any(item not in given for item in policy.spec.reenable.prerequisites):
+            asked.discard(Command.RETRY)  # a person has more to say first
+    return status.observed_generation == policy.generation and not asked
+
+
+def blocked(target: "Target", wanted: Phase) -> str:
+    """Why the phase cannot come without a person; empty: it still may."""
+    policy, status = target.policy, target.status
+    if policy.deleted:
+        return "and its policy was deleted" if status.phase is not Phase.ROLLING_BACK or wanted is Phase.HEALTHY else ""
+    if policy.spec.suspend:
+        return "and paused: nothing is moved or judged until somebody resumes it"
+    if policy.spec.enforcement is PolicyEnforcement.OBSERVE:
+        return "and only observes: nothing is moved until somebody sets enforcement: Enforce"
+    if wanted is Phase.HELD:
+        return ""
+    stalled = next((c for c in status.conditions if c.type == "Stalled" and c.status == "True"), None)
+    if stalled is not None:
+        return f"which only a person ends ({stalled.reason}: {stalled.message})"
+    return f"which only a person ends ({status.reason})" if status.phase in _ONLY_A_PERSON_LEAVES else ""

@@ -1,0 +1,79 @@
+"""``wait`` and ``status -w``: when they end, and with which code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from precision_operator.api.conditions import Condition
+from precision_operator.api.state import Phase
+from tests.support.cli import HELD, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
+
+STALLED = stands(
+    Phase.PROGRESSING, conditions=(Condition("Stalled", "True", "Undeliverable", "vision-b has no contract", 1, NOW),)
+)
+RETRIED: Json = {f"{PREFIX}retry": "4"}
+ACKNOWLEDGED: Json = {
+    f"{PREFIX}ack-{item}": "4"
+    for item in ("rootCause", "fix", "stagingTested", "monitoring", "teamNotified", "rollbackReady")
+}
+
+
+@pytest.mark.parametrize("wanted", [Phase.HEALTHY, Phase.HELD])
+def test_it_ends_with_the_phase(cli: Cli, wanted: Phase) -> None:
+    cli.policy(stands(Phase.PROGRESSING))
+    cli.fake.while_watched = lambda: cli.policy(stands(wanted))
+    assert f"default/fleet is {wanted}" in cli("wait", "fleet", f"--for={wanted}")
+
+
+def test_after_the_timeout_it_says_what_was_so(cli: Cli) -> None:
+    cli.policy(stands(Phase.PROGRESSING))
+    said = cli("wait", "--for", "healthy", "--timeout", "0s", code=1)
+    assert "default/fleet is Progressing, not Healthy within 0 s; see `kubectl precision explain fleet" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "spec", "wanted"),
+    [
+        (HELD, {}, "Healthy"),
+        (PARTLY, {}, "Healthy"),
+        (WAITING, {}, "Healthy"),
+        (STALLED, {}, "Healthy"),
+        (stands(Phase.PROGRESSING), {"suspend": True}, "Healthy"),
+        (stands(Phase.PROGRESSING), {"suspend": True}, "Held"),
+        (stands(Phase.HEALTHY), {"enforcement": "Observe"}, "Held"),
+    ],
+)
+def test_what_only_a_person_can_bring_is_not_waited_for(cli: Cli, before: Stands, spec: Json, wanted: str) -> None:
+    cli.policy(before, **spec)
+    found = cli.json("wait", f"--for={wanted}", code=3)
+    assert found["why"]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "code"), [(RETRIED, 3), ({**RETRIED, **ACKNOWLEDGED}, 1), ({f"{PREFIX}retry": "3"}, 3)]
+)
+def test_a_retry_that_the_operator_will_follow_is_waited_for(cli: Cli, annotations: Json, code: int) -> None:
+    cli.policy(HELD, annotations=annotations)
+    cli("wait", "--for=Healthy", "--timeout=0s", code=code)
+
+
+def test_an_older_specs_phase_is_no_answer(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY, observed_generation=0))
+    cli("wait", "--for=Healthy", "--timeout=0s", code=1)
+
+
+@pytest.mark.parametrize("words", [["--for=Paused"], ["--for=Healthy", "--timeout=soon"], []])
+def test_wrong_usage_is_its_own_code(cli: Cli, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli("wait", *words)
+    assert exit_.value.code == 2
+
+
+@pytest.mark.parametrize(("phase", "code"), [(Phase.HEALTHY, 0), (Phase.HELD, 3)])
+def test_a_watch_ends_where_a_rollout_or_a_rollback_ends(cli: Cli, phase: Phase, code: int) -> None:
+    cli.policy(stands(Phase.ROLLING_BACK))
+    cli.fake.while_watched = lambda: cli.policy(stands(phase))
+    documents = cli("status", "-w", "-o", "json", code=code).splitlines()
+    assert [json.loads(document)["phase"] for document in documents] == ["RollingBack", phase]
