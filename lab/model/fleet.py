@@ -25,9 +25,28 @@ TICK_SECONDS = 10.0
 AWAY_SECONDS = 100.0
 """An absence of the operator that is longer than every limit."""
 
-_DICTS = ("workloads", "modes", "restarts", "templates", "labels", "room", "strangers", "taken", "used_up")
+_DICTS: tuple[str, ...] = (
+    "workloads",
+    "modes",
+    "restarts",
+    "templates",
+    "labels",
+    "room",
+    "strangers",
+    "taken",
+    "used_up",
+)
 _DICTS += ("world_sizes", "places", "cured_by", "everywhere")
-_SETS = ("unobservable", "unresponsive", "crashing", "poisoned", "unreachable", "leaving", "referenced", "budgeted")
+_SETS: tuple[str, ...] = (
+    "unobservable",
+    "unresponsive",
+    "crashing",
+    "poisoned",
+    "unreachable",
+    "leaving",
+    "referenced",
+    "budgeted",
+)
 _SETS += ("crowded", "in_order", "finalized", "outdated")
 
 
