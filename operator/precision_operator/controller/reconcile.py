@@ -54,7 +54,7 @@ PROGRESS_SECONDS = 10.0
 """How often the status of a rollback is written of which only how far it has come has changed."""
 
 
-REST_SECONDS = 300.0
+REST_SECONDS = 60.0
 """How long at most a policy goes on without being read anew where nothing changed: watches report what does."""
 
 

@@ -297,7 +297,7 @@ async def test_all_batches_of_a_promotion_and_what_they_wait_for_give_way_after_
     acted = await rig.act(request("a"), deletion("b"), Notify(Reason.PROMOTED, "on"), emergency=False)
     assert acted == Acted(again=True)
     assert rig.clock.monotonic() - began == pytest.approx(PATIENCE_SECONDS, abs=0.2)
-    assert rig.limiter.in_flight == 0
+    assert rig.limiter._held.total() == 0
     assert rig.events == [("Promoted", 1)]
 
 
