@@ -82,3 +82,26 @@ def member_names(world: World) -> set[str]:
 def held_names(world: World) -> set[str]:
     """The workloads that were rolled back by themselves."""
     return {h.name for h in world.state.held}
+
+
+def moving() -> World:
+    """In its first step."""
+    world = fleet()
+    world.run(2)
+    return world
+
+
+def waiting_for_a_person() -> World:
+    """Half promoted, before ``pause: {}``."""
+    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    return world
+
+
+def held() -> World:
+    """Rolled back at once, by a person."""
+    world = promoted()
+    answer(world, "abort")
+    world.run(30)
+    assert world.state.phase is Phase.HELD
+    return world

@@ -16,7 +16,7 @@ from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.api.summary import summary_to_wire
 from precision_operator.core.commands import allowed
-from tests.support.fleets import NAN, answer, fleet, promoted, respec, until
+from tests.support.fleets import NAN, answer, fleet, held, moving, promoted, respec, waiting_for_a_person
 
 CONFIG = Path(__file__).parents[2] / "manifests" / "argocd" / "argocd-cm.yaml"
 DATA = yaml.safe_load(CONFIG.read_text())["data"]
@@ -62,31 +62,12 @@ def pending() -> World:
     return world
 
 
-def moving() -> World:
-    world = fleet()
-    world.run(2)
-    return world
-
-
-def awaiting_approval() -> World:
-    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
-    until(world, lambda w: w.state.phase is Phase.PAUSED)
-    return world
-
-
 def going_back() -> World:
     world = promoted(rollback={"gradual": {"sustain": "0s", "batchShare": 0.1}})
     world.unresponsive = set(world.workloads)
     answer(world, "rollback")
     world.run(2)
     assert world.state.phase is Phase.ROLLING_BACK
-    return world
-
-
-def held() -> World:
-    world = promoted()
-    answer(world, "abort")
-    world.run(30)
     return world
 
 
@@ -117,7 +98,7 @@ def observing() -> World:
 STANDS: list[tuple[Callable[[], World], str]] = [
     (pending, "Progressing"),
     (moving, "Progressing"),
-    (awaiting_approval, "Suspended"),
+    (waiting_for_a_person, "Suspended"),
     (promoted, "Healthy"),
     (going_back, "Progressing"),
     (held, "Degraded"),
@@ -155,7 +136,7 @@ def test_an_action_that_is_offered_is_one_that_the_operator_carries_out(stands: 
 
 @pytest.mark.parametrize(
     ("stands", "name"),
-    [(awaiting_approval, "promote"), (held, "retry"), (promoted, "rollback"), (going_back, "rollback-now")],
+    [(waiting_for_a_person, "promote"), (held, "retry"), (promoted, "rollback"), (going_back, "rollback-now")],
 )
 def test_what_a_person_may_do_next_is_offered(stands: Callable[[], World], name: str) -> None:
     assert lua(ACTIONS["discovery.lua"], body(stands()))[name]["disabled"] is False

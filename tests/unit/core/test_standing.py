@@ -13,7 +13,7 @@ from precision_operator.api.spec import PolicyEnforcement
 from precision_operator.api.state import Phase
 from precision_operator.core.status.summary import begun
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, answer, fleet, promoted, respec, until
+from tests.support.fleets import NAN, fleet, held, moving, promoted, respec, until, waiting_for_a_person
 
 
 def current(world: World) -> str:
@@ -32,31 +32,11 @@ def empty() -> World:
     return world
 
 
-def moving() -> World:
-    world = fleet()
-    world.run(2)
-    return world
-
-
-def waiting_for_a_person() -> World:
-    world = fleet(strategy={"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]})
-    until(world, lambda w: w.state.phase is Phase.PAUSED)
-    return world
-
-
 def going_back() -> World:
     world = promoted()
     world.unresponsive = set(world.workloads)
     world.bad = dict.fromkeys(world.workloads, NAN)
     until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
-    return world
-
-
-def held() -> World:
-    world = promoted()
-    answer(world, "abort")
-    world.run(30)
-    assert world.state.phase is Phase.HELD
     return world
 
 
