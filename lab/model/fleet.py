@@ -36,7 +36,7 @@ _DICTS: tuple[str, ...] = (
     "taken",
     "used_up",
 )
-_DICTS += ("world_sizes", "places", "cured_by", "everywhere")
+_DICTS += ("checkpoints", "world_sizes", "places", "cured_by", "everywhere")
 _SETS: tuple[str, ...] = (
     "unobservable",
     "unresponsive",

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from precision_operator.errors import (
     KubeError,
     NotFound,
     PreconditionFailed,
-    TooManyRequests,
     Unavailable,
 )
 from precision_operator.kube.access import Access, credentials
@@ -352,63 +350,6 @@ async def test_a_missing_verb_is_forbidden_and_requests_are_counted(
 async def test_the_server_sees_who_we_are(real: KubeClient, control_plane: ControlPlane, namespace: str) -> None:
     await real.create(DEPLOYMENTS, namespace, deployment("who"))
     assert f'"userAgent":"precision-operator/{__version__}"' in control_plane.audit_log.read_text()
-
-
-@asynccontextmanager
-async def _answering(raw: bytes) -> AsyncIterator[KubeClient]:
-    """A client of a server that gives every request the same raw answer, or none."""
-    writers: list[asyncio.StreamWriter] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        await reader.readuntil(b"\r\n\r\n")
-        if raw:
-            writer.write(raw)
-            await writer.drain()
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = _client(server.sockets[0].getsockname()[1])
-    yield client
-    await client.close()
-    server.close()
-    for writer in writers:
-        writer.close()
-        await writer.wait_closed()
-
-
-def _client(port: int) -> KubeClient:
-    return KubeClient(Configuration(host=f"http://127.0.0.1:{port}"), timeout_seconds=0.5)
-
-
-@pytest.mark.parametrize(
-    ("raw", "error"),
-    [
-        (b"HTTP/1.1 503 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", Unavailable),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n<htm", Unavailable),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\n{", Unavailable),
-        (b"HTTP/1.1 429 X\r\nRetry-After: 7\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", TooManyRequests),
-        (b"", Unavailable),
-    ],
-)
-async def test_broken_answers_have_their_error(raw: bytes, error: type[KubeError]) -> None:
-    async with _answering(raw) as client:
-        with pytest.raises(error) as caught:
-            await client.get(PODS, "n", "p")
-        if isinstance(caught.value, TooManyRequests):
-            assert caught.value.retry_after_seconds == 7
-
-
-async def test_nobody_there_is_unavailable() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    client = _client(port)
-    try:
-        with pytest.raises(Unavailable):
-            await client.get(PODS, "n", "p")
-    finally:
-        await client.close()
 
 
 async def test_a_rotated_token_is_used(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:

@@ -418,13 +418,14 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
     for name in (*HOT, "literal"):
         world.add(name, hot=name != "literal")
     world.run(30)
-    world.bad = {"hot-0": MILD, "hot-1": SLOW}
+    world.bad, world.breached = {"hot-0": MILD, "hot-1": SLOW}, {"hot-0", "hot-1"}
     world.run(4)
     assert len(world.state.mitigations) == 2
     for event, *args in history:
         match event, args:
             case "mild", [str(name), dict(values)]:
                 world.bad[name] = dict(values)
+                world.breached.add(name)
             case "cure", [str(name), Rung() as rung]:
                 world.cured_by[name] = rung
             case _:

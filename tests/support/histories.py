@@ -1,7 +1,7 @@
 """Random histories: passes of the operator mixed with crashes, stale views, breaches, lost metrics, restarts and edits."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -49,10 +49,11 @@ events = st.one_of(
 History = Sequence[tuple[object, ...]]
 
 
+@dataclass
 class Checked(World):
     """A world that checks every decision against the invariants as it is made."""
 
-    breached: set[str]
+    breached: set[str] = field(default_factory=set)
     """Workloads that were ever in breach."""
 
     def decide(self) -> Decision:
@@ -118,7 +119,6 @@ class Checked(World):
 def new_world() -> Checked:
     """Six hot workloads, one of them of two pods, and two that are moved by restart."""
     world = Checked(policy(**FAST))
-    world.breached = set()
     for name in NAMES:
         world.add(name, hot=name.startswith("hot"), pods=2 if name == "hot-0" else 1)
     return world
@@ -136,7 +136,9 @@ def play(world: Checked, history: History) -> None:
             case "stale", [int(age)]:
                 state, observation, now = views[max(0, len(views) - 2 - age)]
                 if state == world.state:  # a newer state makes the compare-and-swap fail: nothing is acted on
-                    for action in decide(world.policy, state, observation, now).actions:
+                    decision = decide(world.policy, state, observation, now)
+                    world.commit(decision)
+                    for action in decision.actions:
                         world.act(action)
                     world.train()
             case _:

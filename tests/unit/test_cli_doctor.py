@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +29,7 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     fake.put(installation.CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
     operator: Any = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
     fake.put(DEPLOYMENTS, {**operator, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
-    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(NOW), "leaseDurationSeconds": 6}
+    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 6}
     fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
     for plural, name in installation._shipped():
         fake.put(Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
@@ -42,7 +43,7 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
         if resource == installation.ACCESS_REVIEWS:
             return {"status": {"allowed": True}}
         answer = await created(resource, namespace, body)
-        return {**answer, "metadata": {"creationTimestamp": micro_time(NOW)}}
+        return {**answer, "metadata": {"creationTimestamp": micro_time(time.time())}}
 
     monkeypatch.setattr(fake, "create", create)
     return cli

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from precision_operator.cli.findings import Finding, Level, error
+from precision_operator.cli.findings import Diagnosis, Level, error
 from precision_operator.cli.live import add_flags, readings
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.errors import OperatorError
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     return connected(arguments, _doctor)
 
 
-async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Finding]:
+async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Diagnosis]:
     from precision_operator.cli.examine_fleet import examine_fleet
     from precision_operator.cli.fleet import read_fleets
 

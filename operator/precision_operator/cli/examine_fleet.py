@@ -12,7 +12,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import bad_news
 from precision_operator.cli.explain import whole_step
-from precision_operator.cli.findings import Finding, error, ok, warning
+from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.fleet import FleetView, WorkloadLine
 from precision_operator.cli.release import PART_OF
 from precision_operator.cli.session import Session, Target
@@ -25,7 +25,7 @@ _SHOWN_WHEN_GOOD = ("AdmissionEnforced", "MetricsAvailable", "FailSafe")
 _NEARLY_FULL = 0.8
 
 
-def examine_fleet(session: Session, fleet: FleetView, evaluation: Evaluation | None) -> list[Finding]:
+def examine_fleet(session: Session, fleet: FleetView, evaluation: Evaluation | None) -> list[Diagnosis]:
     """Each check of one fleet."""
     target = fleet.target
     lines = [line for cohort in fleet.cohorts for line in cohort.workloads]
@@ -35,7 +35,7 @@ def examine_fleet(session: Session, fleet: FleetView, evaluation: Evaluation | N
     return [*_conditions(session, target), _size(target, lines), *workloads]
 
 
-def _conditions(session: Session, target: Target) -> Iterator[Finding]:
+def _conditions(session: Session, target: Target) -> Iterator[Diagnosis]:
     where, name = target.where, target.policy.name
     known = {condition.type: condition for condition in target.status.conditions}
     if not target.policy.deleted and target.status.observed_generation != target.policy.generation:
@@ -59,7 +59,7 @@ def _mend(session: Session, target: Target, condition: Condition) -> str:
     return next((found[1] for step in steps if (found := re.search(r"`(kubectl [^`]+)`", step))), "")
 
 
-def _size(target: Target, lines: list[WorkloadLine]) -> Finding:
+def _size(target: Target, lines: list[WorkloadLine]) -> Diagnosis:
     used = RESERVE_BYTES + fleet_bytes(line.key for line in lines)
     share = used / OBJECT_LIMIT_BYTES
     text = f"{len(lines)} workloads may take {share:.0%} of what an assignment holds ({OBJECT_LIMIT_BYTES} bytes)"
@@ -69,7 +69,7 @@ def _size(target: Target, lines: list[WorkloadLine]) -> Finding:
     return made(target.where, f"{text}: divide the fleet by label among several policies (docs/install.md)")
 
 
-def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[Finding]:
+def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[Diagnosis]:
     name, word = f"{target.where} {shown(line.key)}", shown(line.key)
     mend = session.plugin("onboard", word, namespace=target.policy.namespace)
     refused = [problem for pod in line.pods for problem in pod.problems if problem.startswith("nothing was injected")]
@@ -81,7 +81,7 @@ def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[
         yield warning(name, "has no contract: it changes precision only by a restart", mend)
 
 
-def _metrics(target: Target, line: WorkloadLine, evaluation: Evaluation | None) -> Iterator[Finding]:
+def _metrics(target: Target, line: WorkloadLine, evaluation: Evaluation | None) -> Iterator[Diagnosis]:
     name = f"{target.where} {shown(line.key)}"
     if evaluation is None:
         if line.key in target.state.silent:

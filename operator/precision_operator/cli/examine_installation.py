@@ -8,7 +8,7 @@ import yaml
 
 from precision_operator import __version__
 from precision_operator.api.wire import mapping, parse_time, sequence, text
-from precision_operator.cli.findings import Finding, error, ok, warning
+from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.output import age
 from precision_operator.cli.release import PART_OF
 from precision_operator.cli.session import Session
@@ -42,9 +42,9 @@ _STALE_LEASES = 3
 """Durations after which nobody leads, whatever the clocks say."""
 
 
-async def examine_installation(session: Session) -> list[Finding]:
+async def examine_installation(session: Session) -> list[Diagnosis]:
     """Each check of the cluster; what may not be read is a warning."""
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     for name, check in _CHECKS.items():
         try:
             async for finding in check(session):
@@ -80,7 +80,7 @@ async def _install(session: Session) -> str:
     return INSTALL.format(namespace=(await _operator(session))[0])
 
 
-async def _crds(session: Session) -> AsyncIterator[Finding]:
+async def _crds(session: Session) -> AsyncIterator[Diagnosis]:
     missing = [kind.plural for kind in (POLICIES, ASSIGNMENTS, INCIDENTS) if not await session.api.serves(kind)]
     if missing:
         yield error("crds", f"not installed: {', '.join(missing)}", await _install(session))
@@ -93,7 +93,7 @@ async def _crds(session: Session) -> AsyncIterator[Finding]:
         yield ok("crds", f"{POLICIES.group}/{POLICIES.version} {version}".strip())
 
 
-async def _running(session: Session) -> AsyncIterator[Finding]:
+async def _running(session: Session) -> AsyncIterator[Diagnosis]:
     namespace, body = await _operator(session)
     if body is None:
         yield error("operator", "no Deployment of the chart is installed", await _install(session))
@@ -104,7 +104,7 @@ async def _running(session: Session) -> AsyncIterator[Finding]:
     yield made("operator", f"{namespace}/{_meta(body, 'name')}: {ready} of {wanted} replicas are ready", *mend)
 
 
-async def _admission(session: Session) -> AsyncIterator[Finding]:
+async def _admission(session: Session) -> AsyncIterator[Diagnosis]:
     installed = {
         plural: {_meta(body, "name") for body in await _listed(session, _ADMISSION, plural)}
         for plural in (*_VALIDATING, *_MUTATING)
@@ -134,7 +134,7 @@ def _shipped() -> list[tuple[str, str]]:
     return [(kind.removesuffix("y") + "ies" if kind.endswith("y") else f"{kind}s", name) for kind, name in kinds]
 
 
-async def _rights(session: Session) -> AsyncIterator[Finding]:
+async def _rights(session: Session) -> AsyncIterator[Diagnosis]:
     review: JsonObject = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     wanted = [(verb, kind) for kind in (POLICIES, ASSIGNMENTS) for verb in ("get", "list", "watch")]
     lacks = []
@@ -163,7 +163,7 @@ def _writes_assignments(role: JsonObject) -> bool:
     )
 
 
-async def _lease(session: Session) -> AsyncIterator[Finding]:
+async def _lease(session: Session) -> AsyncIterator[Diagnosis]:
     namespace, _ = await _operator(session)
     settings = LeaseSettings()
     show = session.everywhere("-n", namespace, "logs", "-l", PART_OF, "--tail=50")
@@ -190,7 +190,7 @@ async def _server_time(session: Session) -> float | None:
         return None
 
 
-async def _clock(session: Session) -> AsyncIterator[Finding]:
+async def _clock(session: Session) -> AsyncIterator[Diagnosis]:
     theirs = await _server_time(session)
     if theirs is None:
         yield warning("clock", "the API server does not say what time it is")
@@ -204,7 +204,7 @@ async def _clock(session: Session) -> AsyncIterator[Finding]:
         )
 
 
-async def _rules(session: Session) -> AsyncIterator[Finding]:
+async def _rules(session: Session) -> AsyncIterator[Diagnosis]:
     if not await session.api.serves(PROMETHEUS_RULES):
         yield warning("alerts", "this cluster has no PrometheusRule: load the chart's rules into Prometheus by hand")
         return
@@ -215,7 +215,7 @@ async def _rules(session: Session) -> AsyncIterator[Finding]:
         yield warning("alerts", "no PrometheusRule of the chart: nobody is alerted where the operator is away", mend)
 
 
-async def _drill(session: Session) -> AsyncIterator[Finding]:
+async def _drill(session: Session) -> AsyncIterator[Diagnosis]:
     reports = [mapping(body.get("report")) for body in await session.api.list(INCIDENTS, session.namespace)]
     times = [parse_time(text(report.get("decidedAt"))) or 0.0 for report in reports if report.get("kind") == "Drill"]
     if times:

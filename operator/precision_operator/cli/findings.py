@@ -13,7 +13,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """The answer of one check."""
 
     check: str
@@ -23,16 +23,16 @@ class Finding:
     """The command that mends it, or shows more."""
 
 
-def ok(check: str, message: str) -> Finding:
+def ok(check: str, message: str) -> Diagnosis:
     """As it should be."""
-    return Finding(check, Level.OK, message)
+    return Diagnosis(check, Level.OK, message)
 
 
-def warning(check: str, message: str, mend: str = "") -> Finding:
+def warning(check: str, message: str, mend: str = "") -> Diagnosis:
     """Something that will hurt later, or that could not be looked at."""
-    return Finding(check, Level.WARNING, message, mend)
+    return Diagnosis(check, Level.WARNING, message, mend)
 
 
-def error(check: str, message: str, mend: str = "") -> Finding:
+def error(check: str, message: str, mend: str = "") -> Diagnosis:
     """Something that does not work."""
-    return Finding(check, Level.ERROR, message, mend)
+    return Diagnosis(check, Level.ERROR, message, mend)

@@ -42,7 +42,7 @@ Key = tuple[str, str, str]
 """(incident, kind and time of the message, channel)."""
 
 
-class DeliveryResult(StrEnum):
+class MessageResult(StrEnum):
     """What became of a message on a channel, as the metric counts it."""
 
     DELIVERED = "Delivered"
@@ -102,7 +102,7 @@ class Notifier:
                 continue
             if len(lane.waiting) >= QUEUE:
                 self._tries[key] = (tries, now + LOOK_AGAIN_SECONDS)
-                self._metrics.notification(lane.name, DeliveryResult.DEFERRED)
+                self._metrics.notification(lane.name, MessageResult.DEFERRED)
                 continue
             self._queued.add(key)
             lane.waiting.append((key, Outgoing(message, _facts(report, namespace))))
@@ -150,7 +150,7 @@ class Notifier:
         wanted = self._queued.intersection(key for key, _ in batch)
         self._queued -= wanted
         for key, _ in batch[:delivered]:
-            self._metrics.notification(lane.name, DeliveryResult.DELIVERED)
+            self._metrics.notification(lane.name, MessageResult.DELIVERED)
             self._tries.pop(key, None)
         self._taken |= {key for key, _ in batch[:delivered] if key in wanted}
         if why:  # the rest was not tried, and is handed over again
@@ -163,7 +163,7 @@ class Notifier:
         if again:
             self._tries[key] = (tries + 1, self._clock.time() + RETRY.seconds(tries))
         self._metrics.report_error(NotDelivered.reason)
-        self._metrics.notification(key[2], DeliveryResult.GIVEN_UP if last else DeliveryResult.FAILED)
+        self._metrics.notification(key[2], MessageResult.GIVEN_UP if last else MessageResult.FAILED)
         _LOG.log(
             logging.ERROR if last else logging.WARNING,
             "channel %s, %s of %s: %s; %s",
