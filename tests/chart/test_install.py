@@ -421,6 +421,6 @@ def test_what_is_held_outlives_the_release_until_a_person_removes_admission(
             "-o=name",
         )
         wait_for(
-            lambda: not kubectl(*ours).stdout, what="nothing of ours", seconds=60, found=lambda: kubectl(*ours).stdout
+            lambda: not kubectl(*ours).stdout, what="nothing of ours", seconds=180, found=lambda: kubectl(*ours).stdout
         )
         assert main([*arguments, "--yes"]) == 0, "twice is once"
