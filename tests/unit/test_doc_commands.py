@@ -1,13 +1,16 @@
-"""The commands that pages show exist, and each block of them says what runs it."""
+"""The commands and policies that pages show are sound, and each block of commands says what runs it."""
 
 import re
 import shlex
 
 import pytest
+import yaml
 
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
 from precision_operator.cli import MODULES, parser
+from precision_operator.cli.lint import lint
+from tests.support.policies import policy
 
 BLOCKS = all_blocks()
 SHELL = shell_blocks(BLOCKS)
@@ -24,6 +27,21 @@ def commands(program: str) -> list[list[str]]:
     """The words of each command of this program that a block shows; `a && b` are two."""
     lines = (line for block in SHELL for line in re.split(r"\n| && ", block.text.replace("\\\n", " ")))
     return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
+
+
+def policies() -> list[tuple[str, dict[str, object]]]:
+    """Whole policies that pages show, and what they show of a `spec` alone."""
+    shown = [(block, yaml.safe_load(block.text)) for block in BLOCKS if block.language == "yaml"]
+    return [
+        (where(block), body if "kind" in body else policy(**body["spec"]))
+        for block, body in shown
+        if isinstance(body, dict) and (body.get("kind") == "PrecisionPolicy" or set(body) == {"spec"})
+    ]
+
+
+@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in policies()])
+def test_a_policy_that_a_page_shows_is_accepted(body: dict[str, object]) -> None:
+    assert [finding for finding in lint("page.md", yaml.safe_dump(body)) if finding.level == "error"] == []
 
 
 @pytest.mark.parametrize("block", SHELL, ids=where)
