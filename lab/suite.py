@@ -133,6 +133,7 @@ def _static(suite: Suite) -> None:
     suite.tool("mypy")
     suite.tool("lint-imports")
     suite.stage("generated files", lambda: _call([sys.executable, "manifests/generate.py", "--check"]))
+    suite.tool("mkdocs", "build", "--strict")
 
 
 def test(suite: Suite, *more: str) -> None:

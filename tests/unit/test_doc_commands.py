@@ -1,0 +1,107 @@
+"""The commands and policies that pages show are sound, and each block of commands says what runs it."""
+
+import re
+import shlex
+
+import pytest
+import yaml
+
+from lab import paths
+from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
+from precision_operator.cli import MODULES, parser
+from precision_operator.cli.lint import lint
+from tests.support.policies import policy
+
+BLOCKS = all_blocks()
+SHELL = shell_blocks(BLOCKS)
+PROGRAMS = ("kubectl ", "helm ", "make ", "pip ", "precision-trainer ", "python -m ", "docker ", "git ", "openssl ")
+VERBS = {verb for verbs in MODULES.values() for verb in verbs}
+TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (paths.ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def where(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+def commands(program: str) -> list[list[str]]:
+    """The words of each command of this program that a block shows; `a && b` are two."""
+    lines = (line for block in SHELL for line in re.split(r"\n| && ", block.text.replace("\\\n", " ")))
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ")]
+
+
+def policies() -> list[tuple[str, dict[str, object]]]:
+    """Whole policies that pages show, and what they show of a `spec` alone."""
+    shown = [(block, yaml.safe_load(block.text)) for block in BLOCKS if block.language == "yaml"]
+    return [
+        (where(block), body if "kind" in body else policy(**body["spec"]))
+        for block, body in shown
+        if isinstance(body, dict) and (body.get("kind") == "PrecisionPolicy" or set(body) == {"spec"})
+    ]
+
+
+@pytest.mark.parametrize("body", [pytest.param(body, id=place) for place, body in policies()])
+def test_a_policy_that_a_page_shows_is_accepted(body: dict[str, object]) -> None:
+    assert [finding for finding in lint("page.md", yaml.safe_dump(body)) if finding.level == "error"] == []
+
+
+@pytest.mark.parametrize("block", SHELL, ids=where)
+def test_a_block_of_commands_says_what_runs_it(block: Block) -> None:
+    assert block.is_marked, (
+        f"expected above {where(block)} `<!-- run by: TEST -->`, `<!-- not run: REASON -->` or `<!-- not run yet -->`"
+    )
+
+
+@pytest.mark.parametrize("block", [block for block in SHELL if block.test], ids=where)
+def test_what_runs_a_block_reads_it_from_its_page(block: Block) -> None:
+    path, _, name = block.test.partition("::")
+    source = (paths.ROOT / path).read_text()
+    assert f"def {name}(" in source
+    assert block.page.rpartition("/")[2] in source, f"expected {path} to read {block.page}"
+
+
+def test_at_most_a_quarter_of_the_blocks_needs_what_is_not_at_hand() -> None:
+    marked = [where(block) for block in SHELL if block.reason]
+    assert len(marked) * 4 <= len(SHELL), marked
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS} - {"README.md"}))
+def test_commands_stand_in_blocks_of_their_own_language(page: str) -> None:
+    wrong = [
+        where(block)
+        for block in BLOCKS
+        if block.page == page and not block.language and block.text.startswith(PROGRAMS)
+    ]
+    assert not wrong, f"expected ```sh at {wrong[0]}, or `$ ` before the command of a block that shows output too"
+
+
+@pytest.mark.parametrize("words", commands("kubectl precision"), ids=" ".join)
+def test_a_command_of_the_plugin_can_be_given(words: list[str]) -> None:
+    given = words[2:]
+    if given != ["--help"]:
+        assert parser(given).parse_args(given).run
+
+
+@pytest.mark.parametrize("words", commands("make"), ids=" ".join)
+def test_a_target_that_a_block_names_exists(words: list[str]) -> None:
+    assert words[1] in TARGETS
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}))
+def test_what_a_page_names_in_passing_exists(page: str) -> None:
+    text = (paths.ROOT / page).read_text()
+    verbs = set(re.findall(r"`kubectl\s+precision\s+([a-z]+)", text))
+    targets = set(re.findall(r"`make\s+([a-z-]+)", text))
+    assert verbs <= VERBS
+    assert targets <= TARGETS
+
+
+def test_blocks_are_found_with_their_marks_also_in_lists() -> None:
+    text = (
+        "<!-- run by: a.py::b -->\n```sh\nmake x\n```\n\n```sh\nls\n```\n\n- item\n\n"
+        "  <!-- not run: needs Docker -->\n  ```sh\n  docker run \\\n    x\n  ```\n\n```\nsh\n```\n"
+    )
+    first, bare, listed, other = blocks_of("page.md", text)
+    assert (first.test, first.line, first.text) == ("a.py::b", 2, "make x\n")
+    assert not bare.is_marked
+    assert (listed.reason, listed.text) == ("needs Docker", "docker run \\\n  x\n")
+    assert shell_blocks([first, bare, listed, other]) == [first, bare, listed]
