@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
 
+from precision_operator.api.summary import Summary
+from precision_operator.observability.metrics import Metrics, PolicyTime
 from tests.support.promtool import promtool
 
 Json = dict[str, Any]
 Series = dict[str, str]
-RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "alerts.yaml"
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "manifests" / "monitoring" / "alerts.yaml"
 GROUPS: list[Json] = yaml.safe_load(RULES.read_text())["groups"]
 ALL: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
 ALERTS: dict[str, Json] = {rule["alert"]: rule for rule in ALL if "alert" in rule}
-RECORDS: list[str] = [rule["record"] for rule in ALL if "record" in rule]
 MINUTES = 91
 
 
@@ -320,3 +323,22 @@ def test_an_alert_fires_and_does_not_just_below(alert: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("alert", ALERTS)
 def test_each_alert_is_seen_to_fire_and_not_to(alert: str) -> None:
     assert {case.labels is None for case in CASES.get(alert, [])} == {True, False}
+
+
+def test_each_series_is_one_that_trainers_or_the_operator_export() -> None:
+    text = "\n".join(rule["expr"] for rule in ALL)
+    named = set(re.findall(r"(?<![:\w])(?:genesis|precision|workqueue)_\w+(?![\w:])", text))
+    families = Metrics().registry.collect()
+    operator = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    contract = set(re.findall(r"genesis_\w+", (ROOT / "docs" / "contract.md").read_text()))
+    assert named
+    assert named - operator - contract == set()
+
+
+def test_each_condition_and_each_time_is_one_that_a_policy_has() -> None:
+    text = "\n".join(rule["expr"] for rule in ALL)
+    kinds, times = set(re.findall(r'type="(\w+)"', text)), set(re.findall(r'of="(\w+)"', text))
+    shown = str(Summary.__annotations__["conditions"])
+    assert kinds
+    assert [kind for kind in kinds if kind not in shown] == []
+    assert times <= set(get_args(PolicyTime))

@@ -3,7 +3,7 @@
 All series of a policy go with it: ``forget_policy``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -219,11 +219,11 @@ class Metrics:
         known = (labels[2] for gauge, labels in self._series.get((namespace, policy), ()) if gauge is self._conditions)
         values: dict[str, float | None] = dict.fromkeys(known)
         values |= {kind: _STATUSES[status] for kind, status in statuses.items()}
-        self._set(self._conditions, namespace, policy, values)
+        self._set(self._conditions, namespace, policy, values.items())
 
     def policy_times(self, namespace: str, policy: str, times: Mapping[PolicyTime, float | None]) -> None:
         """When what happened or is due; None: nothing is. One that is not named stays."""
-        self._set(self._times, namespace, policy, dict(times))
+        self._set(self._times, namespace, policy, times.items())
 
     def rollback(self, namespace: str, policy: str, *, severity: str, reason: str, scope: str) -> None:
         """A rollback was decided."""
@@ -271,9 +271,9 @@ class Metrics:
         """Everything, in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _set(self, gauge: Gauge, namespace: str, policy: str, values: Mapping[str, float | None]) -> None:
+    def _set(self, gauge: Gauge, namespace: str, policy: str, values: Iterable[tuple[str, float | None]]) -> None:
         """One series a name; None ends it."""
-        for name, value in values.items():
+        for name, value in values:
             series = (gauge, (namespace, policy, name))
             if value is not None:
                 self._of_policy(gauge, namespace, policy, name)
