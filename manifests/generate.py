@@ -1,5 +1,5 @@
-"""Make everything that is derived: the CRDs, the chart's version, its value `config` with values.schema.json, its and the
-package's copies, docs/reference and manifests/base/operator.yaml.
+"""Make everything that is derived: the CRDs, the recording rules, the chart's version, its value `config` with
+values.schema.json, its and the package's copies, docs/reference and manifests/base/operator.yaml.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
 
 from manifests.crds import all_crds  # noqa: E402
+from manifests.recording import with_records  # noqa: E402
 from manifests.values import values_schema, with_config  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
 
@@ -35,6 +36,7 @@ SHIPPED = ROOT / "operator" / "precision_operator" / "admission" / "shipped"
 CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
 VERSION = ROOT / "operator" / "precision_operator" / "__init__.py"
 CHART_SCHEMA = ROOT / "manifests" / "values.chart.schema.json"
+ALERTS = ROOT / "manifests" / "monitoring" / "alerts.yaml"
 GENERATED = "by `make generate`; do not edit."
 
 
@@ -72,8 +74,7 @@ def copies() -> dict[Path, str]:
     # `kubectl precision lint` checks a file without a cluster and without this checkout
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
-    alerts = ROOT / "manifests" / "monitoring" / "alerts.yaml"
-    monitoring = {CHART / "files" / "monitoring" / alerts.name: alerts.read_text()}
+    monitoring = {CHART / "files" / "monitoring" / ALERTS.name: ALERTS.read_text()}
     return {**crds, packaged: CRD.read_text(), **found, **monitoring}
 
 
@@ -267,6 +268,7 @@ def main() -> int:
     settle(CHART / "values.schema.json", values_schema(CHART_SCHEMA.read_text()))
     for crd in all_crds():
         settle(CRD.parent / crd.file, crd.text)  # before their copies
+    settle(ALERTS, with_records(ALERTS.read_text()))  # before its copy
     expected = copies()
     for path, content in expected.items():
         settle(path, content)

@@ -23,7 +23,7 @@ from precision_operator.controller.restarts import Restarts
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
-from precision_operator.core.model import Observation
+from precision_operator.core.model import Evaluation, Observation
 from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.core.status.summary import begun
@@ -38,7 +38,7 @@ from precision_operator.errors import (
     Unavailable,
 )
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, JsonObject, KubeApi, Resource
-from precision_operator.observability.metrics import Metrics
+from precision_operator.observability.metrics import Metrics, PolicyTime
 from precision_operator.reasons import Reason
 from precision_operator.runtime.clock import Clock, within
 
@@ -172,8 +172,9 @@ class Reconciler:
             policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds, began=began
         )
         failures = list(acted.failures)
-        if body is not None and holds():
-            failures += await self._show(key, body, decision)
+        if holds():
+            self._measure(key, decision, observation)
+            failures += await self._show(key, body, decision) if body is not None else []
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
         # The first commit is what admission can be asked about.
@@ -257,12 +258,17 @@ class Reconciler:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None
 
+    def _measure(self, key: PolicyKey, decision: Decision, observation: Observation) -> None:
+        """Also for a policy that is gone: its rollback is finished, and what it holds stays held."""
+        state, name = decision.state, (key.namespace, key.name)
+        self._metrics.policy_state(*name, phase=state.phase, precision=state.precision or "")
+        self._metrics.policy_workloads(*name, _counts(decision.summary))
+        self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
+        self._metrics.policy_times(*name, _times(state, observation.evaluation))
+
     async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
-        """Metrics, and the summary in the policy's status."""
-        state = decision.state
-        self._metrics.policy_state(key.namespace, key.name, phase=state.phase, precision=state.precision or "")
-        self._metrics.policy_workloads(key.namespace, key.name, _counts(decision.summary))
-        if state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
+        """The summary in the policy's status."""
+        if decision.state.phase is Phase.ROLLING_BACK and not self._worth_showing(key, body, decision.summary):
             return []
         try:
             await write_summary(self._api, key, body, decision.summary)
@@ -379,6 +385,19 @@ def _gist(summary: Summary) -> tuple[object, ...]:
     urgency = (incident.id, incident.severity, incident.strategy, incident.escalated) if incident is not None else ()
     conditions = tuple((c.type, c.status) for c in summary.conditions)
     return summary.phase, summary.reason, summary.transition_id, urgency, conditions
+
+
+def _times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime, float | None]:
+    """What alerts compare with now. A deadline counts until all train in the fallback."""
+    incident = state.incident
+    found: dict[PolicyTime, float | None] = {"phase": state.phase_since, "deadline": None, "predicted": None}
+    if evaluation is not None and not evaluation.errors:
+        found["evaluation"] = evaluation.at
+    if incident is not None and incident.last_ack_at is None:
+        found["deadline"] = incident.deadline_at
+        if incident.predicted_seconds is not None:
+            found["predicted"] = (incident.expedited_at or incident.decided_at) + incident.predicted_seconds
+    return found
 
 
 def _counts(summary: Summary) -> dict[str, int]:

@@ -3,7 +3,7 @@
 All series of a policy go with it: ``forget_policy``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -12,7 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 RollbackStage = Literal[
     "detected_to_decided", "decided_to_patched", "decided_to_acknowledged", "acknowledged_to_recovered"
 ]
+PolicyTime = Literal["phase", "evaluation", "deadline", "predicted"]
 
+_STATUSES = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STAGES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
 
@@ -74,6 +76,18 @@ class Metrics:
         )
         self._workloads = Gauge(
             "precision_policy_workloads", "Workloads by state.", ["namespace", "policy", "state"], registry=registry
+        )
+        self._conditions = Gauge(
+            "precision_policy_condition",
+            "A condition of a policy's status: 1 True, 0 False, -1 Unknown.",
+            ["namespace", "policy", "type"],
+            registry=registry,
+        )
+        self._times = Gauge(
+            "precision_policy_timestamp_seconds",
+            "When the phase began, the metrics were last read whole, a rollback under way must end, and is predicted to.",
+            ["namespace", "policy", "of"],
+            registry=registry,
         )
         self._rollbacks = Counter(
             "precision_rollbacks_total",
@@ -200,6 +214,17 @@ class Metrics:
             self._of_policy(self._workloads, namespace, policy, state)
             self._workloads.labels(namespace, policy, state).set(count)
 
+    def policy_conditions(self, namespace: str, policy: str, statuses: Mapping[str, str]) -> None:
+        """The conditions of a policy by type; one that is not named is gone."""
+        known = (labels[2] for gauge, labels in self._series.get((namespace, policy), ()) if gauge is self._conditions)
+        values: dict[str, float | None] = dict.fromkeys(known)
+        values |= {kind: _STATUSES[status] for kind, status in statuses.items()}
+        self._set(self._conditions, namespace, policy, values.items())
+
+    def policy_times(self, namespace: str, policy: str, times: Mapping[PolicyTime, float | None]) -> None:
+        """When what happened or is due; None: nothing is. One that is not named stays."""
+        self._set(self._times, namespace, policy, times.items())
+
     def rollback(self, namespace: str, policy: str, *, severity: str, reason: str, scope: str) -> None:
         """A rollback was decided."""
         self._of_policy(self._rollbacks, namespace, policy, severity, reason, scope)
@@ -245,6 +270,17 @@ class Metrics:
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _set(self, gauge: Gauge, namespace: str, policy: str, values: Iterable[tuple[str, float | None]]) -> None:
+        """One series a name; None ends it."""
+        for name, value in values:
+            series = (gauge, (namespace, policy, name))
+            if value is not None:
+                self._of_policy(gauge, namespace, policy, name)
+                gauge.labels(*series[1]).set(value)
+            elif series in (known := self._series.get((namespace, policy), set())):
+                gauge.remove(*series[1])
+                known.discard(series)
 
     def _of_policy(self, metric: Gauge | Counter, namespace: str, policy: str, *labels: str) -> None:
         self._series.setdefault((namespace, policy), set()).add((metric, (namespace, policy, *labels)))

@@ -29,6 +29,8 @@ def metrics() -> Metrics:
     made.prometheus_query("ack", "success", 0.02)
     made.policy_state("ns", "p", phase="Progressing", precision="fp16")
     made.policy_workloads("ns", "p", {"moved": 2, "waiting": 4})
+    made.policy_conditions("ns", "p", {"AdmissionEnforced": "True", "Reconciling": "Unknown", "Ready": "False"})
+    made.policy_times("ns", "p", {"phase": 10.0, "evaluation": 20.0, "deadline": 30.0, "predicted": 40.0})
     made.rollback("ns", "p", severity="emergency", reason="OverflowBreach", scope="fleet")
     made.escalation("ns", "p", severity="P1", reason="RollbackEscalated")
     made.mitigation("ns", "p", signal="overflow", rung="HalveScale", reason="Mitigating")
@@ -74,6 +76,22 @@ def test_a_policy_has_one_state_at_a_time(metrics: Metrics) -> None:
     metrics.policy_workloads("ns", "p", {"moved": 1})
     counts = {labels["state"]: value for labels, value in samples(metrics)["precision_policy_workloads"]}
     assert counts == {"moved": 1.0, "waiting": 0.0}
+
+
+def test_a_condition_that_is_gone_has_no_series(metrics: Metrics) -> None:
+    def values() -> dict[str, float]:
+        return {labels["type"]: value for labels, value in samples(metrics)["precision_policy_condition"]}
+
+    assert values() == {"AdmissionEnforced": 1.0, "Reconciling": -1.0, "Ready": 0.0}
+    metrics.policy_conditions("ns", "p", {"Ready": "True", "AdmissionEnforced": "False"})
+    assert values() == {"AdmissionEnforced": 0.0, "Ready": 1.0}
+
+
+def test_a_time_ends_where_it_is_said_to_and_stays_where_nothing_is_said(metrics: Metrics) -> None:
+    metrics.policy_times("ns", "p", {"phase": 11.0, "deadline": None, "predicted": None})
+    metrics.policy_times("ns", "p", {"deadline": None})
+    found = {labels["of"]: value for labels, value in samples(metrics)["precision_policy_timestamp_seconds"]}
+    assert found == {"phase": 11.0, "evaluation": 20.0}
 
 
 def test_a_deleted_policy_leaves_no_series(metrics: Metrics) -> None:

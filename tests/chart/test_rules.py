@@ -1,0 +1,344 @@
+"""Every rule that ships, judged by promtool: it fires, and does not just below."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+import yaml
+
+from precision_operator.api.summary import Summary
+from precision_operator.observability.metrics import Metrics, PolicyTime
+from tests.support.promtool import promtool
+
+Json = dict[str, Any]
+Series = dict[str, str]
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "manifests" / "monitoring" / "alerts.yaml"
+GROUPS: list[Json] = yaml.safe_load(RULES.read_text())["groups"]
+ALL: list[Json] = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS: dict[str, Json] = {rule["alert"]: rule for rule in ALL if "alert" in rule}
+MINUTES = 91
+
+
+class Case(NamedTuple):
+    """Series, one value a minute, and when an alert is looked at."""
+
+    series: Series
+    at: str
+    labels: Json | None = None
+    """Those of the alert, beside the rule's own; None: it does not fire."""
+
+
+def flat(value: float | str, minutes: int = MINUTES) -> str:
+    return f"{value}x{minutes}"
+
+
+# -- trainers ---------------------------------------------------------------------------------------------------------------
+POD = 'namespace="team",pod="a"'
+THE_POD = {"namespace": "team", "pod": "a"}
+FP16 = {f'genesis_precision_info{{{POD},mode="fp16",generation="3"}}': flat(1)}
+
+
+def steps(overflows: float, *, of: float = 60) -> Series:
+    return {
+        f"genesis_fp16_training_steps_total{{{POD}}}": f"0+{of}x{MINUTES}",
+        f"genesis_fp16_overflow_steps_total{{{POD}}}": f"0+{overflows}x{MINUTES}",
+        **FP16,
+    }
+
+
+def loss(value: str) -> Series:
+    return {
+        f"genesis_training_loss{{{POD}}}": f"{value} " * (MINUTES + 1),  # promtool repeats no NaN
+        f"genesis_fp32_baseline_loss{{{POD}}}": flat(2),
+        **FP16,
+    }
+
+
+def in_fp32(series: Series) -> Series:
+    return {key.replace("fp16", "fp32"): values for key, values in series.items()}
+
+
+def non_finite(values: str) -> Series:
+    return {f"genesis_nonfinite_loss_steps_total{{{POD}}}": values, **FP16}
+
+
+def memory(now: float) -> Series:
+    return {
+        f'genesis_cuda_memory_allocated_bytes{{{POD},mode="fp16"}}': flat(now),
+        f"genesis_fp32_baseline_peak_bytes{{{POD}}}": flat(100),
+        **FP16,
+    }
+
+
+def runs(well: float) -> Series:
+    return {
+        f"genesis_training_total{{{POD}}}": f"0+10x{MINUTES}",
+        f"genesis_training_success_total{{{POD}}}": f"0+{well}x{MINUTES}",
+        **FP16,
+    }
+
+
+def speed(samples_a_minute: int, *, mode: str = "fp16") -> Series:
+    return {
+        f"genesis_training_samples_total{{{POD}}}": f"0+{samples_a_minute}x{MINUTES}",
+        f"genesis_fp32_baseline_samples_per_second{{{POD}}}": flat(1),
+        f'genesis_precision_info{{{POD},mode="{mode}"}}': flat(1),
+    }
+
+
+def refusals(reason: str, values: str) -> Series:
+    return {f'genesis_request_errors_total{{{POD},reason="{reason}"}}': values}
+
+
+# -- the operator and its policies, as the Prometheus operator scrapes them: the target has a namespace of its own ----------
+TARGET = 'instance="10.0.0.1:8080",namespace="precision-system",pod="op-1"'
+THE_TARGET = {"instance": "10.0.0.1:8080", "namespace": "precision-system", "pod": "op-1"}
+SYSTEM = {"namespace": "precision-system"}
+POLICY = f'{TARGET},exported_namespace="team",policy="fleet"'
+LEADS = {f"precision_operator_leader{{{TARGET}}}": flat(1)}
+
+
+def policy(phase: str = "Healthy", **series: str) -> Series:
+    """What the leader says of a policy: ``type__Ready`` is a condition, ``of__phase`` a time, ``state__held`` a count."""
+    kinds = {"type": "condition", "of": "timestamp_seconds", "state": "workloads"}
+    found = {f'precision_policy_info{{{POLICY},phase="{phase}",precision="fp16"}}': flat(1), **LEADS}
+    for name, values in series.items():
+        label, _, value = name.partition("__")
+        found[f'precision_policy_{kinds[label]}{{{POLICY},{label}="{value}"}}'] = values
+    return found
+
+
+def of(**more: str) -> Json:
+    return {"namespace": "team", "policy": "fleet", "precisionpolicy": "fleet", **more}
+
+
+def by_standby(series: Series) -> Series:
+    return {key: flat(0) if key.startswith("precision_operator_leader") else values for key, values in series.items()}
+
+
+def own(name: str, values: str, labels: str = "") -> Series:
+    return {f"{name}{{{TARGET}{labels}}}": values, **LEADS}
+
+
+HEARTBEAT = "precision_operator_heartbeat_timestamp_seconds"
+LATE = policy("RollingBack", of__deadline=flat(600), of__predicted=flat(660))
+HELD = policy("Held", of__phase=flat(-86400 + 60))
+GIVEN_UP = ',channel="chat",result="GivenUp"'
+REVIEWS = ',result="Failed"'
+
+CASES: dict[str, list[Case]] = {
+    "OverflowRateHigh": [
+        Case(steps(6.6), "11m", THE_POD),
+        Case(steps(6.6), "9m"),
+        Case(steps(5.4), "35m"),
+        Case(steps(2, of=4), "35m", THE_POD),
+        Case(steps(2, of=3.9), "35m"),  # too few steps
+    ],
+    "OverflowRateSevere": [
+        Case(steps(18.6), "3m", THE_POD),
+        Case(steps(17.4), "35m"),
+        Case(steps(18.6), "1m"),
+        Case(steps(2, of=4), "35m", THE_POD),
+        Case(steps(2, of=3.9), "35m"),  # too few steps
+    ],
+    "LossDiverged": [
+        Case(loss("2.11"), "31m", THE_POD),
+        Case(loss("2.11"), "29m"),
+        Case(in_fp32(loss("2.12")), "35m"),
+        Case(loss("2.08"), "35m"),
+        Case(loss("1.8"), "35m"),
+    ],
+    "LossDivergedSeverely": [
+        Case(loss("2.42"), "1m", THE_POD),
+        Case(loss("2.38"), "35m"),
+        Case(loss("1.5"), "35m"),
+        Case(loss("NaN"), "35m"),
+        Case(in_fp32(loss("2.42")), "35m"),
+        Case(loss("2.42"), "0m"),
+    ],
+    "LossNotFinite": [Case(non_finite("0 0 0 1"), "4m", THE_POD), Case(non_finite(flat(7)), "9m")],
+    "MemoryRatioHigh": [
+        Case(memory(81), "16m", THE_POD),
+        Case(memory(81), "14m"),
+        Case(memory(79), "35m"),
+    ],
+    "TrainingFailing": [
+        Case(runs(4.9), "10m", THE_POD),
+        Case(runs(5.1), "35m"),
+        Case({key: flat(3) for key in runs(0)}, "35m"),  # none has ended
+    ],
+    "TrainingSlow": [
+        Case(speed(47), "16m", THE_POD),
+        Case(speed(47), "14m"),
+        Case(speed(49), "35m"),
+        Case(speed(47, mode="fp32"), "35m"),
+        Case(speed(47) | {f"genesis_training_samples_total{{{POD}}}": "0+47x16 0+47x9"}, "18m"),  # begun anew
+    ],
+    "PrecisionRequestRefused": [
+        Case(refusals("NotAllowed", "0 0 1x9"), "5m", {**THE_POD, "reason": "NotAllowed"}),
+        Case(refusals("NotAllowed", flat(1)), "30m"),
+        Case(refusals("StaleGeneration", "0 0 1x9"), "5m"),
+    ],
+    "RollbackDeadlineUnreachable": [
+        Case(LATE, "1m", of()),
+        Case(policy("RollingBack", of__deadline=flat(600), of__predicted=flat(600)), "1m"),
+        Case(policy("RollingBack", of__deadline=flat(600)), "1m"),
+        Case(by_standby(LATE), "1m"),
+    ],
+    "RollbackDeadlineExceeded": [
+        Case(LATE, "11m", of(of="deadline")),
+        Case(LATE, "10m"),
+        Case(policy("Held", of__phase=flat(0)), "35m"),
+    ],
+    "HeldTooLong": [
+        Case(HELD, "2m", of(of="phase")),
+        Case(HELD, "1m"),
+        Case(policy("Degraded", of__phase=flat(-86400)), "1m", of(of="phase")),
+        Case(policy("Healthy", of__phase=flat(-99999)), "1m"),
+    ],
+    "EvaluationStale": [
+        Case(policy(of__evaluation=flat(0)), "16m", of()),
+        Case(policy(of__evaluation=flat(0)), "15m"),
+        Case(policy(), "5m", of()),
+        Case(policy(), "4m"),
+        Case(policy(of__evaluation=f"0+60x{MINUTES}"), "35m"),
+        Case(policy() | own("precision_operator_halted", flat(1)), "35m"),
+    ],
+    "WorkloadsWithoutData": [
+        Case(policy(state__unknown=flat(2)), "15m", of(state="unknown")),
+        Case(policy(state__unknown=flat(2)), "14m"),
+        Case(policy(state__unknown=flat(0), state__moved=flat(2)), "35m"),
+    ],
+    "AdmissionNotEnforced": [
+        Case(policy(type__AdmissionEnforced=flat(0)), "5m", of(type="AdmissionEnforced")),
+        Case(policy(type__AdmissionEnforced=flat(0)), "4m"),
+        Case(policy(type__AdmissionEnforced=flat(1)), "35m"),
+        Case(policy(type__AdmissionEnforced=flat(-1)), "35m"),
+        Case(policy("Pending", type__AdmissionEnforced=flat(0)), "35m"),
+    ],
+    "WritesRefused": [
+        Case(policy(type__WritesAccepted=flat(0)), "5m", of(type="WritesAccepted")),
+        Case(policy(type__WritesAccepted=flat(0)), "4m"),
+        Case(policy(type__WritesAccepted=flat(1)), "35m"),
+    ],
+    "PodsInWrongMode": [
+        Case(policy(type__Stuck=flat(1)), "1m", of(type="Stuck")),
+        Case(policy(type__Stuck=flat(0)), "35m"),
+    ],
+    "WeightsSuspect": [
+        Case(policy(type__WeightsSuspect=flat(1)), "1m", of(type="WeightsSuspect")),
+        Case(policy(type__WeightsSuspect=flat(0)), "35m"),
+    ],
+    "OperatorAbsent": [
+        Case({"up": flat(1)}, "5m", {}),
+        Case({"up": flat(1)}, "4m"),
+        Case(own(HEARTBEAT, flat(0)), "35m"),
+    ],
+    "OperatorHeartbeatOld": [
+        Case(own(HEARTBEAT, flat(59)), "3m", THE_TARGET),
+        Case(own(HEARTBEAT, flat(60)), "3m"),
+        Case(own(HEARTBEAT, f"0+60x{MINUTES}"), "35m"),
+    ],
+    "OperatorHasNoLeader": [
+        Case(by_standby(LEADS), "2m", SYSTEM),
+        Case(by_standby(LEADS), "1m"),
+        Case(by_standby(LEADS) | {k.replace("10.0.0.1", "10.0.0.2"): v for k, v in LEADS.items()}, "35m"),
+    ],
+    "OperatorHalted": [
+        Case(own("precision_operator_halted", flat(1)), "60m", SYSTEM),
+        Case(own("precision_operator_halted", flat(1)), "59m"),
+        Case(own("precision_operator_halted", flat(0)), "90m"),
+    ],
+    "PrometheusCircuitOpen": [
+        Case(
+            own("precision_operator_prometheus_circuit_state", "2 2 1 2 2 2", ',endpoint="default"'),
+            "5m",
+            {**SYSTEM, "endpoint": "default"},
+        ),
+        Case(own("precision_operator_prometheus_circuit_state", flat(2), ',endpoint="default"'), "4m"),
+        Case(own("precision_operator_prometheus_circuit_state", flat(0), ',endpoint="default"'), "35m"),
+    ],
+    "WorkqueueOld": [
+        Case(own("workqueue_oldest_seconds", flat(61)), "5m", THE_TARGET),
+        Case(own("workqueue_oldest_seconds", flat(61)), "4m"),
+        Case(own("workqueue_oldest_seconds", flat(60)), "35m"),
+        Case(by_standby(own("workqueue_oldest_seconds", flat(61))), "35m"),
+    ],
+    "MessagesGivenUp": [
+        Case(own("precision_notifications_total", "0 0 1x20", GIVEN_UP), "10m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", "_ _ 1x20", GIVEN_UP), "10m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", "0x70 1x20", GIVEN_UP), "75m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", flat(1), GIVEN_UP), "90m"),
+        Case(own("precision_notifications_total", "0+1x90", ',channel="chat",result="Failed"'), "10m"),
+    ],
+    "ReportsFailing": [
+        Case(
+            own("precision_report_errors_total", "0+1x90", ',reason="Forbidden"'),
+            "17m",
+            {**SYSTEM, "reason": "Forbidden"},
+        ),
+        Case(own("precision_report_errors_total", "0+1x90", ',reason="Forbidden"'), "15m"),
+        Case(own("precision_report_errors_total", flat(3), ',reason="Forbidden"'), "35m"),
+    ],
+    "AdmissionWebhookFailing": [
+        Case(own("precision_operator_admission_reviews_total", "0 0 1x20", REVIEWS), "5m", SYSTEM),
+        Case(own("precision_operator_admission_reviews_total", "_ _ 1x20", REVIEWS), "5m", SYSTEM),
+        Case(own("precision_operator_admission_reviews_total", "0x20 1x20", REVIEWS), "25m", SYSTEM),
+        Case(own("precision_operator_admission_reviews_total", flat(1), REVIEWS), "90m"),
+    ],
+}
+
+
+def judge(directory: Path, rules: list[Json], tests: list[Json]) -> None:
+    # Without the annotations, which hold values: promtool's check of the rules parses those.
+    bare = [{k: v for k, v in rule.items() if k != "annotations"} for rule in rules]
+    groups = [{"name": "all", "rules": bare}]
+    (directory / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+    content = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests}
+    (directory / "test.yaml").write_text(yaml.safe_dump(content, width=10**6))
+    done = promtool("test", "rules", directory / "test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def scene(series: Series) -> Json:
+    return {"interval": "1m", "input_series": [{"series": key, "values": values} for key, values in series.items()]}
+
+
+@pytest.mark.parametrize("alert", CASES)
+def test_an_alert_fires_and_does_not_just_below(alert: str, tmp_path: Path) -> None:
+    tests = []
+    for case in CASES[alert]:
+        own_labels = {"severity": ALERTS[alert]["labels"]["severity"]}
+        fired = [] if case.labels is None else [{"exp_labels": {**case.labels, **own_labels}}]
+        looked = {"eval_time": case.at, "alertname": alert, "exp_alerts": fired}
+        tests.append({**scene(case.series), "alert_rule_test": [looked]})
+    (group,) = (group["rules"] for group in GROUPS if ALERTS[alert] in group["rules"])
+    judge(tmp_path, [rule for rule in group if rule.get("alert", alert) == alert], tests)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_is_seen_to_fire_and_not_to(alert: str) -> None:
+    assert {case.labels is None for case in CASES.get(alert, [])} == {True, False}
+
+
+def test_each_series_is_one_that_trainers_or_the_operator_export() -> None:
+    text = "\n".join(rule["expr"] for rule in ALL)
+    named = set(re.findall(r"(?<![:\w])(?:genesis|precision|workqueue)_\w+(?![\w:])", text))
+    families = Metrics().registry.collect()
+    operator = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    contract = set(re.findall(r"genesis_\w+", (ROOT / "docs" / "contract.md").read_text()))
+    assert named
+    assert named - operator - contract == set()
+
+
+def test_each_condition_and_each_time_is_one_that_a_policy_has() -> None:
+    text = "\n".join(rule["expr"] for rule in ALL)
+    kinds, times = set(re.findall(r'type="(\w+)"', text)), set(re.findall(r'of="(\w+)"', text))
+    shown = str(Summary.__annotations__["conditions"])
+    assert kinds
+    assert [kind for kind in kinds if kind not in shown] == []
+    assert times <= set(get_args(PolicyTime))

@@ -1,0 +1,76 @@
+"""What a pass leaves in the operator's metrics, for alerts to compare with now."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from precision_operator.api.state import Phase
+from precision_operator.kube.port import POLICIES
+from tests.support.reconciling import NAMES, OVERFLOW, Rig, promoted
+
+BAD = {f"{name}-abc-1": OVERFLOW for name in NAMES}
+
+
+def measured(rig: Rig, name: str, by: str) -> dict[str, float]:
+    families = text_string_to_metric_families(rig.metrics.exposition().decode())
+    return {s.labels[by]: s.value for family in families for s in family.samples if s.name == name}
+
+
+def times(rig: Rig) -> dict[str, float]:
+    return measured(rig, "precision_policy_timestamp_seconds", "of")
+
+
+async def read_whole() -> Rig:
+    rig = await promoted()
+    rig.trainers.say_nothing_more = True  # else what they do not report is an error
+    await rig.manual.advance(120.0)
+    await rig.go()
+    await rig.go()
+    return rig
+
+
+async def test_a_deadline_is_there_until_all_train_in_the_fallback() -> None:
+    rig = await read_whole()
+    assert set(times(rig)) == {"phase", "evaluation"}
+    rig.trainers.bad = BAD
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    incident = rig.state.incident
+    assert incident is not None
+    assert times(rig)["deadline"] == incident.deadline_at
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert set(times(rig)) == {"phase", "evaluation"}
+    assert times(rig)["phase"] == rig.state.phase_since
+
+
+async def test_how_long_a_rollback_by_restarts_was_predicted_to_take_is_there_as_a_time() -> None:
+    rig = await promoted()
+    for name in NAMES:
+        rig.replace(name, hot=False)
+    rig.trainers.bad = BAD
+    await rig.until(lambda: rig.state.incident is not None)
+    incident = rig.state.incident
+    assert incident is not None
+    assert incident.predicted_seconds is not None
+    assert times(rig)["predicted"] == incident.decided_at + incident.predicted_seconds
+
+
+async def test_a_reading_with_an_error_is_no_reading() -> None:
+    rig = await read_whole()
+    before = times(rig)["evaluation"]
+    rig.trainers.say_nothing_more = False
+    await rig.manual.advance(120.0)
+    await rig.go()
+    await rig.go()
+    assert measured(rig, "precision_policy_condition", "type")["MetricsAvailable"] == 0.0
+    assert times(rig)["evaluation"] == before
+
+
+async def test_a_policy_that_was_deleted_is_measured_for_as_long_as_it_holds_something() -> None:
+    rig = await promoted()
+    rig.trainers.bad = BAD
+    await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
+    rig.kube.objects.pop((POLICIES.plural, "default", "fleet"))
+    await rig.go()
+    await rig.until(lambda: rig.state.phase is Phase.HELD)
+    assert "deadline" not in times(rig)
+    assert set(measured(rig, "precision_policy_info", "phase")) == {"Held"}
