@@ -165,14 +165,20 @@ class _Proof:
         """
         now = self._clock.monotonic()
         began, trying = self._trying or (_NEVER, None)
-        if trying is None or (trying.done() and now - began >= PARTLY_SECONDS):
+        found = trying is not None and not (trying.done() and now - began >= PARTLY_SECONDS)
+        if trying is None or not found:
             trying = asyncio.get_running_loop().create_task(trial())
             trying.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have been given up
             self._trying = now, trying
         await asyncio.wait({trying})
         if self._trying is not None and self._trying[1] is trying:
             self._trying = None
-        return trying.result()
+        try:
+            return trying.result()
+        except NotFound:
+            if not found:
+                raise
+        return await trial()  # others' pods were gone
 
     def _put_off(self, error: Exception) -> None:
         asked_seconds = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0

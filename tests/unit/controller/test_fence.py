@@ -379,3 +379,11 @@ async def test_a_trial_of_long_ago_that_nobody_waited_for_proves_nothing(monkeyp
     await clock.advance(PARTLY_SECONDS)
     kube.fenced = False
     assert isinstance(await fence.check(POD), Unfenced)
+
+
+async def test_a_trial_on_what_is_gone_by_then_is_no_answer_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, fence, clock = rig()
+    monkeypatch.setattr(kube, "get", late(clock, 1.0, kube.get))
+    gone, there = (asyncio.ensure_future(fence.check([("default", name)])) for name in ("gone", "train-abc-1"))
+    assert isinstance(await finished(clock, gone), Unfenced)
+    assert await finished(clock, there) is None
