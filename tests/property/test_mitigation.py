@@ -419,12 +419,14 @@ def test_windows_keep_their_promises_whatever_happens_and_come_to_rest(history: 
         world.add(name, hot=name != "literal")
     world.run(30)
     world.bad = {"hot-0": MILD, "hot-1": SLOW}
+    world.breached.update(world.bad)
     world.run(4)
     assert len(world.state.mitigations) == 2
     for event, *args in history:
         match event, args:
             case "mild", [str(name), dict(values)]:
                 world.bad[name] = dict(values)
+                world.breached.add(name)
             case "cure", [str(name), Rung() as rung]:
                 world.cured_by[name] = rung
             case _:

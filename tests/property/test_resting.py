@@ -41,7 +41,6 @@ class Resting(Checked):
 def promoted() -> Resting:
     """A world that is healthy."""
     world = Resting(policy(**FAST))
-    world.breached = set()
     for name in NAMES:
         world.add(name, hot=name.startswith("hot"), pods=2 if name == "hot-0" else 1)
     for _ in range(60):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from hypothesis import strategies as st
 
@@ -52,8 +53,10 @@ History = Sequence[tuple[object, ...]]
 class Checked(World):
     """A world that checks every decision against the invariants as it is made."""
 
-    breached: set[str]
-    """Workloads that were ever in breach."""
+    @cached_property
+    def breached(self) -> set[str]:
+        """Workloads that were ever in breach."""
+        return set()
 
     def decide(self) -> Decision:
         """One pass, without acting."""
@@ -118,7 +121,6 @@ class Checked(World):
 def new_world() -> Checked:
     """Six hot workloads, one of them of two pods, and two that are moved by restart."""
     world = Checked(policy(**FAST))
-    world.breached = set()
     for name in NAMES:
         world.add(name, hot=name.startswith("hot"), pods=2 if name == "hot-0" else 1)
     return world
