@@ -178,3 +178,9 @@ def test_every_value_is_documented() -> None:
         return found
 
     assert leaves(values, "") == []
+
+
+def test_an_entry_that_an_overlay_takes_away_does_not_reach_the_operator(render: Render) -> None:
+    away = ("config.prometheus.other=null", "config.queries.other=null", "config.notifications.other=null")
+    settings = parse_settings(config(render(*away)), environment={})
+    assert (list(settings.prometheus), settings.queries, settings.notifications) == (["default"], {}, {})

@@ -1,9 +1,10 @@
 """A clock that a test moves by hand."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -61,3 +62,13 @@ async def finished(clock: ManualClock, what: Awaitable[T]) -> T:
     while not task.done():
         await clock.advance(0.05)
     return await task
+
+
+def late(clock: ManualClock, seconds: float, call: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The same call, which takes so long before it does anything."""
+
+    async def slow(*given: P.args, **options: P.kwargs) -> T:
+        await clock.sleep(seconds)
+        return await call(*given, **options)
+
+    return slow

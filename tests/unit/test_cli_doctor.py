@@ -105,6 +105,22 @@ def test_a_condition_that_is_bad_news_carries_the_first_command_of_its_reason(so
     assert all(f["mend"].startswith("kubectl ") for f in found)
 
 
+def test_what_mends_a_fleet_of_another_namespace_names_that(sound: Cli) -> None:
+    conditions = tuple(Condition(kind, "False", "PolicyConflict", "theirs", 1, NOW) for kind in ("Accepted", "Healthy"))
+    sound.policy(stands(Phase.HELD, conditions=conditions))
+    found = [f for f in sound.json("doctor", "-A", "-n", "elsewhere", code=1) if f["check"] == "default/fleet"]
+    mends = [f["mend"] for f in found if f["mend"]]
+    assert mends
+    assert all("-n default" in mend for mend in mends)
+
+
+def test_an_operator_that_was_scaled_away_is_an_error(sound: Cli) -> None:
+    operator: Any = sound.fake.objects["deployments", "precision-system", "precision-operator"]
+    operator.update(spec={"replicas": 0}, status={})
+    found = amiss(sound, code=1)["operator"]
+    assert (found["level"], "0 of 0" in found["message"]) == ("error", True)
+
+
 def test_a_workload_without_the_contract_or_without_metrics_is_named(sound: Cli) -> None:
     silent = stands(Phase.HEALTHY)
     sound.policy(replace(silent, state=replace(silent.state, silent={"apps/Deployment/a": NOW})))

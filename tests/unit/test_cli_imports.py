@@ -45,3 +45,17 @@ def test_a_cluster_verb_imports_nothing_heavy(tmp_path: Path, words: list[str]) 
     imported = set(done.stdout.split())
     assert "kubernetes.aio.client" in imported
     assert {name for name in imported if name.startswith(tuple(HEAVY))} == set()
+
+
+LATER = """
+import kubernetes, kubernetes.aio.client
+from kubernetes import dynamic
+assert kubernetes.client.CoreV1Api and kubernetes.aio.watch and kubernetes.__version__
+"""
+
+
+def test_who_imports_the_kubernetes_client_after_a_verb_gets_the_whole_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(KUBECONFIG)
+    command = [sys.executable, "-c", PROGRAM + LATER, "status", "--kubeconfig", str(file)]
+    subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)

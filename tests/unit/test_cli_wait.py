@@ -8,6 +8,7 @@ import pytest
 
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
+from precision_operator.errors import KubeError, TooManyRequests, Unavailable
 from tests.support.cli import HELD, NOW, PARTLY, PREFIX, WAITING, Cli, Json, Stands, stands
 
 STALLED = stands(
@@ -25,6 +26,18 @@ def test_it_ends_with_the_phase(cli: Cli, wanted: Phase) -> None:
     cli.policy(stands(Phase.PROGRESSING))
     cli.fake.while_watched = lambda: cli.policy(stands(wanted))
     assert f"default/fleet is {wanted}" in cli("wait", "fleet", f"--for={wanted}")
+
+
+@pytest.mark.parametrize("error", [Unavailable("503"), TooManyRequests("429", retry_after_seconds=0.1)])
+def test_an_api_server_that_is_away_or_busy_is_asked_again(cli: Cli, error: KubeError) -> None:
+    cli.policy(stands(Phase.PROGRESSING))
+
+    def fail() -> None:
+        cli.fake.while_watched = lambda: cli.policy(stands(Phase.HEALTHY))
+        raise error
+
+    cli.fake.while_watched = fail
+    assert "default/fleet is Healthy" in cli("wait", "fleet", "--for=healthy")
 
 
 def test_after_the_timeout_it_says_what_was_so(cli: Cli) -> None:

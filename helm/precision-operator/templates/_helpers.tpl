@@ -55,8 +55,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{/* The operator's configuration file; settings.py says what each key means. */}}
+{{/* The operator's configuration file; settings.py says what each key means. An entry that an overlay made null is gone: of what the chart
+has no default for, Helm keeps the null. */}}
 {{- define "precision-operator.config" -}}
+{{- $config := deepCopy .Values.config }}
+{{- range $entries := list $config.prometheus $config.queries $config.notifications }}
+{{- range $name, $entry := $entries }}{{- if kindIs "invalid" $entry }}{{- $_ := unset $entries $name }}{{- end }}{{- end }}
+{{- end }}
 {{- $name := include "precision-operator.webhookName" . }}
 {{- $webhook := dict "service" $name "secret" $name "certManager" .Values.admission.certManager.enabled "inject" .Values.admission.inject.enabled }}
 {{- $admission := merge (dict "mode" (include "precision-operator.admissionMode" .)) $webhook .Values.admission.webhook }}
@@ -68,7 +73,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- $settings = set $settings "receiver" $receiver }}
 {{- end }}{{- end }}
-{{- merge $settings .Values.config | toYaml }}
+{{- merge $settings $config | toYaml }}
 {{- end }}
 
 {{/* Name of the Service that Alertmanager posts to. */}}

@@ -105,13 +105,18 @@ def opens_at(schedule: ScheduleSpec, now: float) -> float | None:
 
 
 def _spans(schedule: ScheduleSpec, local: datetime) -> Iterator[tuple[float, float]]:
-    """Each opening from yesterday's to that of the same day next week, in seconds since the epoch."""
-    for offset in range(-1, 8):
+    """Each opening from yesterday's to that of the same day in two weeks, in seconds since the epoch.
+
+    One whose whole time a change to summer time skips is none, which may be next week's only one.
+    """
+    for offset in range(-1, 15):
         day = datetime.combine(local.date(), time(), local.tzinfo) + offset * _DAY
         for window in schedule.windows:
             if WEEK[day.weekday()] in window.days:
                 begin, end = _at(day, window.start), _at(day, window.end)
-                yield begin.timestamp(), (end if end > begin else end + _DAY).timestamp()
+                opened, closed = begin.timestamp(), (end if end > begin else end + _DAY).timestamp()
+                if opened < closed:
+                    yield opened, closed
 
 
 def _at(day: datetime, clock: str) -> datetime:

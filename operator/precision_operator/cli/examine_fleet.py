@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
@@ -28,6 +29,7 @@ _NEARLY_FULL = 0.8
 def examine_fleet(session: Session, fleet: FleetView, evaluation: Evaluation | None) -> list[Diagnosis]:
     """Each check of one fleet."""
     target = fleet.target
+    session = replace(session, namespace=target.policy.namespace)  # where what is mended is
     lines = [line for cohort in fleet.cohorts for line in cohort.workloads]
     workloads = chain.from_iterable(
         (*_contract(session, target, line), *_metrics(target, line, evaluation)) for line in lines
@@ -71,12 +73,12 @@ def _size(target: Target, lines: list[WorkloadLine]) -> Diagnosis:
 
 def _contract(session: Session, target: Target, line: WorkloadLine) -> Iterator[Diagnosis]:
     name, word = f"{target.where} {shown(line.key)}", shown(line.key)
-    mend = session.plugin("onboard", word, namespace=target.policy.namespace)
+    mend = session.plugin("onboard", word)
     refused = [problem for pod in line.pods for problem in pod.problems if problem.startswith("nothing was injected")]
     if line.delivery is None:
         yield error(name, "; ".join(line.problems) or "cannot be moved", mend)
     elif refused:
-        yield error(name, refused[0], session.plugin("explain", target.policy.name, namespace=target.policy.namespace))
+        yield error(name, refused[0], session.plugin("explain", target.policy.name))
     elif line.delivery is not Delivery.HOT:
         yield warning(name, "has no contract: it changes precision only by a restart", mend)
 

@@ -99,8 +99,8 @@ async def _running(session: Session) -> AsyncIterator[Diagnosis]:
         yield error("operator", "no Deployment of the chart is installed", await _install(session))
         return
     ready, wanted = mapping(body.get("status")).get("readyReplicas") or 0, mapping(body.get("spec")).get("replicas")
-    made = ok if ready == wanted else error if not ready else warning
-    mend = () if ready == wanted else (session.everywhere("-n", namespace, "get", "pods", "-l", PART_OF),)
+    made = error if not ready else ok if ready == wanted else warning
+    mend = () if made is ok else (session.everywhere("-n", namespace, "get", "pods", "-l", PART_OF),)
     yield made("operator", f"{namespace}/{_meta(body, 'name')}: {ready} of {wanted} replicas are ready", *mend)
 
 

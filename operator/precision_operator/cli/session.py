@@ -8,7 +8,9 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from precision_operator.api.assignment import parse_assignment
@@ -155,11 +157,25 @@ def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.N
 
 
 def _without_the_synchronous_client() -> None:
-    """Let ``client`` and ``config`` of ``kubernetes.aio`` be imported alone: its packages import all the rest first."""
+    """Let ``client`` and ``config`` of ``kubernetes.aio`` be imported alone: its packages import all the rest first.
+
+    They do so still, once something else of them is asked for.
+    """
     for name in ("kubernetes", "kubernetes.aio"):
         spec = importlib.util.find_spec(name)
         if spec is not None and name not in sys.modules:
-            sys.modules[name] = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module = importlib.util.module_from_spec(spec)
+            module.__dict__["__getattr__"] = partial(_of_the_whole, module)
+            if name != "kubernetes":
+                sys.modules["kubernetes"].__dict__["aio"] = module
+
+
+def _of_the_whole(package: ModuleType, name: str) -> object:
+    """An attribute of a package that was not run yet."""
+    del package.__dict__["__getattr__"]
+    if package.__spec__ is not None and package.__spec__.loader is not None:
+        package.__spec__.loader.exec_module(package)
+    return getattr(package, name)
 
 
 async def _connected(
@@ -199,7 +215,7 @@ def _namespace(kubeconfig: Path | None, context: str | None) -> str:
     """The context's namespace; in a pod, the pod's."""
     if kubeconfig is None:
         return _SERVICE_ACCOUNT_NAMESPACE.read_text().strip()
-    from kubernetes.aio import config as kube_config
+    import kubernetes.aio.config as kube_config
 
     try:
         contexts, current = kube_config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]

@@ -88,7 +88,7 @@ async def _wait(session: "Session", arguments: argparse.Namespace) -> int:
 
 async def as_it_changes(session: "Session", target: "Target", *, seconds: float) -> AsyncIterator["Target"]:
     """The policy as it stands, and again whenever it may have changed, for these seconds."""
-    from precision_operator.errors import Unavailable
+    from precision_operator.errors import TooManyRequests, Unavailable
     from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 
     until, name = time.monotonic() + seconds, target.policy.name
@@ -105,8 +105,9 @@ async def as_it_changes(session: "Session", target: "Target", *, seconds: float)
             )
             await asyncio.sleep(min(left, PAUSE_SECONDS))
             target = await session.policy(name)
-        except Unavailable:  # who waits for hours outlasts an upgrade of the control plane
-            await asyncio.sleep(PAUSE_SECONDS)
+        except (Unavailable, TooManyRequests) as error:  # who waits for hours outlasts an upgrade of the control plane
+            wished = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0
+            await asyncio.sleep(min(left, max(PAUSE_SECONDS, wished)))
 
 
 def settled(target: "Target") -> bool:

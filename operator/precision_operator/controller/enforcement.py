@@ -198,7 +198,7 @@ class Enforcement:
         waiting leaves the question under way, and the next one finds it.
         """
         generation, asking = self._confirming.get(key, (-1, None))
-        if asking is None or asking.done() or generation != state.generation:
+        if asking is None or generation != state.generation or (asking.done() and not self._just_answered(key)):
             if asking is not None:
                 asking.cancel()
             asking = asyncio.get_running_loop().create_task(self._confirm(key, state, deleted))
@@ -208,6 +208,11 @@ class Enforcement:
         if self._confirming.get(key, (-1, None))[1] is asking:
             del self._confirming[key]
         return asking.result()
+
+    def _just_answered(self, key: PolicyKey) -> bool:
+        """What ended between two passes counts for the second, else a slow API server would be asked for ever."""
+        known = self._known.get(key)
+        return known is not None and self._clock.monotonic() - known.at < RETRY_SECONDS
 
     async def _confirm(self, key: PolicyKey, state: State, deleted: bool) -> bool:
         if not deleted:

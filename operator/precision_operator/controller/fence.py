@@ -127,6 +127,8 @@ class _Proof:
         self._what = what
         self._proven = _NEVER
         self._due = _NEVER
+        self._trying: tuple[float, asyncio.Task[Found]] | None = None
+        """The trial that writes wait for, and when it was begun."""
 
     async def check(self, trial: Callable[[], Coroutine[object, object, Found]]) -> OperatorError | None:
         """Why nothing of this kind may be written; the trial is made when it is due."""
@@ -135,7 +137,7 @@ class _Proof:
             return None
         proven = now - self._proven < KEPT_SECONDS
         try:
-            found = await (within(self._clock, PATIENCE_SECONDS, trial()) if proven else trial())
+            found = await (within(self._clock, PATIENCE_SECONDS, trial()) if proven else self._tried(trial))
         except (TimeoutError, TooManyRequests, Unavailable) as error:
             if not proven:
                 return _untried(error)
@@ -155,6 +157,28 @@ class _Proof:
         self._due = self._proven + (AGAIN_SECONDS if found.complete else PARTLY_SECONDS)
         _LOG.info("fenced: forbidden %s are denied", self._what, extra={"reason": Reason.FENCED})
         return None
+
+    async def _tried(self, trial: Callable[[], Coroutine[object, object, Found]]) -> Found:
+        """A pass that gives up waiting leaves the trial under way, and the next one finds it.
+
+        Else a slow API server, of which each pass begins a trial, would never have proven anything.
+        """
+        now = self._clock.monotonic()
+        began, trying = self._trying or (_NEVER, None)
+        found = trying is not None and not (trying.done() and now - began >= PARTLY_SECONDS)
+        if trying is None or not found:
+            trying = asyncio.get_running_loop().create_task(trial())
+            trying.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have been given up
+            self._trying = now, trying
+        await asyncio.wait({trying})
+        if self._trying is not None and self._trying[1] is trying:
+            self._trying = None
+        try:
+            return trying.result()
+        except NotFound:
+            if not found:
+                raise
+        return await trial()  # others' pods were gone
 
     def _put_off(self, error: Exception) -> None:
         asked_seconds = error.retry_after_seconds if isinstance(error, TooManyRequests) else 0.0

@@ -20,6 +20,7 @@ from precision_operator.controller.gather import Gatherer, urgent
 from precision_operator.controller.halt import Halt
 from precision_operator.controller.promotions import Promotions
 from precision_operator.controller.restarts import Restarts
+from precision_operator.controller.writes import Write
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.lifecycle import lost
@@ -169,7 +170,7 @@ class Reconciler:
             self._report_escalations(policy, before, decision)
         self._restarts.note(key, decision.state)
         acted = await self._actor.act(
-            policy, decision.state, decision.actions, emergency=_emergency(decision.state), holds=holds, began=began
+            policy, decision.state, decision.actions, emergency=_emergency(decision), holds=holds, began=began
         )
         failures = list(acted.failures)
         if holds():
@@ -244,13 +245,13 @@ class Reconciler:
             raise Conflict(f"nothing is promoted: {echo.admission.message}", status=409)
 
     async def _commit(self, key: PolicyKey, record: JsonObject | None, before: State, decision: Decision) -> bool:
-        """Whether the assignment was written. A promotion gives way to an emergency here too.
+        """Whether the assignment was written. A promotion gives way here too, unless it is beside a rollback.
 
         Raises:
             Unavailable: the API server has not answered to a promotion; whether it was written shows in the next pass.
         """
         work = commit(self._api, key, record, before, decision.state)
-        if not decision.promotes:
+        if not decision.promotes or _emergency(decision):
             return await work
         try:
             return await within(self._clock, PATIENCE_SECONDS, work)
@@ -370,8 +371,11 @@ def _deletes(decision: Decision) -> bool:
     return any(isinstance(action, DeleteAssignment) for action in decision.actions)
 
 
-def _emergency(state: State) -> bool:
-    return state.phase is Phase.ROLLING_BACK or (state.alone and bool(state.restarts))
+def _emergency(decision: Decision) -> bool:
+    """A rollback writes, of the fleet or of workloads by themselves: that gives way to nothing."""
+    state, held = decision.state, decision.state.held_keys
+    goes_back = any(isinstance(action, Write) and action.workload.key in held for action in decision.actions)
+    return state.phase is Phase.ROLLING_BACK or (state.alone and (goes_back or bool(state.restarts)))
 
 
 def _late(state: State) -> bool:

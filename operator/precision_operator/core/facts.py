@@ -187,7 +187,9 @@ class Facts:
 
     @cached_property
     def promoting(self) -> frozenset[str]:
-        """Keys of the members that do not report the mode that they are to train in."""
+        """Keys of the members that do not report the mode that they are to train in; none once the fleet goes back."""
+        if self.state.phase in (Phase.ROLLING_BACK, Phase.HELD):
+            return frozenset()
         return frozenset(
             w.key
             for w, delivery in self.fleet.members

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kubernetes.aio import config as kube_config
+import kubernetes.aio.config as kube_config
 from kubernetes.aio.client import Configuration
 
 from precision_operator.errors import ConfigurationError

@@ -72,6 +72,12 @@ def test_on_a_day_of_23_or_25_hours_the_clock_on_the_wall_counts(day: str) -> No
     assert opens_at(found, at(f"{day}T17:00", BERLIN)) is not None
 
 
+def test_a_window_that_a_change_to_summer_time_skips_is_not_announced() -> None:
+    early = schedule(Window((Weekday.SUNDAY,), "02:00", "03:00"), zone=BERLIN)
+    for now in ("2026-03-22T03:00", "2026-03-29T03:00"):  # on the 29th two o'clock is three o'clock
+        assert opens_at(early, at(now, BERLIN)) == at("2026-04-05T02:00", BERLIN)
+
+
 def test_a_window_in_another_zone_opens_at_its_own_time() -> None:
     assert opens_at(schedule(OFFICE, zone=BERLIN), at("2026-11-24T08:00")) is None
     assert opens_at(schedule(OFFICE, zone=BERLIN), at("2026-11-24T16:00")) == at("2026-11-25T08:00")

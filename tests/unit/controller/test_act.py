@@ -20,7 +20,7 @@ from precision_operator.core.model import RefusedWrite, Request
 from precision_operator.errors import Conflict, Forbidden, PreconditionFailed, TooManyRequests, Unavailable
 from precision_operator.reasons import Reason
 from tests.support.acting import EMERGENCY, GRADUAL, KEY, POLICY, SERVER, STATE, Rig, deletion, request
-from tests.support.manual_clock import finished
+from tests.support.manual_clock import finished, late
 from tests.support.views import pod, workload
 
 
@@ -323,6 +323,17 @@ async def test_an_echo_that_takes_longer_than_a_promotions_turn_is_found_by_the_
     rig.kube.known = {}
     assert await finished(rig.clock, task) == Acted()
     assert (rig.pods, len(rig.kube.asked)) == ([], asked + 1)
+
+
+async def test_an_echo_that_comes_between_two_turns_counts_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a slow API server would be asked again and again, and nothing would ever be taken away."""
+    rig = Rig("a", "b")
+    await rig.act(deletion("b"))
+    monkeypatch.setattr(rig.kube, "dry_run", late(rig.clock, 1.2 * PATIENCE_SECONDS, rig.kube.dry_run))
+    assert await rig.act(deletion("a"), emergency=False) == Acted(again=True)
+    await rig.clock.advance(PATIENCE_SECONDS)
+    assert await rig.act(deletion("a"), emergency=False) == Acted()
+    assert rig.pods == []
 
 
 async def test_a_turn_is_counted_from_when_the_pass_began_to_write(monkeypatch: pytest.MonkeyPatch) -> None:

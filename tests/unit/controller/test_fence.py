@@ -19,8 +19,9 @@ from precision_operator.controller.fence import (
 )
 from precision_operator.errors import Forbidden, KubeError, NotFound, TooManyRequests, Unavailable, Unfenced
 from precision_operator.kube.port import DISRUPTION_BUDGETS, JOBS, PODS, POLICIES, JsonObject, JsonValue, Resource
+from precision_operator.runtime.clock import within
 from tests.support import objects as b
-from tests.support.manual_clock import ManualClock, finished
+from tests.support.manual_clock import ManualClock, finished, late
 from tests.support.server import Server
 
 POD = [("default", "train-abc-1")]
@@ -354,3 +355,35 @@ async def test_a_person_may_do_without_for_development_of_all_kinds() -> None:
     kube.fenced = False
     assert await fence.check_evictions(EVICTED) is await fence.check_jobs(JOB) is None
     assert kube.reads == []
+
+
+async def test_a_trial_that_takes_longer_than_a_pass_waits_is_found_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kube, fence, clock = rig()
+    monkeypatch.setattr(kube, "dry_run", late(clock, 3.0, kube.dry_run))
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await finished(clock, within(clock, 0.5, fence.check(POD)))
+    await clock.advance(3.0)
+    assert await fence.check(POD) is None
+    assert len(trials(kube)) == 2
+
+
+async def test_a_trial_of_long_ago_that_nobody_waited_for_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, fence, clock = rig()
+    with monkeypatch.context() as slowly:
+        slowly.setattr(kube, "dry_run", late(clock, 3.0, kube.dry_run))
+        with pytest.raises(TimeoutError):
+            await finished(clock, within(clock, 0.5, fence.check(POD)))
+    await clock.advance(PARTLY_SECONDS)
+    kube.fenced = False
+    assert isinstance(await fence.check(POD), Unfenced)
+
+
+async def test_a_trial_on_what_is_gone_by_then_is_no_answer_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, fence, clock = rig()
+    monkeypatch.setattr(kube, "get", late(clock, 1.0, kube.get))
+    gone, there = (asyncio.ensure_future(fence.check([("default", name)])) for name in ("gone", "train-abc-1"))
+    assert isinstance(await finished(clock, gone), Unfenced)
+    assert await finished(clock, there) is None

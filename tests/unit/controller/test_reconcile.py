@@ -17,9 +17,9 @@ from precision_operator.controller.act import PATIENCE_SECONDS
 from precision_operator.controller.enforcement import FRESH_SECONDS
 from precision_operator.controller.reconcile import PROGRESS_SECONDS, Pass
 from precision_operator.errors import Conflict, Forbidden, NotFound, Unavailable
-from precision_operator.kube.port import POLICIES, JsonObject, Resource
+from precision_operator.kube.port import POLICIES, JsonObject
 from tests.support.controller import KEY
-from tests.support.manual_clock import finished, settle
+from tests.support.manual_clock import finished, late, settle
 from tests.support.reconciling import FAST, NAMES, OVERFLOW, Rig, promoted
 
 
@@ -316,13 +316,7 @@ async def test_admission_is_asked_about_a_steady_fleet_once_a_minute_and_what_is
 
 
 def slow_commits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = rig.kube.replace
-
-    async def late(resource: Resource, namespace: str, name: str, body: JsonObject) -> JsonObject:
-        await rig.manual.sleep(SLOW_SECONDS)
-        return await commit(resource, namespace, name, body)
-
-    monkeypatch.setattr(rig.kube, "replace", late)
+    monkeypatch.setattr(rig.kube, "replace", late(rig.manual, SLOW_SECONDS, rig.kube.replace))
 
 
 SLOW_SECONDS = 3 * PATIENCE_SECONDS
@@ -350,3 +344,12 @@ async def test_a_rollbacks_commit_is_waited_for(monkeypatch: pytest.MonkeyPatch)
     rig.trainers.bad = {f"{name}-abc-1": OVERFLOW for name in NAMES}
     await rig.until(lambda: rig.state.phase is Phase.HELD)
     assert set(rig.modes.values()) == {Mode.FP32}
+
+
+async def test_a_workload_that_is_rolled_back_by_itself_gives_way_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = await promoted()
+    slow_commits(rig, monkeypatch)
+    monkeypatch.setattr(rig.kube, "json_patch", late(rig.manual, SLOW_SECONDS, rig.kube.json_patch))
+    rig.trainers.bad = {"a-abc-1": OVERFLOW}
+    await rig.until(lambda: rig.state.phase is Phase.DEGRADED)
+    assert rig.modes["a-abc-1"] is Mode.FP32

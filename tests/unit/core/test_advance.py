@@ -153,6 +153,15 @@ def test_a_cap_does_not_hold_back_a_rollback() -> None:
     assert world.state.phase in ROLLED_BACK
 
 
+def test_a_fleet_that_was_rolled_back_takes_no_slot_from_others() -> None:
+    world = promoted()
+    world.promotion_slots = PromotionSlots(1)
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    until(world, lambda w: w.state.phase is Phase.ROLLING_BACK)
+    taken = {workload for _ in range(10) for workload in world.step().promoting}
+    assert (world.state.phase, taken) == (Phase.HELD, set())
+
+
 def test_pods_take_slots_one_each() -> None:
     world = fleet(unit="Pod")
     world.add("many", pods=8)

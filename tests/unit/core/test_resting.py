@@ -65,6 +65,14 @@ def test_samples_that_grow_old_are_decided_on() -> None:
     assert again(rest, replace(seen, evaluation=late), world.now + 3600.0) is None
 
 
+def test_steps_that_are_no_number_are_decided_on() -> None:
+    world, rest = resting()
+    seen = world.observe()
+    assert seen.evaluation is not None
+    pods = {name: replace(signals, steps=float("nan")) for name, signals in seen.evaluation.pods.items()}
+    assert again(rest, replace(seen, evaluation=replace(seen.evaluation, pods=pods)), world.now) is None
+
+
 @pytest.mark.parametrize("signal", Signal)
 def test_the_range_of_good_values_is_what_is_judged_so(signal: Signal) -> None:
     criterion = SIGNALS[signal].default
