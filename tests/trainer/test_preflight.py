@@ -13,7 +13,7 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.errors import ConfigError
 from precision_trainer.values.levels import Level
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.preflight_scenarios import WIDTH, Half, Stateful, batch, loss_of, model_that_fails
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
 
@@ -75,6 +75,20 @@ def test_a_request_for_a_mode_the_model_fails_in_is_refused_and_changes_nothing(
     assert "request 1 for bf16 refused" in refused[0][1]
     assert ("in 1 (" in refused[0][1]) == (where == "forward")
     assert "request 2 for bf16 refused: the model failed in it: when it was tried before" in refused[1][1]
+
+
+def test_state_of_every_kind_is_put_back_before_a_micro_batch_is_computed_once_more() -> None:
+    def model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(Stateful(), torch.nn.Linear(WIDTH, WIDTH), Half("forward", torch.bfloat16))
+
+    asked = _trainer(model())
+    seen = _run(asked, 8, {3: PrecisionRequest(1, BF16)})
+    untouched = _trainer(model())
+    assert seen == _run(untouched, 8)
+    assert asked.modes.failed(BF16)
+    for own, other in zip(asked.model.buffers(), untouched.model.buffers(), strict=True):
+        assert torch.equal(own, other)
 
 
 def test_another_mode_can_be_asked_for_afterwards() -> None:

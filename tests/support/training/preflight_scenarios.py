@@ -49,6 +49,26 @@ def model_that_fails(where: str, dtype: torch.dtype = torch.bfloat16) -> torch.n
     )
 
 
+class Stateful(torch.nn.Module):
+    """Keeps state in every way that a module can: a buffer made anew, attributes, buffers that nothing can be written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1, WIDTH).expand(4, WIDTH))
+        with torch.inference_mode():
+            self.register_buffer("table", torch.ones(WIDTH))
+        self.register_buffer("average", torch.ones(WIDTH))
+        self.hidden, self.calls = torch.zeros(WIDTH), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.detach().float().mean(0)
+        self.average = 0.9 * self.average + 0.1 * mean
+        self.hidden = 0.9 * self.hidden + mean
+        self.calls += 1
+        out: torch.Tensor = x * self.average * self.get_buffer("mask") + self.hidden + self.calls
+        return out
+
+
 def batch(number: int) -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))
 

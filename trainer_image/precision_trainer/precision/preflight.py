@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ..distributed import ddp
+from ..step.replay import ForwardState
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 
@@ -30,26 +31,16 @@ class Trial:
     def __init__(self, mode: PrecisionMode, requested: PrecisionMode, applied: PrecisionRequest | None) -> None:
         """Of the time before: the mode in force, the one requested, and the last request applied."""
         self.mode, self.requested, self.applied = mode, requested, applied
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._random: list[tuple[torch.device, torch.Tensor]] = []
+        self._state: ForwardState | None = None
 
     def remember(self, model: torch.nn.Module, device: torch.device) -> None:
-        """Keep what a forward pass changes: running statistics and random state."""
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        self._random = [(torch.device("cpu"), torch.get_rng_state())]
-        if device.type == "cuda":
-            self._random.append((device, torch.cuda.get_rng_state(device)))
+        """Keep what a forward pass changes."""
+        self._state = ForwardState(model, device)
 
     def restore(self) -> None:
         """Put it back."""
-        with torch.no_grad():
-            for buffer, value in self._buffers:
-                buffer.copy_(value)
-        for device, state in self._random:
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(state, device)
-            else:
-                torch.set_rng_state(state)
+        if self._state is not None:
+            self._state.restore()
 
 
 def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -> str:
