@@ -132,6 +132,39 @@ def test_a_batch_that_the_loop_skips_leaves_the_mode_that_it_came_first_in() -> 
     assert (trainer.mode, trainer.generation, refused) == (BF16, 1, [])
 
 
+def test_a_batch_whose_backward_pass_fails_in_any_mode_leaves_the_mode_too() -> None:
+    trainer = _trainer(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()))
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if applied < 1 else None
+    fails = torch.nn.Sequential(*(Half("backward", dtype) for dtype in (torch.bfloat16, torch.float32)))
+    skipped = 0
+    for number in range(12):
+        trainer.begin_step()
+        bad = trainer.modes.trial is not None and skipped < 3
+        tail = fails if bad else torch.nn.Identity()
+        loss = trainer.training_step(
+            batch(number), lambda model, data, tail=tail: tail(model(data)).float().square().mean()
+        )
+        try:
+            trainer.backward_and_step(loss)
+        except RuntimeError:
+            skipped += 1
+    trainer.drain()
+    assert (skipped, trainer.mode, trainer.generation) == (3, BF16, 1)
+
+
+def test_a_model_that_only_runs_in_fp16_stays_there_where_the_sentinel_would_leave_it() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), *(Half("forward", dtype) for dtype in (torch.bfloat16, torch.float32))
+    )
+    trainer = _trainer(model, FP16)
+    assert trainer.sentinel is not None
+    _run(trainer, 2)
+    trainer.sentinel._enter(Level.BF16, ())
+    trainer.modes.settle(trainer.step)
+    _run(trainer, 3)
+    assert trainer.mode is FP16
+
+
 def test_a_module_that_fails_is_kept_in_fp32_by_name_and_the_mode_is_entered() -> None:
     trainer = _trainer(model_that_fails("forward"), fp32_modules=("1*",))
     _run(trainer, 8, {3: PrecisionRequest(1, BF16)})
@@ -232,3 +265,25 @@ def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(process_
     for result in process_group.run("preflight_scenarios.a_mode_that_works"):
         assert result["guarded"] == result["plain"]
         assert result["mode"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a_batch_that_fails_in_forward",
+        "a_batch_that_fails_in_backward",
+        "a_batch_after_a_look_at_its_loss",
+    ],
+)
+def test_a_rank_that_leaves_a_batch_out_meets_the_others_again(process_group: ProcessGroup, how: str) -> None:
+    results = process_group.run(f"preflight_scenarios.leaves_out_{how}")
+    assert results[0]["weights"] == results[1]["weights"]
+    for rank, result in enumerate(results):
+        assert (result["mode"], result["refused"], result["left_out"]) == ("bf16", [], 2 * rank)
+
+
+def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup) -> None:
+    assert (
+        process_group.run("preflight_scenarios.validates_with_gradients")
+        == [{"mode": "bf16", "same 1": True, "same 2": True}] * 2
+    )

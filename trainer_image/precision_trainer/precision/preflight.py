@@ -3,14 +3,15 @@
 A model may fail in a mode: a kernel that does not exist for it, a type that does not fit, memory. That must not end
 training, nor a restart under the same request. So this micro-batch is computed without DDP's reduction. The ranks tell each
 other after its forward and after its backward pass whether they failed. If one did, all compute it once more in the mode
-before. That is the one case in which a loss is computed twice: otherwise training would end.
+before. That is the one case in which a loss is computed again: otherwise training would end.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -55,14 +56,20 @@ def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -
     return f"{type(error).__name__}{during}{where} ({text})"
 
 
-def guarded(
-    compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool
-) -> tuple[Result | None, list[str]]:
-    """Compute one pass of the micro-batch. A collective where the ranks train ``together``.
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[Result]):
+    """What one pass of the micro-batch came to."""
 
-    Returns:
-        What ``compute`` returns, and what failed, over all ranks: empty if nothing did.
-    """
+    result: Result | None
+    """Of this rank; None if it failed here."""
+    failed: list[str]
+    """What failed, over all ranks; empty if nothing did."""
+    apart: bool = False
+    """The ranks are not in the same pass: one of them has left a batch out. Then ``failed`` says nothing."""
+
+
+def guarded(compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool) -> Pass[Result]:
+    """Compute one pass of the micro-batch. A collective where the ranks train ``together``."""
     result: Result | None = None
     failed: str | None = None
     try:
@@ -70,9 +77,10 @@ def guarded(
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
         failed = what_failed(model, error, direction)
     if not together:
-        return result, [] if failed is None else [failed]
-    everyone = enumerate(ddp.exchange({"failed": failed}))
-    return result, [f"rank {rank}: {one['failed']}" for rank, one in everyone if one["failed"] is not None]
+        return Pass(result, [] if failed is None else [failed])
+    everyone = ddp.exchange({"pass": direction, "failed": failed})
+    reasons = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(everyone) if one["failed"] is not None]
+    return Pass(result, reasons, apart=any(one["pass"] != direction for one in everyone))
 
 
 def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:
