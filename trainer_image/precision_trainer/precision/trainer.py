@@ -335,12 +335,14 @@ class ExtendedFP16Trainer:
             loss = self._first.backward(loss, self._backward_alone, step=self.step)
         part = self._part(loss)
         seen = part.detach()
-        self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
+        # Kept once the backward pass is done: a loop may catch its error, and give the next batch in this one's place.
+        total = seen if self._loss_sum is None else self._loss_sum + seen
         # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
         root = self.scaler.scale_value if self.mode.uses_scaler else self._one
         if self._micro_step + 1 < steps:
             if not done:
                 self._accumulate(part, root)
+            self._loss_sum = total
             self._micro_step += 1
             return False
         verdict, finding = self._boundaries.message()
@@ -354,13 +356,13 @@ class ExtendedFP16Trainer:
         if self._ddp is None:  # the message of a single process is its own mean
             if not done:
                 torch.autograd.backward(part, root)
-            mean = [self._loss_sum] if self._channel.quiet else [header, self._loss_sum]
+            mean = [total] if self._channel.quiet else [header, total]
         elif done:
-            mean = [preflight.reduce(self.model, torch.cat((header, self._loss_sum.reshape(1))))]
+            mean = [preflight.reduce(self.model, torch.cat((header, total.reshape(1))))]
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
-            torch.autograd.backward((part, telemetry), (root, torch.cat((header, self._loss_sum.reshape(1)))))
+            torch.autograd.backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
             assert telemetry.grad is not None
             mean = [telemetry.grad]
         self._loss_sum = None
