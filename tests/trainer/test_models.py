@@ -70,6 +70,11 @@ def test_ddps_switches_without_ddp_are_refused(name: str) -> None:
         ExtendedFP16Config(**{name: True})  # type: ignore[arg-type]
 
 
+def test_a_static_graph_with_accumulation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="static_graph=True: expected False with gradient_accumulation_steps above 1"):
+        ExtendedFP16Config(use_ddp=True, static_graph=True, gradient_accumulation_steps=2)
+
+
 def test_an_optimizer_that_needs_a_closure_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
     with pytest.raises(ConfigError, match=r"LBFGS\.step\(\) needs a closure"):

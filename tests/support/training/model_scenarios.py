@@ -180,7 +180,7 @@ def a_model_that_its_loss_writes_to(rank: int, world: int) -> Result:
         module.calls += 1
         weights = [layer.weight.square().sum() for layer in module if isinstance(layer, torch.nn.Linear)]
         assert len(module) == 3
-        return out.square().mean() + 1e-3 * sum(weights) + 1e-3 * module[0].bias.square().sum()
+        return out.square().mean() + 1e-3 * sum(weights) + 1e-3 * module[0].get_parameter("bias").square().sum()
 
     plain, model = Recurrent(), Recurrent()
     optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
