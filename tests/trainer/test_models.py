@@ -27,6 +27,13 @@ def test_a_loss_may_use_parts_of_the_model_by_name_as_under_plain_ddp(process_gr
     assert process_group.run("model_scenarios.parts_of_a_model_in_its_loss") == [{"same": True}] * 2
 
 
+def test_a_loss_may_write_to_the_model_and_take_layers_by_number_as_under_plain_ddp(
+    process_group: ProcessGroup,
+) -> None:
+    results = process_group.run("model_scenarios.a_model_that_its_loss_writes_to")
+    assert results == [{"same": True, "calls": 6}] * 2
+
+
 def test_a_static_graph_trains_as_under_plain_ddp(process_group: ProcessGroup) -> None:
     for result in process_group.run("model_scenarios.one_expert_for_all_time"):
         assert result["ours"] == result["plain"]
@@ -61,6 +68,11 @@ def test_ddp_without_a_process_group_is_refused() -> None:
 def test_ddps_switches_without_ddp_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=True: expected False without use_ddp=True"):
         ExtendedFP16Config(**{name: True})  # type: ignore[arg-type]
+
+
+def test_a_static_graph_with_accumulation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="static_graph=True: expected False with gradient_accumulation_steps above 1"):
+        ExtendedFP16Config(use_ddp=True, static_graph=True, gradient_accumulation_steps=2)
 
 
 def test_an_optimizer_that_needs_a_closure_is_refused() -> None:

@@ -13,7 +13,7 @@ from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, Precision
 from precision_trainer.errors import ConfigError
 from precision_trainer.values.levels import Level
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.preflight_scenarios import batch, loss_of, model_that_fails
+from tests.support.training.preflight_scenarios import WIDTH, Half, Stateful, batch, loss_of, model_that_fails
 from tests.support.training.process_group import ProcessGroup
 from tests.support.training.session import STOP, Session
 
@@ -77,6 +77,20 @@ def test_a_request_for_a_mode_the_model_fails_in_is_refused_and_changes_nothing(
     assert "request 2 for bf16 refused: the model failed in it: when it was tried before" in refused[1][1]
 
 
+def test_state_of_every_kind_is_put_back_before_a_micro_batch_is_computed_once_more() -> None:
+    def model() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(Stateful(), torch.nn.Linear(WIDTH, WIDTH), Half("forward", torch.bfloat16))
+
+    asked = _trainer(model())
+    seen = _run(asked, 8, {3: PrecisionRequest(1, BF16)})
+    untouched = _trainer(model())
+    assert seen == _run(untouched, 8)
+    assert asked.modes.failed(BF16)
+    for own, other in zip(asked.model.buffers(), untouched.model.buffers(), strict=True):
+        assert torch.equal(own, other)
+
+
 def test_another_mode_can_be_asked_for_afterwards() -> None:
     trainer = _trainer(model_that_fails("forward", torch.bfloat16))
     _run(trainer, 12, {3: PrecisionRequest(1, BF16), 6: PrecisionRequest(2, FP16)})
@@ -116,6 +130,37 @@ def test_a_batch_that_the_loop_skips_leaves_the_mode_that_it_came_first_in() -> 
     trainer.drain()
     assert len(skipped) == 3
     assert (trainer.mode, trainer.generation, refused) == (BF16, 1, [])
+
+
+def test_a_batch_whose_backward_pass_fails_in_any_mode_leaves_the_mode_too() -> None:
+    trainer = _trainer(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()))
+    trainer.request_source = lambda applied: PrecisionRequest(1, BF16) if applied < 1 else None
+    fails = torch.nn.Sequential(*(Half("backward", dtype) for dtype in (torch.bfloat16, torch.float32)))
+    skipped = 0
+    for number in range(12):
+        trainer.begin_step()
+        bad = trainer.modes.trial is not None and skipped < 3
+        model = torch.nn.Sequential(trainer.model, fails) if bad else trainer.model
+        loss = trainer.training_step(batch(number), lambda _, data, model=model: loss_of(model, data))  # type: ignore[misc]
+        try:
+            trainer.backward_and_step(loss)
+        except RuntimeError:
+            skipped += 1
+    trainer.drain()
+    assert (skipped, trainer.mode, trainer.generation) == (3, BF16, 1)
+
+
+def test_a_model_that_only_runs_in_fp16_stays_there_where_the_sentinel_would_leave_it() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), *(Half("forward", dtype) for dtype in (torch.bfloat16, torch.float32))
+    )
+    trainer = _trainer(model, FP16)
+    assert trainer.sentinel is not None
+    _run(trainer, 2)
+    trainer.sentinel._enter(Level.BF16, ())
+    trainer.modes.settle(trainer.step)
+    _run(trainer, 3)
+    assert trainer.mode is FP16
 
 
 def test_a_module_that_fails_is_kept_in_fp32_by_name_and_the_mode_is_entered() -> None:
@@ -218,3 +263,25 @@ def test_the_first_step_in_a_mode_that_works_is_that_of_ddp_bit_for_bit(process_
     for result in process_group.run("preflight_scenarios.a_mode_that_works"):
         assert result["guarded"] == result["plain"]
         assert result["mode"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a_batch_that_fails_in_forward",
+        "a_batch_that_fails_in_backward",
+        "a_batch_after_a_look_at_its_loss",
+    ],
+)
+def test_a_rank_that_leaves_a_batch_out_meets_the_others_again(process_group: ProcessGroup, how: str) -> None:
+    results = process_group.run(f"preflight_scenarios.leaves_out_{how}")
+    assert results[0]["weights"] == results[1]["weights"]
+    for rank, result in enumerate(results):
+        assert (result["mode"], result["refused"], result["left_out"]) == ("bf16", [], 2 * rank)
+
+
+def test_a_validation_with_gradients_changes_nothing(process_group: ProcessGroup) -> None:
+    assert (
+        process_group.run("preflight_scenarios.validates_with_gradients")
+        == [{"mode": "bf16", "same 1": True, "same 2": True}] * 2
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -294,3 +295,31 @@ def test_scale_history_is_capped(text: LibraryText) -> None:
         totals.observe(StepRecord(number, FP16, 0, 1.0, skipped=False, loss_scale=float(number + 1), grad_norm=1.0))
     assert len(totals.scale_history) == SCALE_HISTORY
     assert totals.scale_history[-1] == (SCALE_HISTORY + 49, float(SCALE_HISTORY + 50))
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_loss_of_a_backward_pass_that_failed_is_not_reported(accumulation: int) -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+            raise MemoryError("no memory left")
+
+    model = torch.nn.Linear(2, 1)
+    config = ExtendedFP16Config(
+        precision_mode=PrecisionMode.FP32, gradient_accumulation_steps=accumulation, max_grad_norm=0.0
+    )
+    trainer = ExtendedFP16Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), config)
+    inputs = torch.ones(4, 2)
+    losses: list[float] = []
+    for _ in range(3 * accumulation):
+        for fails in (True, False):
+            loss = trainer.training_step(inputs, lambda net, data: net(data).square().mean())
+            loss = Fails.apply(loss) if fails else loss
+            with contextlib.suppress(MemoryError):
+                if trainer.backward_and_step(loss):
+                    losses += [record.loss for record in trainer.drain().records]
+    assert losses == pytest.approx([model(inputs).square().mean().item()] * 3)

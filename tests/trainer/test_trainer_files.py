@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from precision_trainer import ExtendedFP16Config, ExtendedFP16Trainer, PrecisionMode
+from precision_trainer.checkpoint import plain
 from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.values.request import PrecisionRequest
@@ -128,3 +129,25 @@ def test_a_file_with_a_broken_scaler_changes_nothing(text: LibraryText, tmp_path
     with pytest.raises(CheckpointError, match="growth_interval"):
         trainer.load_checkpoint(tmp_path / "one.pt")
     assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+
+
+@pytest.mark.parametrize("frozen", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
+def test_a_file_gives_a_frozen_tensor_back_in_its_own_type_bit_for_bit(frozen: torch.dtype, tmp_path: Path) -> None:
+    def trainer() -> ExtendedFP16Trainer:
+        model = torch.nn.Linear(4, 4)
+        model.register_parameter(
+            "frozen", torch.nn.Parameter((torch.arange(8).double() / 3).to(frozen), requires_grad=False)
+        )
+        optimizer = torch.optim.SGD([model.weight, model.bias], lr=0.1)
+        return ExtendedFP16Trainer(model, optimizer, ExtendedFP16Config(precision_mode=FP32))
+
+    first, second = trainer(), trainer()
+    first.save_checkpoint(tmp_path / "file")
+    with torch.no_grad():
+        second.model.get_parameter("frozen").zero_()
+    second.load_checkpoint(tmp_path / "file")
+    found, expected = (one.model.get_parameter("frozen") for one in (second, first))
+    assert found.dtype is frozen
+    assert found.double().tolist() == expected.double().tolist()
+    weights, _ = plain.load(tmp_path / "file", second.model, second.optimizer)
+    assert weights["frozen"].double().tolist() == expected.double().tolist()

@@ -58,6 +58,17 @@ def wrap_ddp(
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
+def forget_forward(module: DistributedDataParallel) -> None:
+    """Make ``no_sync()`` hold for the next backward pass, also after a forward pass that no backward pass followed.
+
+    Such as a validation with gradients: DDP would go on waiting for its gradients, and take the next ones for them. All
+    ranks must do it, as DDP lays its buckets out anew.
+    """
+    reset = getattr(module.reducer, "_reset_state", None)  # not public: since 2.2
+    if reset is not None:
+        reset()
+
+
 def prepare_rendezvous() -> None:
     """Let ranks, and torchrun, meet on a torch that was built without libuv (Debian's): its stores would refuse to start.
 

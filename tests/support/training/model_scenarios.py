@@ -155,3 +155,43 @@ def parts_of_a_model_in_its_loss(rank: int, world: int) -> Result:
         trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
     ours, plain = (list(one.parameters()) for one in (trainer.model, model))
     return {"same": all(torch.equal(one, other) for one, other in zip(ours, plain, strict=True))}
+
+
+class Recurrent(torch.nn.Sequential):
+    """Its loss reads and writes what it keeps between steps."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        super().__init__(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
+        self.hidden, self.calls = torch.zeros(WIDTH), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = super().forward(x + self.hidden)
+        return out
+
+
+def a_model_that_its_loss_writes_to(rank: int, world: int) -> Result:
+    """``net.module.hidden = ...``, and layers by number, as scripts for DDP have them; beside plain DDP."""
+
+    def loss(net: torch.nn.Module, data: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = net(data)
+        module: Recurrent = net.module  # type: ignore[assignment]
+        module.hidden = 0.5 * module.hidden + out.detach().mean(0)
+        module.calls += 1
+        weights = [layer.weight.square().sum() for layer in module if isinstance(layer, torch.nn.Linear)]
+        assert len(module) == 3
+        return out.square().mean() + 1e-3 * sum(weights) + 1e-3 * module[0].get_parameter("bias").square().sum()
+
+    plain, model = Recurrent(), Recurrent()
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, fused=True)
+    net = DistributedDataParallel(plain, gradient_as_bucket_view=True)
+    config = ExtendedFP16Config(enabled=False, max_grad_norm=0.0, use_ddp=True)
+    own = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    trainer = ExtendedFP16Trainer(model, own, config, "cpu", rank, world, allow_cpu=True)
+    for step in range(STEPS):
+        loss(net, _batch(step, rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        trainer.backward_and_step(trainer.training_step(_batch(step, rank), loss))
+    pairs = zip((*model.parameters(), model.hidden), (*plain.parameters(), plain.hidden), strict=True)
+    return {"same": all(torch.equal(one, other) for one, other in pairs), "calls": model.calls}

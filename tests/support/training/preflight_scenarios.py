@@ -49,6 +49,27 @@ def model_that_fails(where: str, dtype: torch.dtype = torch.bfloat16) -> torch.n
     )
 
 
+class Stateful(torch.nn.Module):
+    """Keeps state in every way that a module can: a buffer made anew, attributes, buffers that nothing can be written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.ones(1, WIDTH).expand(4, WIDTH))
+        with torch.inference_mode():
+            self.register_buffer("table", torch.ones(WIDTH))
+        self.average: torch.Tensor
+        self.register_buffer("average", torch.ones(WIDTH))
+        self.hidden, self.calls = torch.zeros(WIDTH), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = x.detach().float().mean(0)
+        self.average = 0.9 * self.average + 0.1 * mean
+        self.hidden = 0.9 * self.hidden + mean
+        self.calls += 1
+        out: torch.Tensor = x * self.average * self.get_buffer("mask") + self.hidden + self.calls
+        return out
+
+
 def batch(number: int) -> torch.Tensor:
     return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(number))
 
@@ -125,3 +146,87 @@ def a_mode_that_works(rank: int, world: int) -> Result:
         "plain": plain["weights"],
         "mode": trainer.mode.wire,
     }
+
+
+def _among_ranks(rank: int, world: int, **settings: object) -> tuple[ExtendedFP16Trainer, list[str]]:
+    """In FP32 for three steps, then asked for BF16."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    config = ExtendedFP16Config(precision_mode=PrecisionMode.FP32, use_ddp=True, **settings)  # type: ignore[arg-type]
+    trainer = ExtendedFP16Trainer(model, optimizer, config, "cpu", rank, world, allow_cpu=True)
+    refused: list[str] = []
+    trainer.modes.on_refused = lambda _reason, message: refused.append(message)
+    request = PrecisionRequest(1, PrecisionMode.MIXED_BF16)
+    trainer.request_source = lambda applied: request if trainer.step >= 3 and applied < 1 else None
+    return trainer, refused
+
+
+def _one_rank_leaves_batches_out(rank: int, world: int, leave_out: str) -> Result:
+    """Rank 1 leaves two batches out in the first step of a mode, as a loop does that catches errors or looks at losses."""
+    trainer, refused = _among_ranks(rank, world)
+    left_out = number = 0
+    while trainer.step < 9:
+        number += 1
+        trainer.begin_step()
+        bad = rank == 1 and trainer.modes.trial is not None and left_out < 2
+
+        def loss_fn(model: torch.nn.Module, data: torch.Tensor, bad: bool = bad) -> torch.Tensor:
+            if bad and leave_out == "forward":
+                raise ValueError("a broken sample")
+            loss = loss_of(model, data)
+            out: torch.Tensor = _FailsBackward.apply(loss) if bad and leave_out == "backward" else loss
+            return out
+
+        try:
+            loss = trainer.training_step(batch(number * world + rank), loss_fn)
+            if bad and leave_out == "loss":
+                left_out += 1
+                continue
+            trainer.backward_and_step(loss)
+        except (ValueError, RuntimeError):
+            assert bad
+            left_out += 1
+    trainer.drain()
+    return {
+        "weights": [p.tolist() for p in trainer.model.parameters()],
+        "mode": trainer.mode.wire,
+        "refused": refused,
+        "left_out": left_out,
+    }
+
+
+def leaves_out_a_batch_that_fails_in_forward(rank: int, world: int) -> Result:
+    """In every mode."""
+    return _one_rank_leaves_batches_out(rank, world, "forward")
+
+
+def leaves_out_a_batch_that_fails_in_backward(rank: int, world: int) -> Result:
+    """In every mode. Without us such a rank has reduced some gradients; with us none, so that it can go on."""
+    return _one_rank_leaves_batches_out(rank, world, "backward")
+
+
+def leaves_out_a_batch_after_a_look_at_its_loss(rank: int, world: int) -> Result:
+    """Nothing fails; its backward pass is never asked for."""
+    return _one_rank_leaves_batches_out(rank, world, "loss")
+
+
+def validates_with_gradients(rank: int, world: int) -> Result:
+    """A loop that forgets no_grad() in its validation: DDP goes on waiting for these gradients."""
+    found: Result = {}
+    for accumulation in (1, 2):
+        weights: list[torch.Tensor] = []
+        for validates in (False, True):
+            trainer, _ = _among_ranks(rank, world, gradient_accumulation_steps=accumulation)
+            for number in range(7 * accumulation):
+                if validates and number % accumulation == 0:
+                    loss_of(trainer.module, batch(99))
+                trainer.backward_and_step(trainer.training_step(batch(number * world + rank), loss_of))
+            trainer.drain()
+            weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+            found["mode"] = trainer.mode.wire
+        # With accumulation DDP, with or without us, reduces every micro-batch then: the same mean in another order.
+        found[f"same {accumulation}"] = torch.allclose(
+            weights[0], weights[1], rtol=0, atol=0 if accumulation == 1 else 1e-4
+        )
+    return found

@@ -19,6 +19,9 @@ _PREFIXES = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before every name."""
 
 
+_OTHER = (torch.float16, torch.bfloat16, torch.float64)
+
+
 def write(path: Path, state: Mapping[str, object]) -> None:
     """One file, atomically: written beside, synced, renamed.
 
@@ -62,15 +65,20 @@ def load(
     if path.is_dir():
         state = validate(files.read(path), path, model, optimizer)
         return state["model_state_dict"], state["optimizer_state_dict"]
-    weights, moments = content(path)
+    weights, moments = content(path, model)
     check_model({**weights}, path, model, nonfinite_buffers=nonfinite_buffers(model))
     if moments is not None:
         check_optimizer(moments, path, optimizer)
     return weights, moments
 
 
-def content(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, object] | None]:
-    """Weights, as FP32, and optimizer state of a plain file; see :func:`load`. Raises CheckpointError."""
+def content(
+    path: Path, model: torch.nn.Module | None = None
+) -> tuple[dict[str, torch.Tensor], dict[str, object] | None]:
+    """Weights, as FP32, and optimizer state of a plain file; see :func:`load`. Raises CheckpointError.
+
+    ``model``: what it holds in another type by its author's choice (frozen weights, buffers) is given in that one.
+    """
     raw = files.read_plain(path)
     saved: object = raw.get(MODEL) if isinstance(raw, dict) else None
     if not isinstance(raw, dict) or not isinstance(saved, dict):
@@ -79,10 +87,11 @@ def content(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, object] | No
     moments: object = raw.get(OPTIMIZER)
     if moments is not None and not isinstance(moments, dict):
         raise CheckpointError(f"{path}: {OPTIMIZER}: expected a dictionary, found {type(moments).__name__}")
-    weights = {str(name): _fp32(value) for name, value in saved.items()}
+    weights: dict[str, torch.Tensor] = {str(name): value for name, value in saved.items()}
     while weights and (prefix := next((p for p in _PREFIXES if all(name.startswith(p) for name in weights)), "")):
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
-    return weights, moments
+    wanted = model.state_dict() if model is not None else {}
+    return {name: _fitted(value, wanted.get(name)) for name, value in weights.items()}, moments
 
 
 def scaler_state(raw: object) -> dict[str, float] | None:
@@ -96,7 +105,13 @@ def scaler_state(raw: object) -> dict[str, float] | None:
     return {name: float(value) for name, value in numbers.items() if isinstance(value, (int, float))}
 
 
-def _fp32(value: torch.Tensor) -> torch.Tensor:
-    # Exact for FP16 and BF16, rounded for FP64. What is not a tensor is refused by check_model.
-    other = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16, torch.float64)
-    return value.float() if other else value
+def _fitted(value: torch.Tensor, wanted: torch.Tensor | None) -> torch.Tensor:
+    """``value`` in the type of ``wanted`` where that changes no number, otherwise in FP32."""
+    # What is not a tensor is refused by check_model.
+    if not isinstance(value, torch.Tensor) or (value.dtype not in _OTHER and value.dtype is not torch.float32):
+        return value
+    if isinstance(wanted, torch.Tensor) and wanted.dtype in _OTHER:
+        fitted = value.to(wanted.dtype)
+        if fitted.dtype is value.dtype or torch.equal(fitted.to(value.dtype), value):
+            return fitted
+    return value.float()  # exact for FP16 and BF16, rounded for FP64

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 import torch
@@ -23,6 +23,8 @@ from .agreement import UNUSED
 from .rendezvous import Place, call_roll
 from .watch import PeerWatch
 
+_OWN = ("wrapped_by_precision", "precision_telemetry", "precision_in_graph", "precision_in_step")
+_CONTAINER = ("__getitem__", "__len__", "__iter__", "__contains__")
 _watches: list[PeerWatch] = []
 """Of the process group that this process is in, as torch keeps that one: at most one."""
 
@@ -162,7 +164,10 @@ def wrap(
     static_graph: bool = False,
 ) -> DistributedDataParallel:
     """DDP over the model and, in the same gradient bucket, the telemetry parameter (agreement.py)."""
-    module = _WithTelemetry(model, telemetry, in_graph=find_unused_parameters)
+    # Python looks these up in the class: the layers of a Sequential by number (``net.module[0].weight``), and their count.
+    ways_in = {name: _of_the_model(name) for name in _CONTAINER if hasattr(type(model), name)}
+    kind = type(_WithTelemetry.__name__, (_WithTelemetry,), ways_in)
+    module = kind(model, telemetry, in_graph=find_unused_parameters)
     return compat.wrap_ddp(module, device, find_unused_parameters=find_unused_parameters, static_graph=static_graph)
 
 
@@ -211,6 +216,13 @@ class _WithTelemetry(torch.nn.Module):
         found: torch.Tensor | torch.nn.Module = getattr(super().__getattr__("wrapped_by_precision"), name)
         return found
 
+    def __setattr__(self, name: str, value: torch.Tensor | torch.nn.Module) -> None:
+        """What a loss keeps in the model (``net.module.hidden = h``) is the model's too."""
+        if name in _OWN or name in self.__dict__ or hasattr(torch.nn.Module, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.wrapped_by_precision, name, value)
+
     def forward(self, *args: object, **kwargs: object) -> object:
         """The model's forward, unchanged."""
         output: object = self.wrapped_by_precision(*args, **kwargs)
@@ -235,6 +247,14 @@ class _WithTelemetry(torch.nn.Module):
             return value
         tied: torch.Tensor = _Tie.apply(value, self.precision_telemetry)
         return tied
+
+
+def _of_the_model(name: str) -> Callable[..., object]:
+    def method(wrapper: _WithTelemetry, *args: object) -> object:
+        found: object = getattr(wrapper.wrapped_by_precision, name)(*args)
+        return found
+
+    return method
 
 
 class _Tie(torch.autograd.Function):

@@ -9,68 +9,119 @@ import torch
 from .mode_control import ModeControl
 from .preflight import Trial, guarded
 
+Forward = Callable[[], torch.Tensor]
+Backward = Callable[[torch.Tensor], torch.Tensor]
+
 
 class FirstMicroBatch:
-    """Computes it without DDP's reduction, and where the mode fails, once more in the mode before."""
+    """Computes it without DDP's reduction, and where the mode fails, once more in the mode before.
+
+    A batch that fails there too is to blame itself: the loop that catches its error goes on, and the mode is tried again.
+
+    A loop may also leave a batch out on one rank alone, after an error or a loss that is not finite. Then the ranks that
+    meet are not in the same pass: they finish the step without another meeting, and try the mode again in the next one.
+    """
 
     def __init__(self, model: torch.nn.Module, modes: ModeControl, device: torch.device, *, together: bool) -> None:
         """For ``model``; ``together``: ranks of a process group decide it with each other."""
         self._model, self._modes, self._device, self._together = model, modes, device, together
-        self._again: Callable[[], torch.Tensor] | None = None
+        self._compute: Forward | None = None
+        self._apart = -1
+        """The step that the ranks finish without another meeting; gradients are reduced after it, as after a trial."""
 
     @property
     def pending(self) -> bool:
         """Its forward pass was computed, its backward pass was not."""
-        return self._again is not None
+        return self._compute is not None
 
-    def forward(self, trial: Trial, compute: Callable[[bool], torch.Tensor], *, last: bool, step: int) -> torch.Tensor:
-        """The loss.
+    def due(self, step: int) -> bool:
+        """Whether the first micro-batch of ``step`` is to be computed here."""
+        return self._modes.trial is not None or self._apart == step
 
-        Args:
-            trial: what there is to go back to.
-            compute: the forward pass in the mode in force; its argument: whether its backward pass reduces over the ranks.
-            last: whether the micro-batch is the last of its step.
-            step: the step's number.
-        """
-        trial.remember(self._model, self._device)
-        loss, reasons = guarded(lambda: compute(False), self._model, "forward", together=self._together)
-        if loss is None or reasons:
-            del loss
-            return self._before(trial, reasons, lambda: compute(last), step)
-        self._again = lambda: compute(last)
+    def forward(self, compute: Forward, *, step: int) -> torch.Tensor:
+        """The loss, by ``compute``: the forward pass in the mode in force, of which DDP's reducer knows nothing."""
+        self._compute = None
+        trial = self._modes.trial
+        if trial is not None and self._apart != step:
+            trial.remember(self._model, self._device)
+            tried = guarded(compute, self._model, "forward", together=self._together)
+            if tried.apart:
+                self._apart = step
+            elif tried.failed:
+                return self._failed_forward(trial, compute, tried.failed, step)
+            if tried.result is not None:
+                self._compute = compute
+                return tried.result
+            trial.restore()
+        loss = compute()
+        self._compute = compute
         return loss
 
-    def _before(self, trial: Trial, reasons: list[str], again: Callable[[], torch.Tensor], step: int) -> torch.Tensor:
-        """The loss in the mode before; the mode that was tried is refused, unless this fails alike.
-
-        Then the batch is to blame, not the mode: the loop that catches its error goes on, and the next batch is the trial.
-        """
-        trial.restore()
-        with self._modes.before(trial):
-            loss, still = guarded(again, self._model, "forward", together=self._together)
-        if loss is not None and not still:
-            self._modes.refuse(trial, reasons, step)
+    def _failed_forward(self, trial: Trial, compute: Forward, reasons: list[str], step: int) -> torch.Tensor:
+        loss = self._before(trial, compute, reasons, "forward", step)
+        if loss is not None and not self._together:
             return loss
-        del loss
-        trial.restore()
-        return again()
+        if loss is None:
+            trial.restore()
+            loss = compute()
+        self._compute = compute
+        return loss
 
-    def backward(
-        self, trial: Trial, loss: torch.Tensor, run: Callable[[torch.Tensor], None], *, step: int
+    def _before(
+        self, trial: Trial, compute: Forward, reasons: list[str], direction: str, step: int
     ) -> torch.Tensor | None:
-        """Backward of the micro-batch that :meth:`forward` began, by ``run``.
+        """What ``compute`` comes to in a mode before; the one that was tried is refused.
+
+        None if no other mode bears this batch either.
+        """
+        failed = {self._modes.mode}
+        if self._together:
+            self._apart = step
+        while True:
+            self._undo(trial, direction)
+            with self._modes.before(trial, failed) as mode:
+                if mode in failed:
+                    return None
+                found = guarded(compute, self._model, direction, together=self._together)
+            if found.result is not None and not found.failed:
+                self._modes.refuse(trial, reasons, step, failed)
+                return found.result
+            failed.add(mode)
+            del found
+
+    def _undo(self, trial: Trial, direction: str) -> None:
+        if direction == "backward":
+            for parameter in self._model.parameters():
+                parameter.grad = None
+        trial.restore()
+
+    def backward(self, loss: torch.Tensor, run: Backward, *, step: int) -> torch.Tensor:
+        """Backward of the micro-batch that :meth:`forward` began, on this rank alone.
+
+        Args:
+            loss: what :meth:`forward` returned.
+            run: the backward pass of a loss in the mode in force; returns the loss.
+            step: the step's number.
 
         Returns:
-            None if it is done, on this rank alone; otherwise the loss of which it is still to be done.
+            The loss whose backward pass was computed.
         """
-        again, self._again = self._again, None
-        assert again is not None
-        _, reasons = guarded(lambda: run(loss), self._model, "backward", together=self._together)
-        if not reasons:
+        compute, self._compute = self._compute, None
+        assert compute is not None
+        trial = self._modes.trial
+        if trial is None or self._apart == step:
+            return run(loss)
+        tried = guarded(lambda: run(loss), self._model, "backward", together=self._together)
+        if tried.apart:
+            self._apart = step
+            if tried.result is not None:
+                return loss
+        elif not tried.failed:
             self._modes.prove()
-            return None
-        for parameter in self._model.parameters():
-            parameter.grad = None
-        trial.restore()
-        self._modes.refuse(trial, reasons, step)
-        return again()
+            return loss
+        else:
+            again = self._before(trial, lambda: run(compute()), tried.failed, "backward", step)
+            if again is not None:
+                return again
+        self._undo(trial, "backward")
+        return run(compute())

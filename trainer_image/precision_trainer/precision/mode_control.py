@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 
 from ..sentinel.shell import Sentinel
 from ..step.scaler import LossScaler
@@ -93,22 +93,25 @@ class ModeControl:
         return self._change("sentinel", self.trial or Trial(self.mode, self.requested, self.applied), step)
 
     @contextlib.contextmanager
-    def before(self, trial: Trial) -> Iterator[None]:
-        """For one pass, in the mode that :meth:`refuse` would go back to."""
-        tried, requested, failed = self.mode, self.requested, self._failed
-        self._failed = failed | {tried}
+    def before(self, trial: Trial, failed: Set[PrecisionMode]) -> Iterator[PrecisionMode]:
+        """For one pass, in the mode that :meth:`refuse` would go back to, were it for the ``failed`` ones; gives it."""
+        now = self.mode, self.requested, self._failed
+        self._failed = self._failed | failed
         self.mode, self.requested = trial.mode, trial.requested
         if self.applied is trial.applied:
             self.mode = self._wanted()
         try:
-            yield
+            yield self.mode
         finally:
-            self.mode, self.requested, self._failed = tried, requested, failed
+            self.mode, self.requested, self._failed = now
 
-    def refuse(self, trial: Trial, reasons: list[str], step: int) -> None:
-        """The mode in force failed: all ranks go back to the one before, in the middle of the step."""
+    def refuse(self, trial: Trial, reasons: list[str], step: int, modes: Set[PrecisionMode]) -> None:
+        """The mode in force failed: all ranks go back to the one before, in the middle of the step.
+
+        ``modes``: the one in force, and safer ones that failed with the same micro-batch.
+        """
         failed, self.trial = self.mode, None
-        self._failed.add(failed)
+        self._failed = self._failed | modes
         # Whatever comes now is not tried again: there is nothing left to go back to.
         self._proven.update({trial.mode, PrecisionMode.FP32} - self._failed)
         request = self.applied if self.applied is not trial.applied else None

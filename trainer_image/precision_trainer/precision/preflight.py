@@ -3,19 +3,21 @@
 A model may fail in a mode: a kernel that does not exist for it, a type that does not fit, memory. That must not end
 training, nor a restart under the same request. So this micro-batch is computed without DDP's reduction. The ranks tell each
 other after its forward and after its backward pass whether they failed. If one did, all compute it once more in the mode
-before. That is the one case in which a loss is computed twice: otherwise training would end.
+before. That is the one case in which a loss is computed again: otherwise training would end.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..distributed import ddp
+from ..step.replay import ForwardState
 from ..values.modes import PrecisionMode
 from ..values.request import PrecisionRequest
 
@@ -30,26 +32,16 @@ class Trial:
     def __init__(self, mode: PrecisionMode, requested: PrecisionMode, applied: PrecisionRequest | None) -> None:
         """Of the time before: the mode in force, the one requested, and the last request applied."""
         self.mode, self.requested, self.applied = mode, requested, applied
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._random: list[tuple[torch.device, torch.Tensor]] = []
+        self._state: ForwardState | None = None
 
     def remember(self, model: torch.nn.Module, device: torch.device) -> None:
-        """Keep what a forward pass changes: running statistics and random state."""
-        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-        self._random = [(torch.device("cpu"), torch.get_rng_state())]
-        if device.type == "cuda":
-            self._random.append((device, torch.cuda.get_rng_state(device)))
+        """Keep what a forward pass changes."""
+        self._state = ForwardState(model, device)
 
     def restore(self) -> None:
         """Put it back."""
-        with torch.no_grad():
-            for buffer, value in self._buffers:
-                buffer.copy_(value)
-        for device, state in self._random:
-            if device.type == "cuda":
-                torch.cuda.set_rng_state(state, device)
-            else:
-                torch.set_rng_state(state)
+        if self._state is not None:
+            self._state.restore()
 
 
 def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -> str:
@@ -64,14 +56,20 @@ def what_failed(model: torch.nn.Module, error: Exception, direction: str = "") -
     return f"{type(error).__name__}{during}{where} ({text})"
 
 
-def guarded(
-    compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool
-) -> tuple[Result | None, list[str]]:
-    """Compute one pass of the micro-batch. A collective where the ranks train ``together``.
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[Result]):
+    """What one pass of the micro-batch came to."""
 
-    Returns:
-        What ``compute`` returns, and what failed, over all ranks: empty if nothing did.
-    """
+    result: Result | None
+    """Of this rank; None if it failed here."""
+    failed: list[str]
+    """What failed, over all ranks; empty if nothing did."""
+    apart: bool = False
+    """The ranks are not in the same pass: one of them has left a batch out. Then ``failed`` says nothing."""
+
+
+def guarded(compute: Callable[[], Result], model: torch.nn.Module, direction: str, *, together: bool) -> Pass[Result]:
+    """Compute one pass of the micro-batch. A collective where the ranks train ``together``."""
     result: Result | None = None
     failed: str | None = None
     try:
@@ -79,9 +77,10 @@ def guarded(
     except Exception as error:  # noqa: BLE001  (whatever a model raises in a mode that it was not written for)
         failed = what_failed(model, error, direction)
     if not together:
-        return result, [] if failed is None else [failed]
-    everyone = enumerate(ddp.exchange({"failed": failed}))
-    return result, [f"rank {rank}: {one['failed']}" for rank, one in everyone if one["failed"] is not None]
+        return Pass(result, [] if failed is None else [failed])
+    everyone = ddp.exchange({"pass": direction, "failed": failed})
+    reasons = [f"rank {rank}: {one['failed']}" for rank, one in enumerate(everyone) if one["failed"] is not None]
+    return Pass(result, reasons, apart=any(one["pass"] != direction for one in everyone))
 
 
 def reduce(model: torch.nn.Module, message: torch.Tensor) -> torch.Tensor:

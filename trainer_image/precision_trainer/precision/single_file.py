@@ -17,8 +17,6 @@ from ..checkpoint.optimizer import load_optimizer
 from ..checkpoint.tensors import check_finite
 from ..errors import CheckpointError
 
-SIXTEEN_BIT = (torch.bfloat16, torch.float16)
-
 if TYPE_CHECKING:
     from .trainer import ExtendedFP16Trainer
 
@@ -46,20 +44,6 @@ def save(trainer: ExtendedFP16Trainer, path: Path) -> None:
     plain.write(path, state)
 
 
-def _as_in(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """FP32 values in the model's own 16-bit dtype (frozen parameters), where that changes no number."""
-    wanted = model.state_dict()
-
-    def fitted(name: str, value: torch.Tensor) -> torch.Tensor:
-        dtype = wanted[name].dtype if name in wanted else torch.float32
-        if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or dtype not in SIXTEEN_BIT:
-            return value
-        narrow = value.to(dtype)
-        return narrow if torch.equal(narrow.float(), value) else value
-
-    return {name: fitted(name, value) for name, value in weights.items()}
-
-
 def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     """Read such a file, or any with ``model_state_dict`` and perhaps ``optimizer_state_dict``, in whatever mode. Every rank.
 
@@ -67,7 +51,8 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
         CheckpointError: it is missing, damaged, of another model, or holds more than tensors and plain values. Then
             nothing has changed.
     """
-    weights, moments = plain.content(path)
+    # In a cold mode the trained weights are 16 bits wide, and have their FP32 values beside them.
+    weights, moments = plain.content(path, trainer.model if trainer.cold is None else None)
     raw = files.read_plain(path)
     if moments is not None:
         check_optimizer(moments, path, trainer.optimizer)
@@ -77,7 +62,6 @@ def load(trainer: ExtendedFP16Trainer, path: Path) -> None:
     if trainer.cold is not None:
         _load_cold(trainer, weights, path)
     else:
-        weights = _as_in(trainer.model, weights)
         check_model({**weights}, path, trainer.model, nonfinite_buffers=trainer.nonfinite_buffers)
         trainer.model.load_state_dict(weights)
     if moments is not None:

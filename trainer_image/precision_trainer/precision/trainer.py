@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from .. import compat
 from ..checkpoint.tensors import nonfinite_buffers, other_types
 from ..distributed import ddp
 from ..distributed.channel import Channel
@@ -270,14 +271,8 @@ class ExtendedFP16Trainer:
                 self._replay = Replay(replay_fn, batch, whole_step=self._micro_step == 0)
             if self.modes.trial is None:
                 self._probing = self.sentinel.begin_probe(self.mode)
-        trial = self.modes.trial
-        if trial is not None and not self._micro_step:
-            loss = self._first.forward(
-                trial,
-                lambda reduces: self._forward(batch, loss_fn, reduces=reduces),
-                last=last,
-                step=self.step,
-            )
+        if not self._micro_step and self._first.due(self.step):
+            loss = self._first.forward(lambda: self._forward_alone(batch, loss_fn), step=self.step)
         else:
             loss = self._forward(batch, loss_fn, reduces=last)
         if not isinstance(loss, torch.Tensor):
@@ -302,6 +297,26 @@ class ExtendedFP16Trainer:
             with self._ddp.no_sync():
                 return loss_fn(self._ddp, batch)
 
+    def _forward_alone(self, batch: Batch, loss_fn: Callable[[torch.nn.Module, Batch], torch.Tensor]) -> torch.Tensor:
+        """Of a micro-batch whose gradients DDP does not reduce, in whatever state its last forward pass left it."""
+        if self._ddp is not None:
+            compat.forget_forward(self._ddp)
+        return self._forward(batch, loss_fn, reduces=False)
+
+    def _backward_alone(self, loss: torch.Tensor) -> torch.Tensor:
+        torch.autograd.backward(self._part(loss), self.scaler.scale_value if self.mode.uses_scaler else self._one)
+        return loss
+
+    def _accumulate(self, part: torch.Tensor, root: torch.Tensor) -> None:
+        """Backward of a micro-batch that is not the last of its step."""
+        if self._ddp is None:
+            torch.autograd.backward(part, root)
+            return
+        # DDP reduces nothing here, unless the last forward pass had no backward pass, such as a validation with gradients.
+        # Then it waits for all of its parameters, as for those of a model that is not ours.
+        telemetry = self._channel.telemetry
+        torch.autograd.backward((part, telemetry), (root, torch.zeros_like(telemetry)))
+
     def _part(self, loss: torch.Tensor) -> torch.Tensor:
         """What a micro-batch adds to the step's loss, in FP32."""
         part = loss if loss.dtype is torch.float32 else loss.float()
@@ -315,23 +330,19 @@ class ExtendedFP16Trainer:
             True if this ended a step (also if the update was skipped).
         """
         steps = self.config.gradient_accumulation_steps
-        done = False
-        trial = self.modes.trial
-        if self._first.pending and trial is not None:
-            scale = self.scaler.scale_value if self.mode.uses_scaler else self._one
-            retried = self._first.backward(
-                trial, loss, lambda value: torch.autograd.backward(self._part(value), scale), step=self.step
-            )
-            done = retried is None
-            loss = loss if retried is None else retried
+        done = self._first.pending
+        if done:
+            loss = self._first.backward(loss, self._backward_alone, step=self.step)
         part = self._part(loss)
         seen = part.detach()
-        self._loss_sum = seen if self._loss_sum is None else self._loss_sum + seen
+        # Kept once the backward pass is done: a loop may catch its error, and give the next batch in this one's place.
+        total = seen if self._loss_sum is None else self._loss_sum + seen
         # Backward starts at the scale: what multiplying the loss by it comes to, bit for bit, without the multiplication.
         root = self.scaler.scale_value if self.mode.uses_scaler else self._one
         if self._micro_step + 1 < steps:
             if not done:
-                torch.autograd.backward(part, root)
+                self._accumulate(part, root)
+            self._loss_sum = total
             self._micro_step += 1
             return False
         verdict, finding = self._boundaries.message()
@@ -345,13 +356,13 @@ class ExtendedFP16Trainer:
         if self._ddp is None:  # the message of a single process is its own mean
             if not done:
                 torch.autograd.backward(part, root)
-            mean = [self._loss_sum] if self._channel.quiet else [header, self._loss_sum]
+            mean = [total] if self._channel.quiet else [header, total]
         elif done:
-            mean = [preflight.reduce(self.model, torch.cat((header, self._loss_sum.reshape(1))))]
+            mean = [preflight.reduce(self.model, torch.cat((header, total.reshape(1))))]
         else:
             telemetry = self._channel.telemetry
             telemetry.grad = None
-            torch.autograd.backward((part, telemetry), (root, torch.cat((header, self._loss_sum.reshape(1)))))
+            torch.autograd.backward((part, telemetry), (root, torch.cat((header, total.reshape(1)))))
             assert telemetry.grad is not None
             mean = [telemetry.grad]
         self._loss_sum = None

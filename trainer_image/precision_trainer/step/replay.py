@@ -66,23 +66,42 @@ def eagerly() -> contextlib.AbstractContextManager[object]:
     return stance
 
 
-@contextlib.contextmanager
-def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Leave random state, buffers (running statistics) and attributes of modules as they were; also after an error."""
-    buffers = list(model.buffers())
-    saved = [buffer.clone() for buffer in buffers]
-    attributes = [(names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)]
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for names, before in attributes:
+class ForwardState:
+    """What a forward pass changes, as it is now: random state, buffers (running statistics), attributes of modules."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        """Of ``model``, and of the generators that it draws from on ``device``."""
+        self._random = torch.get_rng_state()
+        self._random_on = (device, torch.cuda.get_rng_state(device)) if device.type == "cuda" else None
+        self._buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        self._attributes = [
+            (names, dict(names)) for module in model.modules() for names in (vars(module), module._buffers)
+        ]
+
+    def restore(self) -> None:
+        """Put it back; may be repeated."""
+        torch.set_rng_state(self._random)
+        if self._random_on is not None:
+            device, state = self._random_on
+            torch.cuda.set_rng_state(state, device)
+        for names, before in self._attributes:
             for name in names.keys() - before.keys():
                 del names[name]
             names.update(before)
-        with torch.no_grad():
-            for buffer, value in zip(buffers, saved, strict=True):
+        for buffer, value in self._buffers:
+            # What refuses to be written (an expanded tensor, one of inference mode) did so in the forward pass too.
+            with contextlib.suppress(RuntimeError), torch.no_grad():
                 buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def undisturbed(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Leave what a forward pass changes as it was; also after an error."""
+    before = ForwardState(model, device)
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 @contextlib.contextmanager

@@ -92,6 +92,8 @@ class ExtendedFP16Config:
         for name in ("find_unused_parameters", "static_graph"):
             if getattr(self, name) and not self.use_ddp:
                 _refuse(name, True, "False without use_ddp=True, since it is a switch of DistributedDataParallel")
+        if self.static_graph and self.gradient_accumulation_steps != 1:
+            _refuse("static_graph", True, "False with gradient_accumulation_steps above 1, which DDP itself fails with")
         _check_float("loss_scale", self.loss_scale, lambda v: 0 < v <= MAX_LOSS_SCALE, "a finite number in (0, 2^127]")
         _check_float("growth_factor", self.growth_factor, lambda v: 1 < v <= 1024, "a number in (1, 1024]")
         _check_float("backoff_factor", self.backoff_factor, lambda v: 0 < v < 1, "a number in (0, 1)")
