@@ -148,9 +148,8 @@ def described_otherwise(made: Made) -> None:
 
 
 def of_another_image(made: Made) -> None:
-    shutil.copy(
-        made.file(f"{IMAGES[1].name}-{{version}}.oci.tar"), made.file(f"{IMAGE}-{{version}}.oci.tar")
-    )  # signed, and attested: but it is not this one
+    other = made.file(f"{IMAGES[1].name}-{{version}}.oci.tar")  # signed and attested, but not this image
+    shutil.copy(other, made.file(f"{IMAGE}-{{version}}.oci.tar"))
     sign_sums(made.workshop)
 
 
