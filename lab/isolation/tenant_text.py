@@ -59,6 +59,8 @@ _REPORT: Json = {
 }
 _TRIES = 5
 """Of which the best counts."""
+WRITTEN = frozenset({("pods", "CREATE"), ("precisionpolicies", "CREATE"), ("precisionpolicies", "UPDATE")})
+"""What texts are written in, as admission policies name it."""
 _PLACES = 3
 """A workload, a policy and a series of each text."""
 
