@@ -1,4 +1,4 @@
-"""SIGTERM ends a program of the laboratory as Ctrl-C does: what it started is taken down by whoever started it."""
+"""SIGTERM ends a program of the laboratory as Ctrl-C does: whoever started something stops it."""
 
 from __future__ import annotations
 

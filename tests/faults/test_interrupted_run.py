@@ -19,7 +19,7 @@ sys.exit(faults.main(["rollout"]))
 """
 
 
-def test_a_run_that_gets_sigterm_takes_down_what_it_started(tmp_path: Path) -> None:
+def test_a_run_that_gets_sigterm_stops_what_it_started(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}

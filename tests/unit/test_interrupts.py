@@ -1,4 +1,4 @@
-"""SIGTERM takes down what a program of the laboratory started."""
+"""SIGTERM stops what a program of the laboratory started."""
 
 from __future__ import annotations
 
