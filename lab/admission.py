@@ -5,7 +5,6 @@ counted goes to build/admission.json.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -14,6 +13,8 @@ from pathlib import Path
 from rich.table import Table
 
 from lab import paths
+from lab.interrupts import take_sigterm_as_interrupt
+from lab.process import call
 from lab.progress import console
 
 TESTS = tuple(f"tests/cluster/test_{name}.py" for name in ("admission", "webhook", "holds"))
@@ -69,11 +70,12 @@ def show(found: Figures) -> None:
 
 def main() -> int:
     """Run, count, write, show; the tests' own exit code."""
+    take_sigterm_as_interrupt()
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     for old in (REPORT, RESULT):
         old.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "--older-minor", f"--junitxml={REPORT}", *TESTS]
-    code = subprocess.run(command, cwd=paths.ROOT, check=False).returncode
+    code = call(command)
     if not REPORT.exists():
         return code or 1
     found = figures(REPORT)

@@ -17,6 +17,7 @@ from lab.cluster.manifests import apply_product
 from lab.cluster.monitoring import apply_prometheus
 from lab.errors import LabError
 from lab.images import ALL, build_images
+from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
 from lab.progress import console, say, step
 from lab.setup.kube import kube_binaries
 from lab.setup.prerequisites import require_control_plane_programs, require_node_programs
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     if words[:1] == ["kubectl"]:  # before argparse, which would take kubectl's flags for its own
         return _kubectl(words[1:])
     options = _parser().parse_args(words)
-    signal.signal(signal.SIGTERM, _interrupt)
+    take_sigterm_as_interrupt()
     try:
         return int(options.run(options) or 0)
     except LabError as error:
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         console.print("[red]interrupted[/red]")
-        return 130
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +116,3 @@ def _kubeconfig(options: argparse.Namespace) -> None:
 def _kubectl(words: list[str]) -> int:
     program = kube_binaries() / "kubectl"
     os.execv(program, [str(program), "--kubeconfig", str(Cluster().kubeconfig), *words])
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from lab import paths
 from lab.errors import CommandFailed, LabError
+from lab.interrupts import Terminated
 from lab.waiting import wait_for
 
 Arguments = Sequence[str | Path]
@@ -44,6 +46,21 @@ def run(
     if check and done.returncode != 0:
         raise CommandFailed(shlex.join(words), done.returncode, done.stdout + done.stderr)
     return done
+
+
+def call(command: Arguments, *, cwd: Path = paths.ROOT, env: Mapping[str, str] | None = None) -> int:
+    """Run a program with our streams; return its exit code. Interrupted, wait for its own clean-up before ours."""
+    with subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt as interrupt:
+            if isinstance(interrupt, Terminated):  # Ctrl-C reaches the whole group; SIGTERM came to us alone
+                process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
 
 
 class Daemon:

@@ -5,7 +5,6 @@ and predicts emergencies in the simulator; what was found goes to build/restarts
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -13,8 +12,10 @@ from pathlib import Path
 from rich.table import Table
 
 from lab import paths
+from lab.interrupts import take_sigterm_as_interrupt
 from lab.model.predictions import Prediction, all_of_them
 from lab.model.predictions import figures as predicted
+from lab.process import call
 from lab.progress import console, step
 
 TESTS = ("tests/cluster/test_killed_suspensions.py", "tests/e2e/test_restarts.py")
@@ -100,11 +101,12 @@ def show(found: Figures) -> None:
 
 def main() -> int:
     """Run, predict, write, show; the tests' own exit code, or 1 where what was found is out of its bounds."""
+    take_sigterm_as_interrupt()
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     for old in (REPORT, RESULT):
         old.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={REPORT}", *TESTS]
-    code = subprocess.run(command, cwd=paths.ROOT, check=False).returncode
+    code = call(command)
     if not REPORT.exists():
         return code or 1
     with step("emergencies of random fleets"):

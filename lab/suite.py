@@ -6,13 +6,10 @@ interrupted.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +19,8 @@ from lab import paths
 from lab.cluster import Cluster
 from lab.cluster.full import require_machine
 from lab.errors import LabError
+from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
+from lab.process import call
 from lab.progress import console, elapsed, say
 from lab.release.tools import tools
 from lab.setup.certmanager import cert_manager
@@ -29,13 +28,8 @@ from lab.setup.kube import ENVIRONMENT, MODULE, kube_binaries, test_command
 from lab.setup.older import older_control_plane
 
 _REPORTS = paths.BUILD / "reports"
-_INTERRUPTED = 130
 
 Action = Callable[[], int]
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, taken as an interrupt that nobody else has got."""
 
 
 CHECK_WORKERS = 2
@@ -85,7 +79,7 @@ class Suite:
     def tool(self, *command: str) -> bool:
         """Run a program of the virtual environment."""
         program = str(Path(sys.executable).with_name(command[0]))
-        return self.stage(" ".join(command), lambda: _call([program, *command[1:]]))
+        return self.stage(" ".join(command), lambda: call([program, *command[1:]]))
 
     def pytest(self, *folders: str, workers: int = 1, options: Sequence[str] = ()) -> bool:
         """Run the tests of folders. None found is a failure: pytest says so with an exit code of its own.
@@ -100,9 +94,7 @@ class Suite:
         def action() -> int:
             shared = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
             report_to = f"--junitxml={report}"
-            code = _call(
-                [sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *options, *folders]
-            )
+            code = call([sys.executable, "-m", "pytest", "-q", "--durations=5", *shared, report_to, *options, *folders])
             if report.exists():
                 self.counts.add(report)
             return code
@@ -132,7 +124,7 @@ def _static(suite: Suite) -> None:
     suite.tool("ruff", "format", "--check", ".")
     suite.tool("mypy")
     suite.tool("lint-imports")
-    suite.stage("generated files", lambda: _call([sys.executable, "manifests/generate.py", "--check"]))
+    suite.stage("generated files", lambda: call([sys.executable, "manifests/generate.py", "--check"]))
     suite.tool("mkdocs", "build", "--strict")
 
 
@@ -143,7 +135,7 @@ def test(suite: Suite, *more: str) -> None:
         return
     _static(suite)
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
-    suite.stage("go test (lab/kube)", lambda: _call(test_command(), cwd=MODULE, env=ENVIRONMENT))
+    suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
     suite.pytest("tests/chart")
     suite.pytest("tests/trainer")
     suite.pytest("tests/cluster", workers=CLUSTER_WORKERS)
@@ -175,7 +167,7 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in suites:
         console.print(f"usage: python -m lab.suite {'|'.join(suites)}", markup=False)
         return 2
-    signal.signal(signal.SIGTERM, _interrupt)
+    take_sigterm_as_interrupt()
     _REPORTS.mkdir(parents=True, exist_ok=True)
     suite = Suite()
     try:
@@ -183,23 +175,8 @@ def main() -> int:
     except KeyboardInterrupt:
         suite.results.append(("interrupted", False, 0.0))
         suite.conclude()
-        return _INTERRUPTED
+        return INTERRUPTED
     return suite.conclude()
-
-
-def _call(command: list[str], *, cwd: Path = paths.ROOT, env: Mapping[str, str] | None = None) -> int:
-    """Run a program with our streams. Interrupted, wait for its own clean-up before ours."""
-    with subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt as interrupt:
-            if isinstance(interrupt, _Terminated):  # Ctrl-C reaches the whole group; SIGTERM came to us alone
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
 
 
 def _requirements() -> int:
@@ -209,10 +186,6 @@ def _requirements() -> int:
 
 def _done(_: object) -> int:
     return 0
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise _Terminated
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from lab.cluster import ControlPlane
 from lab.cluster.audit import Audit
 from lab.cluster.manifests import apply_product, operator_access
 from lab.errors import LabError
+from lab.interrupts import take_sigterm_as_interrupt
 from lab.progress import say, step
 from lab.prometheus import Prometheus
 
@@ -203,6 +204,7 @@ def main() -> int:
     arguments.parts = arguments.parts or list(PARTS)
     if unknown := sorted(set(arguments.parts) - set(PARTS)):
         parser.error(f"expected parts of {', '.join(PARTS)}; found {', '.join(unknown)}")
+    take_sigterm_as_interrupt()
     directory = Path(tempfile.mkdtemp(prefix="bench-operator-"))
     rounds = OUT / "operator-rounds.json"
     known = json.loads(rounds.read_text()) if rounds.exists() and set(arguments.parts) < set(PARTS) else {}

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from lab.demo.story import Story
 from lab.demo.timeline import Timeline
 from lab.errors import LabError
 from lab.images import OPERATOR, PROMETHEUS, TOOLS, build_images, push_images
+from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
 from lab.progress import console, say, step
 from lab.setup.kube import kube_binaries
 
@@ -121,14 +121,10 @@ def play(stage: Stage, *, keep: bool) -> Json:
     return report
 
 
-def _interrupted(number: int, _: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main() -> int:
     """Run the demo; 0 only where every check held."""
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, _interrupted)
+    take_sigterm_as_interrupt()
     shutil.rmtree(EVIDENCE, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
     try:
@@ -141,7 +137,7 @@ def main() -> int:
             report = play(stage, keep=arguments.keep)
     except KeyboardInterrupt:
         say("interrupted: everything that was started has been stopped")
-        return 130
+        return INTERRUPTED
     except LabError as error:
         console.print(f"[red]{error}[/red]")
         return 1

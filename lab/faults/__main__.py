@@ -24,6 +24,7 @@ from lab.faults.soak import SoakResult, require_no_cluster
 from lab.faults.soak import run as soak
 from lab.faults.stage import staged
 from lab.faults.workflows import WORKFLOWS, Plane, workflow
+from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
 from lab.progress import console, say, step
 from precision_operator.api.wire import integer
 
@@ -124,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     soaks = not options.workflows and options.soak_minutes > 0
     if soaks:
         require_no_cluster()  # before the other parts have taken their time
+    take_sigterm_as_interrupt()
     _empty(TRACES)
     RESULT.unlink(missing_ok=True)  # who is killed must not leave the figures of the run before
     found = Found(Campaign(options.seed, None if options.full else options.count, TRACES, chosen))
@@ -134,6 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with step(f"{options.soak_minutes:g} minutes of soak"):
                 found.soak = soak(options.seed, options.soak_minutes, kills=SOAK_KILLS, directory=TRACES, say=say)
         found.complete = True
+    except KeyboardInterrupt:
+        say("interrupted: what was started has been stopped")
+        return INTERRUPTED
     finally:
         RESULT.write_text(json.dumps(found.figures(), indent=2) + "\n")
         found.show()

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from lab import paths
 from lab.errors import LabError
+from lab.interrupts import take_sigterm_as_interrupt
 from lab.isolation.part import Part, Section
 from lab.progress import console, step
 
@@ -48,6 +49,7 @@ def main() -> int:
     wanted = parser.parse_args().parts or list(there)
     if unknown := sorted(set(wanted) - set(there)):
         parser.error(f"expected parts of {', '.join(there)}; found {', '.join(unknown)}")
+    take_sigterm_as_interrupt()
     found: dict[str, Section] = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     missed: list[str] = []
     for key in wanted:

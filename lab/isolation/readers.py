@@ -1,7 +1,7 @@
 """Everything of the operator that reads what a tenant wrote, each as one function of one text.
 
 A reader must return whatever it is given. ``words`` are shown to people or written into our own objects: what they return is
-bounded and has no control character.
+bounded and has no control character. tests/unit/isolation/test_readers_are_complete.py finds what is missing here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from lab.isolation.texts import QUERY_CHARACTERS
+from precision_operator.admission.injection import inject
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import patch_for
 from precision_operator.api.commands import ANNOTATIONS, Answer, answers
@@ -23,6 +24,7 @@ from precision_operator.api.text import MESSAGE_CHARACTERS, bounded
 from precision_operator.api.wire import duration_seconds, generation_text, parse_time
 from precision_operator.contract import (
     ADMITTED,
+    ECHO_NONCE,
     ENABLE,
     ENABLE_ENV,
     INJECT,
@@ -30,14 +32,17 @@ from precision_operator.contract import (
     MODE,
     MODE_ENV,
     REQUEST,
+    REQUEST_FILE,
     STAMP,
     WORKLOAD,
 )
+from precision_operator.controller.echo import moved_on
 from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, keep, series_of
 from precision_operator.incidents.logs import excerpt
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.answers import error_of, parsed_object
+from precision_operator.kube.denials import denial, denying_policies
 from precision_operator.kube.port import JOBS, PODS, JsonObject
 from precision_operator.signals.alertmanager import parse_webhook
 from precision_operator.signals.evaluator import Evaluator
@@ -46,7 +51,7 @@ from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample, Series
 from precision_operator.workloads.budgets import budget_against
 from precision_operator.workloads.identity import workload_key
-from precision_operator.workloads.kinds.suspension import LAST_APPLIED
+from precision_operator.workloads.kinds.suspension import LAST_APPLIED, stated_by
 from precision_operator.workloads.kinds.table import KINDS
 from precision_operator.workloads.reading import parse_admitted, parse_request, read_pod
 
@@ -78,7 +83,12 @@ def readers() -> Mapping[str, Reader]:
         "a selector": lambda text: parse_selector(filled(workload()["spec"]["selector"], text)).matches({text: text}),
         "a workload's key": lambda text: workload_key(filled(pod(labels={WORKLOAD: text}), text)),
         "a disruption budget": lambda text: budget_against([filled(pod(), text)], [filled(_budget(), text)]),
+        "a pod that a disruption budget may keep": lambda text: budget_against([_running(text)], [_budget()]),
+        "a workload's last manifest": _last_applied,
         "a pod under admission": _admitted,
+        "a pod under injection": _injected,
+        "a policy under admission": _echoed,
+        "annotations of a policy that admission has seen": lambda text: moved_on(policy(text), policy("")),
         "labels of a series": _grouped,
         "labels of a run": _described,
         "labels of evidence": _kept,
@@ -86,6 +96,7 @@ def readers() -> Mapping[str, Reader]:
             CHECKS[0], [Sample({"pod": "p", "batch_size": text}, 1.0)], {"p": "w"}
         ),
         "labels of an alert": _alert,
+        "a denial": lambda text: (denying_policies(ValueError(text)), denial(ValueError(text))),
         "an answer of the API server": lambda text: parsed_object(text.encode(errors="replace")),
         "a mode": parse_mode,
         "a time": parse_time,
@@ -238,11 +249,29 @@ def _observed(text: str) -> object:
         inventory.observe(resource, body, deleted=False)
         if inventory.count(resource) != 1:
             raise LookupError(f"{resource.plural}: the object was lost")
+    everything = parse_selector({})
+    inventory.unsupported("ns", everything), inventory.selected("ns", everything)
     return inventory.count(JOBS)
 
 
 def _budget() -> Json:
     return {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": {"app": "p"}}}, "status": {}}
+
+
+def _running(text: str) -> Json:
+    """A pod that can be disrupted, with this text among its labels."""
+    body = pod(labels={text: text, "note": text})
+    del body["metadata"]["deletionTimestamp"]
+    return body
+
+
+def _last_applied(text: str) -> object:
+    """As it stands there: with the word that it is read for."""
+    body = workload()
+    for raw in (text, json.dumps({"suspend": text})):
+        body["metadata"]["annotations"] = {LAST_APPLIED: raw}
+        stated_by(body)
+    return stated_by(body)
 
 
 def _query(text: str) -> object:
@@ -251,7 +280,7 @@ def _query(text: str) -> object:
     return Evaluator({"x": cast(MetricSource, None)}, {}, allow_raw=True).problem(plan)
 
 
-def _admitted(text: str) -> object:
+def _known() -> KnownAssignments:
     known = KnownAssignments()
     metadata: JsonObject = {"name": "fleet", "namespace": "ns", "uid": "u"}
     selector: JsonObject = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
@@ -263,10 +292,41 @@ def _admitted(text: str) -> object:
         "enforce": True,
     }
     known.observe(assignment, deleted=False)
+    return known
+
+
+def _admitted(text: str) -> object:
     body = pod(annotations=dict.fromkeys(_OURS, text), labels={INJECT: "c"}, env=text)
     body["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] = text
     request = {"namespace": "ns", "object": body, "resource": {"resource": "pods"}, "operation": "CREATE"}
-    return json.dumps(patch_for(request, known))
+    return json.dumps(patch_for(request, _known()))
+
+
+def _injected(text: str) -> object:
+    """Into a container that has nothing of ours yet, that mounts something elsewhere, and that has our mount."""
+    found = []
+    for mount in ({}, {"name": text, "mountPath": text}, {"name": text, "mountPath": REQUEST_FILE.rpartition("/")[0]}):
+        body = pod(annotations={"note": text}, labels={INJECT: "c"})
+        body["spec"]["containers"][0] |= {
+            "env": [{"name": text, "value": text}],
+            "volumeMounts": [mount] if mount else [],
+        }
+        body["spec"]["volumes"] = [{"name": text, "downwardAPI": {"items": [{"path": text}]}}]
+        found.append(inject(body))
+    return json.dumps(found)
+
+
+def _echoed(text: str) -> object:
+    body = policy(text)
+    body["metadata"] |= {"name": "fleet", "annotations": {ECHO_NONCE: text}}
+    request = {
+        "namespace": "ns",
+        "object": body,
+        "resource": {"resource": "precisionpolicies"},
+        "operation": "UPDATE",
+        "dryRun": True,
+    }
+    return json.dumps(patch_for(request, _known()))
 
 
 def _grouped(text: str) -> object:

@@ -3,6 +3,7 @@
 import random
 import re
 import string
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,12 @@ from pathlib import Path
 from precision_operator.api.redaction import redact
 
 KEYS = ("secrets", "masked", "look_alikes", "false_positives")
-CASES, MASKED_SHARE, ALTERED_SHARE = 120, 0.95, 0.02
-"""The bounds."""
+CASES, MASKED_SHARE, ALTERED_SHARE, GROWTH = 120, 0.95, 0.02, 8.0
+"""The bounds. ``GROWTH``: the CPU time of four times a text, as a multiple; sixteen where work is quadratic."""
+SHORT_CHARACTERS, LONG_CHARACTERS = 16_000, 64_000
+_LEAST_SECONDS = 0.0025
+"""Less than this tells nothing of how work grows: it counts as this much."""
+_TRIES = 3
 
 CORPUS = Path(__file__).parent / "corpus"
 _ALPHABETS = {
@@ -23,6 +28,101 @@ _ALPHABETS = {
     "b64": string.ascii_letters + string.digits + "+/",
     "b64url": string.ascii_letters + string.digits + "-_",
 }
+REPEATED = (
+    *(
+        "a",
+        "a.b-",
+        "a-",
+        "1a",
+        " ",
+        "   a",
+        "a\n",
+        "é",
+        "…",
+        "\\",
+        '"',
+        "'",
+        '\\"',
+        "= ",
+        ",",
+        "&",
+        "@",
+        "[",
+        "<",
+        "(",
+        "--",
+    ),
+    *(
+        "://",
+        "://a:",
+        "x://a:b",
+        "x:y@",
+        "?key=",
+        "&sig=",
+        "&token=a",
+        "hooks.slack.com/services/",
+        "a=",
+        "a= ",
+        "a,b=",
+        "a&b=",
+    ),
+    *(
+        "password=",
+        "password: ",
+        "password: '",
+        'password="\\',
+        "password:\n  ",
+        "password   ",
+        "password=a,",
+        "password=a&b",
+    ),
+    *(
+        "<password>",
+        "('password', '",
+        "--token ",
+        "token is ",
+        "api ",
+        "name: ",
+        "name=a\n\n\n",
+        "name: a value",
+        "key",
+    ),
+    *(
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN A",
+        "eyJaaaaaaaaaaaa-",
+        "sk-",
+        "hf_",
+        "hf_-",
+        "xoxb-",
+        "glpat-",
+        "1//0-",
+    ),
+    *(
+        "AKIA",
+        "SG.aaaaaaaaaaaaaaaa.",
+        "dp.pt.",
+        "abcdef.",
+        "a1.b1",
+        "s.",
+        "M",
+        "1",
+        "tskey-",
+        "bearer ",
+        "basic dXNlcjpw",
+    ),
+    *(
+        "-u a ",
+        " -u a -p",
+        " -u",
+        "redis-cli -a",
+        " redis-cli ",
+        "login a ",
+        "login a password ",
+        '"username":"a","key":"',
+    ),
+)
+"""What a hostile text repeats: parts of everything that a pattern looks for."""
 _MADE = re.compile(r"(?P<alphabet>\w+):(?P<length>\d+)")
 _MARKED = re.compile("⟦([^⟧]*)⟧")
 _LEFT = 8
@@ -58,8 +158,8 @@ def cases(name: str, *, seed: int) -> Sequence[Case]:
 
 
 def measure(directory: Path) -> Mapping[str, object]:
-    """The part's figures: secrets, masked, look_alikes, false_positives."""
-    return counted(seed=1)
+    """The part's figures: secrets, masked, look_alikes, false_positives, growth."""
+    return {**counted(seed=1), "growth": round(max(map(_growth, REPEATED)), 2)}
 
 
 def missed(found: Mapping[str, object] | Sequence[Mapping[str, object]]) -> list[str]:
@@ -73,6 +173,8 @@ def missed(found: Mapping[str, object] | Sequence[Mapping[str, object]]) -> list
         wrong.append(f"expected at least {MASKED_SHARE:.0%} of the secrets masked, found {masked} of {secrets}")
     if altered > ALTERED_SHARE * alike:
         wrong.append(f"expected at most {ALTERED_SHARE:.0%} of the look-alikes altered, found {altered} of {alike}")
+    if not float(str(figures["growth"])) <= GROWTH:
+        wrong.append(f"expected four times a text to take at most {GROWTH:g} times the CPU, found {figures['growth']}")
     return wrong
 
 
@@ -85,6 +187,26 @@ def counted(*, seed: int) -> dict[str, int]:
         "look_alikes": len(look_alikes),
         "false_positives": sum(case.altered for case in look_alikes),
     }
+
+
+def repeated(fragment: str, characters: int) -> str:
+    """A text of that length of nothing else."""
+    return (fragment * (characters // len(fragment) + 1))[:characters]
+
+
+def _growth(fragment: str) -> float:
+    short, long = (_cpu_seconds(repeated(fragment, size)) for size in (SHORT_CHARACTERS, LONG_CHARACTERS))
+    return long / max(short, _LEAST_SECONDS)
+
+
+def _cpu_seconds(text: str) -> float:
+    """The best of some tries."""
+    spent = []
+    for _ in range(_TRIES):
+        began = time.process_time()
+        redact(text, len(text))
+        spent.append(time.process_time() - began)
+    return min(spent)
 
 
 def _case(line: str, source: random.Random) -> Case:

@@ -76,11 +76,11 @@ def make(*, key: Path | None) -> Path:
         registry(programs, Path(served)) as address,
     ):
         workshop = Workshop(programs, address, target, key or _own_key(programs), source)
-        _export_key(workshop)
+        export_key(workshop)
         for image in IMAGES:
             _release_image(workshop, image)
         _release_chart(workshop)
-    _sign_sums(workshop)
+    sign_sums(workshop)
     return target
 
 
@@ -102,7 +102,8 @@ def _own_key(programs: Tools) -> Path:
     return folder / "cosign.key"
 
 
-def _export_key(workshop: Workshop) -> None:
+def export_key(workshop: Workshop) -> None:
+    """Lay the public key beside what it signs."""
     public = workshop.tools("cosign", "public-key", "--key", workshop.key)
     (workshop.target / PUBLIC_KEY).write_text(public)
 
@@ -130,11 +131,11 @@ def _release_image(workshop: Workshop, image: Image) -> None:
         bom = workshop.name(f"{image.name}-{{version}}.cdx.json")
         named = ("--source-name", image.name, "--source-version", workshop.source.version)
         workshop.tools("syft", "scan", f"registry:{reference}", *named, "-o", f"cyclonedx-json={bom}")
-        _sign(workshop, reference)
-        _attest(workshop, reference, kind=BOM_TYPE, predicate=json.loads(bom.read_text()))
+        sign(workshop, reference)
+        attest(workshop, reference, kind=BOM_TYPE, predicate=json.loads(bom.read_text()))
         workshop.name(f"{image.name}-{{version}}.intoto.json").write_text(json.dumps(origin, indent=1) + "\n")
-        _attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
-    _pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
+        attest(workshop, reference, kind=PREDICATE_TYPE, predicate=origin["predicate"])
+    pack(workshop, tag, workshop.name(f"{image.name}-{{version}}.oci.tar"))
 
 
 def _require_base(builder: Builder, image: Image) -> Packages:
@@ -178,11 +179,13 @@ def require_equal(name: str, builds: Sequence[Sequence[str]]) -> None:
             )
 
 
-def _sign(workshop: Workshop, reference: str) -> None:
+def sign(workshop: Workshop, reference: str) -> None:
+    """Sign what the registry has under that digest."""
     workshop.tools("cosign", "sign", "--key", workshop.key, *OFFLINE_SIGN, PLAIN_HTTP, reference)
 
 
-def _attest(workshop: Workshop, reference: str, *, kind: str, predicate: object) -> None:
+def attest(workshop: Workshop, reference: str, *, kind: str, predicate: object) -> None:
+    """Sign a statement about what the registry has under that digest."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(predicate, file)
         file.flush()
@@ -197,17 +200,18 @@ def _release_chart(workshop: Workshop) -> None:
         workshop.tools("helm", "push", archive, f"oci://{workshop.registry}/charts", "--plain-http")
         tag = f"{workshop.registry}/charts/{CHART.name}:{workshop.source.version}"
         digest = workshop.tools("oras", "resolve", "--plain-http", tag).strip()
-        _sign(workshop, f"{workshop.registry}/charts/{CHART.name}@{digest}")
-    _pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
+        sign(workshop, f"{workshop.registry}/charts/{CHART.name}@{digest}")
+    pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
 
 
-def _pack(workshop: Workshop, tag: str, archive: Path) -> None:
-    """As an OCI archive, with all that was signed and attested."""
+def pack(workshop: Workshop, tag: str, archive: Path) -> None:
+    """Write an OCI archive, with all that was signed and attested."""
     with step(f"pack {archive.name}"):
         workshop.tools("oras", "backup", "--plain-http", "--include-referrers", "--output", archive, tag)
 
 
-def _sign_sums(workshop: Workshop) -> None:
+def sign_sums(workshop: Workshop) -> None:
+    """Write the checksums of all files, and sign them."""
     sums = workshop.target / SUMS
     files = sorted(path for path in workshop.target.iterdir() if path.name not in (SUMS, SUMS_BUNDLE))
     sums.write_text("".join(f"{sha256(path)}  {path.name}\n" for path in files))

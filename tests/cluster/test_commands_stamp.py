@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,31 +201,6 @@ def test_no_number_of_annotations_lets_a_forged_stamp_stand(given: People) -> No
     given.refused("bob", {"metadata": {"annotations": forged}})
     assert given.annotate("bob", rollback="4") == {"rollback": "4", "rollback-by": "bob"}
     assert given.annotate("alice", rollback_by=None) == {"rollback": "4", "rollback-by": "bob"}
-
-
-def test_a_great_many_annotations_cost_hardly_more_than_where_no_policy_is(people: People) -> None:
-    """A command on our kind is compared with the same write on a kind that no policy reads, each at its best of five."""
-    bob, plain = people["bob"], custom(people.namespace, "precisionincidents")
-    report = {
-        "id": "1",
-        "policy": "fleet",
-        "policyUid": "1",
-        "severity": "P1",
-        "scope": "Fleet",
-        "reason": "Overflow",
-        "phase": "Active",
-    }
-    incident = {"apiVersion": "precision.genesis.ai/v1alpha1", "kind": "PrecisionIncident", "report": report}
-    bob.made("POST", plain, {**incident, "metadata": {"name": "fleet", "annotations": crowd()}})
-    people.create("bob", policy(annotations=crowd()))
-
-    def seconds(path: str, value: str) -> float:
-        began = time.perf_counter()
-        bob.made("PATCH", path, {"metadata": {"annotations": {f"{PREFIX}rollback": value}}})
-        return time.perf_counter() - began
-
-    tries = [(seconds(f"{plain}/fleet", str(i)), seconds(people.path, str(i))) for i in range(5)]
-    assert min(ours for _, ours in tries) < 4 * min(theirs for theirs, _ in tries), tries
 
 
 def test_a_creation_with_a_great_many_annotations_is_stamped(people: People) -> None:

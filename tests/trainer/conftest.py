@@ -31,8 +31,6 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without a GPU its tests are left out; that is never the same as passed."""
-    import torch
-
     if not torch.cuda.is_available():
         left_out = [item for item in items if item.get_closest_marker("cuda") is not None]
         items[:] = [item for item in items if item not in left_out]
@@ -57,6 +55,21 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert not blocked, f"left blocked, also for the processes that later tests start: {blocked}"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread: of a model this small, more only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def text() -> LibraryText:
+    """What the small transformer of tests/support/training learns."""
+    return LibraryText(CONTEXT, max_bytes=1 << 16)
 
 
 @pytest.fixture(scope="session")
@@ -89,5 +102,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         process.close()
 
 
+import torch  # noqa: E402  (these after OMP_NUM_THREADS is set)
+
+from precision_trainer.models.data import LibraryText  # noqa: E402
 from tests.support.training.process import Process  # noqa: E402
-from tests.support.training.process_group import ProcessGroup  # noqa: E402  (after OMP_NUM_THREADS is set)
+from tests.support.training.process_group import ProcessGroup  # noqa: E402
+from tests.support.training.steps import CONTEXT  # noqa: E402

@@ -154,12 +154,10 @@ def test_synthetic_trajectories_are_the_same_for_the_same_seed_only() -> None:
     assert first.fingerprint == again.fingerprint != other.fingerprint
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_scenario_is_reported_in_every_form_with_the_mode_that_really_ran(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     ticks: list[None] = []
     rows = scenarios.measure((scenarios.Scenario("tiny", 8, 2),), lambda: ticks.append(None))
-    torch.set_num_threads(threads)
     assert [(row.asked, row.ran) for row in rows] == [("fp32", "fp32"), ("fp16", "fp16"), ("bf16", "bf16")]
     assert len(ticks) == 6
     assert all(len(row.losses) == 2 * scenarios.Scenario("tiny", 8, 2).steps_per_epoch for row in rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -15,13 +14,7 @@ from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.harmless_scenarios import CASES, EAGER, OFF, Case, losses
 from tests.support.training.process_group import ProcessGroup
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

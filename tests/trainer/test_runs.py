@@ -12,12 +12,13 @@ import pytest
 
 from precision_trainer.store.pod import pod_identity
 from precision_trainer.store.runs import Runs
+from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.telemetry.progress import MIN_BASELINE_STEPS, Progress
 from precision_trainer.values.logs import JsonLog
 
 
 def _runs(path: Path | None, segment: int = 5, *, pod: str = "pod-a") -> Runs:
-    return Runs(str(path) if path else None, segment, JsonLog(), pod=pod)
+    return Runs(str(path) if path else None, segment, JsonLog(), pod=pod, metrics=Metrics())
 
 
 def test_a_run_of_n_steps_ends_well(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +27,7 @@ FP32, FP16, BF16 = PrecisionMode.FP32, PrecisionMode.MIXED_FP16, PrecisionMode.M
 CONTEXT, BATCH = 16, 2
 QUICK = SentinelConfig(window_steps=8, patience_windows=2, dwell_steps=24, max_dwell_steps=96, probe_steps=16)
 
-
-@pytest.fixture(scope="module")
-def text() -> LibraryText:
-    return LibraryText(CONTEXT, max_bytes=1 << 16)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(

@@ -14,6 +14,7 @@ from precision_trainer.checkpoint import files
 from precision_trainer.checkpoint.inspect import inspect
 from precision_trainer.errors import CheckpointError
 from precision_trainer.store.runs import Runs
+from precision_trainer.telemetry.metrics import Metrics
 from precision_trainer.values.logs import JsonLog
 from tests.support.training.session import STOP, Session
 from tests.support.training.volume import Volume
@@ -77,17 +78,26 @@ def test_weights_that_are_not_finite_do_not_take_a_good_files_place(tmp_path: Pa
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]
 
 
-def test_a_ledger_of_runs_that_does_not_fit_leaves_the_one_before_and_is_reported(
+def test_a_ledger_of_runs_that_does_not_fit_leaves_the_one_before_and_is_reported_and_counted(
     volume: Volume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = Runs(str(volume.path), 10, JsonLog(), pod="pod-a")
+    metrics = Metrics()
+    runs = Runs(str(volume.path), 10, JsonLog(), pod="pod-a", metrics=metrics)
     runs.begin_process(0, 0.0)
     before = (volume.path / "runs.json").read_bytes()
+    assert _failures(metrics) == 0
     volume.fill()
     runs.fail()
+    runs.crash()
+    assert _failures(metrics) == 2
     assert (volume.path / "runs.json").read_bytes() == before
     assert {entry.name for entry in volume.path.iterdir()} == {"runs.json", "filler"}
-    assert "runs_not_saved" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("runs_not_saved") == 1
+
+
+def _failures(metrics: Metrics) -> float:
+    samples = (sample for family in metrics.collect() for sample in family.samples)
+    return next(sample.value for sample in samples if sample.name == "genesis_runs_failures_total")
 
 
 def test_a_state_that_torch_cannot_write_ends_no_training_and_is_counted(

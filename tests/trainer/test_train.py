@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -173,14 +174,7 @@ def test_a_crashed_run_counts_after_the_next_first_step(session: Session) -> Non
 def test_a_run_that_an_error_ended_counts_also_in_the_pod_that_the_job_makes_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setenv("PRECISION_POD_UID", "uid-a")
-    with pytest.raises(ZeroDivisionError):
-        session.run({4: fail}, steps=10)
-    monkeypatch.setenv("PRECISION_POD_UID", "uid-b")
-    session.run(steps=10)
+    _fail_and_run_in_the_next_pod({4: _fail}, session, monkeypatch)
     assert session.value("genesis_training_total") == 2
     assert session.value("genesis_training_success_total") == 1
 
@@ -188,16 +182,23 @@ def test_a_run_that_an_error_ended_counts_also_in_the_pod_that_the_job_makes_nex
 def test_an_error_of_a_pod_that_is_asked_to_stop_is_no_failure_of_the_next(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setenv("PRECISION_POD_UID", "uid-a")
-    with pytest.raises(ZeroDivisionError):
-        session.run({4: STOP, 5: fail}, steps=10)
-    monkeypatch.setenv("PRECISION_POD_UID", "uid-b")
-    session.run(steps=10)
+    _fail_and_run_in_the_next_pod({4: STOP, 5: _fail}, session, monkeypatch)
     assert session.value("genesis_training_total") == 1
     assert session.value("genesis_training_success_total") == 1
+
+
+def _fail() -> None:
+    raise ZeroDivisionError
+
+
+def _fail_and_run_in_the_next_pod(
+    plan: Mapping[int, Callable[[], object]], session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-a")
+    with pytest.raises(ZeroDivisionError):
+        session.run(plan, steps=10)
+    monkeypatch.setenv("PRECISION_POD_UID", "uid-b")
+    session.run(steps=10)
 
 
 def test_divergence_in_fp32_ends_with_its_own_error(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

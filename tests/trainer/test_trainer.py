@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -22,18 +22,7 @@ from precision_trainer.values.sentinel import SentinelConfig
 from tests.support.training.steps import BATCH, BF16, CONTEXT, FP16, FP32, make, step, weights
 from tests.support.training.waits import CountWaits
 
-
-@pytest.fixture(scope="module")
-def text() -> LibraryText:
-    return LibraryText(CONTEXT, max_bytes=1 << 16)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("mode", [FP32, FP16, BF16])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,9 @@ from precision_trainer.checkpoint import plain
 from precision_trainer.errors import CheckpointError, ConfigError
 from precision_trainer.models.data import LibraryText
 from precision_trainer.values.request import PrecisionRequest
-from tests.support.training.steps import BF16, CONTEXT, FP16, FP32, make, step, weights
+from tests.support.training.steps import BF16, FP16, FP32, make, step, weights
 
-
-@pytest.fixture(scope="module")
-def text() -> LibraryText:
-    return LibraryText(CONTEXT, max_bytes=1 << 16)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("mode", [PrecisionMode.FP16, PrecisionMode.BF16])

@@ -14,7 +14,16 @@ import yaml
 from precision_operator.api.conditions import Condition
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
-from precision_operator.kube.port import DEPLOYMENTS, INCIDENTS, JOBS, LEASES, POLICIES, JsonObject, Resource
+from precision_operator.kube.port import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    INCIDENTS,
+    JOBS,
+    LEASES,
+    POLICIES,
+    JsonObject,
+    Resource,
+)
 from precision_operator.runtime.lease import micro_time
 from tests.support import trainers
 from tests.support.cli import FLEET, NOW, Cli, Json, stands
@@ -29,7 +38,7 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     fake.put(installation.CRDS, {"metadata": {"name": f"{POLICIES.plural}.{POLICIES.group}", "namespace": ""}})
     operator: Any = {"metadata": {"name": "precision-operator", "namespace": "precision-system", "labels": OURS}}
     fake.put(DEPLOYMENTS, {**operator, "spec": {"replicas": 1}, "status": {"readyReplicas": 1}})
-    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 6}
+    spec: Any = {"holderIdentity": "one", "renewTime": micro_time(time.time()), "leaseDurationSeconds": 300}
     fake.put(LEASES, {"metadata": {"name": "precision-operator", "namespace": "precision-system"}, "spec": spec})
     for plural, name in installation._shipped():
         fake.put(Resource("admissionregistration.k8s.io", "v1", plural), _named(name))
@@ -81,6 +90,34 @@ def test_what_is_missing_is_an_error_with_the_command_that_mends_it(
     sound.fake.objects = {k: b for k, b in sound.fake.objects.items() if (k[0], k[2]) != (plural, name)}
     found = amiss(sound, code=1)[check]
     assert (found["level"], mend in found["mend"]) == ("error", True)
+
+
+def _renamed_lease(cli: Cli) -> None:
+    """As the chart's value config.lease.name has it."""
+    operator: Any = cli.fake.objects["deployments", "precision-system", "precision-operator"]
+    volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "config", "configMap": {"name": "settings"}}]
+    operator["spec"]["template"] = {"spec": {"volumes": volumes}}
+    lease = cli.fake.objects.pop(("leases", "precision-system", "precision-operator"))
+    cli.fake.put(LEASES, {**lease, "metadata": {"name": "theirs", "namespace": "precision-system"}})
+
+
+def test_the_lease_is_the_one_that_the_operators_config_names(sound: Cli) -> None:
+    _renamed_lease(sound)
+    found = amiss(sound, code=1)["lease"]["message"]
+    assert found == "no Lease precision-operator: no operator has ever led"
+    config: Any = {"metadata": {"name": "settings", "namespace": "precision-system"}}
+    sound.fake.put(CONFIG_MAPS, {**config, "data": {"config.yaml": "logLevel: info\nlease:\n  name: theirs\n"}})
+    assert "lease" not in amiss(sound, code=0)
+
+
+@pytest.mark.parametrize("content", ["lease: [", "lease: theirs", "[]", ""])
+def test_a_config_that_cannot_be_read_leaves_the_default_lease(sound: Cli, content: str) -> None:
+    lease = sound.fake.objects["leases", "precision-system", "precision-operator"]
+    _renamed_lease(sound)
+    config: Any = {"metadata": {"name": "settings", "namespace": "precision-system"}, "data": {"config.yaml": content}}
+    sound.fake.put(CONFIG_MAPS, config)
+    sound.fake.put(LEASES, {**lease, "metadata": {"name": "precision-operator", "namespace": "precision-system"}})
+    assert "lease" not in amiss(sound, code=0)
 
 
 def test_crds_that_are_missing_end_the_examination_of_fleets(sound: Cli) -> None:

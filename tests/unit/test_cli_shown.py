@@ -203,6 +203,15 @@ def test_of_a_list_that_was_cut_off_nothing_is_claimed_of_the_rest(cli: Cli) -> 
     assert fleet["cohorts"][0]["workloads"][0]["acknowledged"] is None
 
 
+def test_nobody_waits_for_what_cannot_be_moved(cli: Cli) -> None:
+    cli.policy(stands(Phase.ROLLING_BACK, members=(A,), modes={A: Mode.FP32}, unacknowledged=("a",)))
+    cli.trainer("a", "fp16")
+    cli.fake.put(DEPLOYMENTS, trainers.deployment("bare", labels=FLEET, spec=trainers.bare_spec()))
+    (fleet,) = cli.json("get")
+    found = {w["name"]: (w["delivery"], w["acknowledged"]) for c in fleet["cohorts"] for w in c["workloads"]}
+    assert found == {"a": ("Hot", False), "bare": (None, None)}
+
+
 def answer(head: str) -> bytes:
     """A Prometheus that has seen one pod."""
     (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]

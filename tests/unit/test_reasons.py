@@ -70,3 +70,20 @@ def test_a_word_of_another_version_is_no_reason_of_this_one() -> None:
 
 def test_a_cause_is_shown_as_its_reason_and_what_it_is_about() -> None:
     assert str(Cause(Reason.NODE_UNREACHABLE, "node-1")) == "NodeUnreachable: node-1"
+
+
+def test_a_command_of_the_next_steps_can_be_pasted() -> None:
+    of_fleet = {"name": "fleet", "namespace": "team"}
+    assert Reason.AWAITING_RETRY.command("retry", **of_fleet) == "kubectl precision retry fleet -n team"
+    acknowledge = Reason.AWAITING_PREREQUISITES.command("ack", **of_fleet, missing="fix monitoring")
+    assert acknowledge == "kubectl precision ack fleet fix monitoring -n team"
+
+
+def test_a_command_that_no_step_names_is_an_error() -> None:
+    with pytest.raises(LookupError, match="AwaitingRetry: expected a step with `!promote …`"):
+        Reason.AWAITING_RETRY.command("promote", name="fleet", namespace="team")
+
+
+def test_no_decision_asks_a_person_for_an_annotation() -> None:
+    messages = "".join(path.read_text() for path in (CODE / "core").rglob("*.py"))
+    assert not re.search(r"annotate [a-z{<-]+=|kubectl annotate", messages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 from rich.table import Table
@@ -11,6 +10,7 @@ from rich.table import Table
 from lab import paths
 from lab.errors import LabError
 from lab.faults.soak import SoakResult, run
+from lab.interrupts import INTERRUPTED, take_sigterm_as_interrupt
 from lab.progress import console, say
 
 DIRECTORY = paths.BUILD / "faults"
@@ -38,19 +38,15 @@ def show(result: SoakResult) -> None:
     say(f"trace: {result.trace}")
 
 
-def _interrupted(number: int, _: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main() -> int:
     """Soak and show."""
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, _interrupted)
+    take_sigterm_as_interrupt()
     try:
         result = run(arguments.seed, arguments.minutes, kills=arguments.kills, directory=DIRECTORY, say=say)
     except KeyboardInterrupt:
         say("interrupted: the cluster has been stopped")
-        return 130
+        return INTERRUPTED
     except LabError as error:
         console.print(f"[red]stopped[/red]: {error}")
         return 1

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from precision_operator.cli.findings import Diagnosis, Level, error
-from precision_operator.cli.live import add_flags, readings
+from precision_operator.cli.live import add_flags, readings, targets_of
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.errors import OperatorError
 
@@ -25,8 +25,6 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "each fleet (conditions, contract and metrics by workload, size). Writes nothing. Exits with 1 where there is an "
         "error. With --prometheus it says which series of which workload are missing.",
     )
-    verb.add_argument("policy", nargs="?", help="default: all of the namespace")
-    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     add_flags(verb)
     verb.set_defaults(run=run)
 
@@ -42,8 +40,7 @@ async def _fleets(session: "Session", arguments: argparse.Namespace) -> list[Dia
     from precision_operator.cli.examine_fleet import examine_fleet
     from precision_operator.cli.fleet import read_fleets
 
-    named = [await session.policy(arguments.policy)] if arguments.policy else None
-    targets = named or await session.policies(everywhere=bool(arguments.all_namespaces))
+    targets = await targets_of(session, arguments)
     evaluations = await readings(arguments, targets)
     fleets = await read_fleets(session, targets, evaluations)
     return [f for fleet in fleets for f in examine_fleet(session, fleet, evaluations.get(fleet.target.policy.uid))]

@@ -7,6 +7,7 @@ from importlib import resources
 import yaml
 
 from precision_operator import __version__
+from precision_operator.api.codec import decode
 from precision_operator.api.wire import mapping, parse_time, sequence, text
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.output import age
@@ -16,6 +17,7 @@ from precision_operator.cli.write import user_of
 from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.port import (
     ASSIGNMENTS,
+    CONFIG_MAPS,
     DEPLOYMENTS,
     INCIDENTS,
     LEASES,
@@ -37,6 +39,8 @@ _ADMISSION = "admissionregistration.k8s.io"
 _VALIDATING = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
 _MUTATING = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations")
 _NEEDED = ("precision-assign.", "precision-echo.", "precision-webhook.")
+CONFIG_FILE = "config.yaml"
+"""Key of the operator's ConfigMap (helm/precision-operator/templates/configmap.yaml)."""
 _SKEW_SECONDS = 5.0
 _STALE_LEASES = 3
 """Durations after which nobody leads, whatever the clocks say."""
@@ -163,9 +167,24 @@ def _writes_assignments(role: JsonObject) -> bool:
     )
 
 
+async def _lease_settings(session: Session) -> LeaseSettings:
+    """As the operator's config has them; the default ones where that cannot be read: it is no right of everybody."""
+    namespace, body = await _operator(session)
+    spec = mapping(mapping(mapping(mapping(body or {}).get("spec")).get("template")).get("spec"))
+    mounted = [text(mapping(mapping(v).get("configMap")).get("name")) for v in sequence(spec.get("volumes"))]
+    for name in filter(None, mounted):
+        try:
+            config = mapping((await session.api.get(CONFIG_MAPS, namespace, name)).get("data")).get(CONFIG_FILE)
+            if config is not None:
+                return decode(mapping(yaml.safe_load(text(config))).get("lease"), LeaseSettings())
+        except (Forbidden, NotFound, yaml.YAMLError):
+            continue
+    return LeaseSettings()
+
+
 async def _lease(session: Session) -> AsyncIterator[Diagnosis]:
     namespace, _ = await _operator(session)
-    settings = LeaseSettings()
+    settings = await _lease_settings(session)
     show = session.everywhere("-n", namespace, "logs", "-l", PART_OF, "--tail=50")
     leases = [body for body in await session.api.list(LEASES, "") if _meta(body, "name") == settings.name]
     renewed = {parse_time(text(mapping(b.get("spec")).get("renewTime"))) or 0.0: b for b in leases}

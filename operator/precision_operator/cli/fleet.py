@@ -8,12 +8,12 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
-from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import accepted_modes, live_pods, resolve_delivery
+from precision_operator.core.status.summary import has_acknowledged
 from precision_operator.inventory.caches import Inventory
 from precision_operator.kube.port import POLICIES
 from precision_operator.workloads.kinds.table import KINDS
@@ -146,17 +146,6 @@ def _older_policy(target: Target, inventory: Inventory, view: WorkloadView) -> s
     return None if owner == here else owner.name
 
 
-def _acknowledged(target: Target, view: WorkloadView, assigned: Mode | None) -> bool | None:
-    """As the status has it: it names who is missing, up to a limit."""
-    state, missing = target.state, target.status.unacknowledged
-    judged = state.phase in _ROLLED or (view.key in state.members and view.key not in state.held_keys)
-    if assigned is None or not judged or state.phase is Phase.PENDING or target.policy.deleted:
-        return None
-    if view.name in missing:
-        return False
-    return True if len(missing) < UNACKNOWLEDGED_LIMIT else None
-
-
 def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluation: Evaluation | None) -> WorkloadLine:
     state = target.state
     delivery = resolve_delivery(target.policy.spec.delivery, view)
@@ -164,6 +153,7 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
     lenient = state.phase in _ROLLED or view.key in state.held_keys
     partly = view.key in state.shares and not lenient
     accepted = accepted_modes(assigned, rollback=lenient) if assigned is not None and not partly else frozenset(Mode)
+    counts = assigned is not None and delivery is not None and not target.policy.deleted
     return WorkloadLine(
         name=view.name,
         kind=view.kind,
@@ -171,7 +161,7 @@ def _workload(target: Target, view: WorkloadView, assigned: Mode | None, evaluat
         delivery=delivery,
         assigned=assigned,
         generation=state.changed.get(view.key),
-        acknowledged=_acknowledged(target, view, assigned),
+        acknowledged=has_acknowledged(target.status, state, view) if counts else None,
         problems=tuple(_workload_problems(target, view, delivery)),
         breaches=tuple(BreachLine(str(f.signal), str(f.severity), f.since, f.measured) for f in failing),
         pods=tuple(_pod(pod, view, assigned, accepted, report_of(evaluation, pod.name)) for pod in view.pods),

@@ -11,7 +11,7 @@ from rich.tree import Tree
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import shown
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
-from precision_operator.cli.live import add_flags, readings
+from precision_operator.cli.live import add_flags, readings, targets_of
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import summary
 
@@ -32,8 +32,6 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "processes have acknowledged it, generations, breaches, and what keeps one from being where it should be. With "
         "--prometheus also what each process reports now: mode, generation, signals, and how old that is.",
     )
-    verb.add_argument("policy", nargs="?", help="default: all of the namespace")
-    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     add_flags(verb)
     verb.set_defaults(run=run)
 
@@ -48,9 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _get(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.fleet import read_fleets
 
-    everywhere = bool(arguments.all_namespaces)
-    named = [await session.policy(arguments.policy)] if arguments.policy else None
-    targets = named or await session.policies(everywhere=everywhere)
+    targets = await targets_of(session, arguments)
     fleets = await read_fleets(session, targets, await readings(arguments, targets))
     if arguments.output in DOCUMENTS:
         write_document([_json(fleet) for fleet in fleets], arguments.output)
@@ -66,7 +62,7 @@ async def _get(session: "Session", arguments: argparse.Namespace) -> int:
     for fleet in fleets:
         out.print(_tree(fleet))
     if not fleets:
-        where = "any namespace" if everywhere else f"namespace {session.namespace}"
+        where = "any namespace" if arguments.all_namespaces else f"namespace {session.namespace}"
         out.print(f"no PrecisionPolicy in {where}")
     return 0
 

@@ -14,7 +14,7 @@ from precision_operator.api.wire import mapping
 from precision_operator.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from precision_operator.cli.session import Target
+    from precision_operator.cli.session import Session, Target
     from precision_operator.core.model import Evaluation
 
 TIMEOUT_SECONDS = 10.0
@@ -39,7 +39,9 @@ class LiveReport:
 
 
 def add_flags(verb: argparse.ArgumentParser) -> None:
-    """Where Prometheus is, from here."""
+    """Which fleets are meant, and where Prometheus is, from here."""
+    verb.add_argument("policy", nargs="?", help="default: all of the namespace")
+    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     verb.add_argument(
         "--prometheus", metavar="URL", help="base URL of the Prometheus to ask for what each process reports now"
     )
@@ -47,6 +49,13 @@ def add_flags(verb: argparse.ArgumentParser) -> None:
         "--queries", type=Path, help="YAML of the admin's catalogue (name: PromQL), where a policy names one"
     )
     verb.add_argument("--bearer-token-file", default="", help="file with a token for Prometheus")
+
+
+async def targets_of(session: "Session", arguments: argparse.Namespace) -> "Sequence[Target]":
+    """The fleets that the flags mean."""
+    if arguments.policy:
+        return [await session.policy(arguments.policy)]
+    return await session.policies(everywhere=bool(arguments.all_namespaces))
 
 
 def catalogue(path: Path | None) -> dict[str, str]:

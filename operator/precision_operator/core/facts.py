@@ -129,6 +129,10 @@ class Facts:
         evaluation = self.evaluation
         return evaluation.at - max(since, evaluation.clock_since) if evaluation is not None else self.now - since
 
+    def command(self, reason: Reason, verb: str, *, missing: str = "") -> str:
+        """What a person types for this policy, of what the reason's next steps name."""
+        return reason.command(verb, name=self.policy.name, namespace=self.policy.namespace, missing=missing)
+
     def progress(self, workload: WorkloadView, accepted: frozenset[Mode], delivery: Delivery) -> Progress:
         """Where a workload stands on its way to one of the ``accepted`` modes."""
         hot = delivery is Delivery.HOT

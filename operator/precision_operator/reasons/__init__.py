@@ -38,6 +38,20 @@ class Reason(StrEnum):
         """Whether what is waited for does not come nearer by itself."""
         return self.severity is ReasonSeverity.STUCK
 
+    def command(self, verb: str, *, name: str, namespace: str, missing: str = "") -> str:
+        """The fullest command with this verb of ours that the steps name, as it can be pasted.
+
+        ``missing``: what must be acknowledged.
+
+        Raises:
+            LookupError: no step names one.
+        """
+        named = [part.partition("`")[0] for step in self.steps for part in step.split("`!")[1:]]
+        found = max((words for words in named if words.split()[0] == verb), key=len, default=None)
+        if found is None:
+            raise LookupError(f"{self}: expected a step with `!{verb} …`, found {named}; add one to its row")
+        return f"kubectl precision {found.replace('{name}', name).replace('{missing}', missing)} -n {namespace}"
+
     @classmethod
     def known(cls, word: str) -> "Reason | None":
         """The reason with this word, as a status or an object has it; None: another version of the operator wrote it."""

@@ -57,7 +57,7 @@ def looked(world: World, looks: int) -> World:
 def test_a_canary_that_is_within_every_threshold_and_worse_than_the_rest_is_held_for_a_person() -> None:
     world = looked(worse(rollout()), 20)
     assert (world.state.phase, world.summary.reason) == (Phase.PROGRESSING, Reason.CANARY_REGRESSED)
-    assert f"promote={world.state.transition_id} goes on all the same" in world.summary.message
+    assert "To go on all the same: kubectl precision promote fleet -n ns" in world.summary.message
     assert world.state.comparison is not None
     assert world.state.comparison.verdict is CanaryVerdict.WORSE
     before = world.commits

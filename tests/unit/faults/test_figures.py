@@ -60,15 +60,12 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.setattr(faults, "RESULT", tmp_path / "faults.json")
     monkeypatch.setattr(faults, "TRACES", tmp_path / "faults")
     monkeypatch.setattr(faults, "require_no_cluster", lambda: None)
+    monkeypatch.setattr(faults, "take_sigterm_as_interrupt", lambda: None)  # of the process that runs the tests
 
     def run(figures: Figures, *arguments: str) -> tuple[int, dict[str, Any]]:
         monkeypatch.setattr(faults, "inject", figures.inject)
         monkeypatch.setattr(faults, "soak", figures.soak)
-        try:
-            code = faults.main(arguments)
-        except KeyboardInterrupt:
-            code = 130
-        return code, json.loads(faults.RESULT.read_text())
+        return faults.main(arguments), json.loads(faults.RESULT.read_text())
 
     return run
 

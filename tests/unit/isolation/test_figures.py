@@ -13,7 +13,13 @@ def test_the_receivers_bounds(added_mib: float, stall: float, sentences: int) ->
     assert len(receiver.missed(found)) == sentences
 
 
-@pytest.mark.parametrize(("stall", "refused", "lost", "sentences"), [(0.2, 0, 0, 0), (0.3, 1, 1, 3)])
-def test_the_bounds_of_tenant_text(stall: float, refused: int, lost: int, sentences: int) -> None:
-    found = {"cases": 9, "max_loop_stall_seconds": stall, "refused_writes": refused, "objects_lost": lost}
+@pytest.mark.parametrize(("stall", "refused", "lost", "ratio", "sentences"), [(0.2, 0, 0, 4.0, 0), (0.3, 1, 1, 4.1, 4)])
+def test_the_bounds_of_tenant_text(stall: float, refused: int, lost: int, ratio: float, sentences: int) -> None:
+    found = {
+        "cases": 9,
+        "max_loop_stall_seconds": stall,
+        "refused_writes": refused,
+        "objects_lost": lost,
+        "command_ratio": ratio,
+    }
     assert len(tenant_text.missed(found)) == sentences

@@ -195,7 +195,8 @@ class Session:
             self._prewarm(HOT if boot.low_precision_refused is None else (PrecisionMode.FP32,))
         runs = None
         if rank == 0:
-            runs = Runs(options.checkpoint_dir or None, options.segment_steps, log, pod=pod_identity(env), lease=lease)
+            where, pod = options.checkpoint_dir or None, pod_identity(env)
+            runs = Runs(where, options.segment_steps, log, pod=pod, metrics=metrics, lease=lease)
         reporter = Reporter(self.trainer, self.checkpointer, metrics, runs, samples_per_step, log, baseline, bar)
         reporter.begin(start, run_labels, fresh=fresh)
         self.loop = Loop(

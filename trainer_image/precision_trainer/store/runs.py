@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..telemetry.metrics import Metrics
 from ..values.logs import JsonLog
 from .lease import Lease
 
@@ -41,7 +42,14 @@ class Runs:
     """The runs of one workload. Rank 0 only. Without a directory nothing outlives the process."""
 
     def __init__(
-        self, directory: str | None, segment_steps: int, log: JsonLog, *, pod: str, lease: Lease | None = None
+        self,
+        directory: str | None,
+        segment_steps: int,
+        log: JsonLog,
+        *,
+        pod: str,
+        metrics: Metrics,
+        lease: Lease | None = None,
     ) -> None:
         """Read the ledger of earlier processes; a broken one is reported and begun anew.
 
@@ -50,12 +58,14 @@ class Runs:
             segment_steps: of a run.
             log: hears of a ledger that cannot be read or written, and of a run that is Unknown.
             pod: this process runs in: pod.pod_identity().
+            metrics: count what could not be written.
             lease: on that directory; nothing is written while it is not held.
         """
         self._path = Path(directory) / "runs.json" if directory else None
         self._segment = segment_steps
         self._log = log
         self._pod = pod
+        self._metrics = metrics
         self._lease = lease
         self._unsaved = False
         self._nonfinite = 0
@@ -167,6 +177,7 @@ class Runs:
             self._write(self._path)
             self._unsaved = False
         except (OSError, RuntimeError, CheckpointError) as error:
+            self._metrics.add({"genesis_runs_failures": 1.0})
             if not self._unsaved:
                 message = (
                     f"{self._path} cannot be written ({error}); a crash from here on may not count as a failed run"

@@ -32,6 +32,8 @@ _COUNTERS = {
     "genesis_rewinds": "Times that training went back to the last healthy checkpoint, in this process.",
     "genesis_rewind_failures": "Rewinds that were asked for and not possible; nothing was changed then.",
     "genesis_checkpoint_failures": "Checkpoints or tags that could not be written; training went on.",
+    "genesis_runs_failures": "Times that the list of runs (runs.json) could not be written; training went on, and a "
+    "crash may not count as a failed run.",
     "genesis_checkpoint_lease_errors": "Times that the checkpoint directory's lease could not be read or written.",
 }
 _GAUGES = {

@@ -110,7 +110,8 @@ def _nobody_joins(facts: Facts, closed: Cause | None) -> Cause:
     """Why there is no canary. ``closed``: why a retry of what is held would not be followed."""
     state = facts.state
     if all(w.key in state.held_keys for w, _ in facts.movable):
-        text = f"a rollback still holds {names([h.name for h in state.held])}; annotate retry={state.transition_id}"
+        again = facts.command(Reason.AWAITING_RETRY, "retry")
+        text = f"a rollback still holds {names([h.name for h in state.held])}; to start again: {again}"
         return closed or Cause(Reason.AWAITING_RETRY, text)
     return (
         facts.places.unwatched

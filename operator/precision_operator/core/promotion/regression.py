@@ -61,8 +61,9 @@ def regressed(facts: Facts) -> Cause | None:
     number = facts.state.transition_id
     if not _shown(facts) or answered(facts.policy.annotations, PROMOTE, number) is not None:
         return None
-    how = f"promote={number} goes on all the same, rollback={number} takes the moved ones back"
-    return Cause(Reason.CANARY_REGRESSED, f"{_found(facts)}; a person decides: {how}")
+    on, back = (facts.command(Reason.CANARY_REGRESSED, verb) for verb in ("promote", "rollback"))
+    how = f"To go on all the same: {on}; to take the moved ones back: {back}"
+    return Cause(Reason.CANARY_REGRESSED, f"{_found(facts)}; a person decides. {how}")
 
 
 def newly_shown(before: Facts, after: Facts) -> tuple[Notify, ...]:

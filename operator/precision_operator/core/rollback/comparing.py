@@ -155,7 +155,8 @@ def _hold(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison)
 
 
 def _held(facts: Facts, everything: tuple[Desired, ...], comparison: Comparison) -> Outcome:
-    number = facts.state.transition_id
-    how = f"promote={number} rolls back the rest, retry={number} ends the rollback, abort={number} rolls back at once"
-    waiting = Cause(_REASONS[comparison.verdict], f"{_HOLDS[comparison.verdict]}; a person decides: {how}")
+    reason = _REASONS[comparison.verdict]
+    rest, at_once, end = (facts.command(reason, verb) for verb in ("promote", "rollback", "retry"))
+    how = f"To roll back the rest: {rest}; at once: {at_once}; to end the rollback: {end}"
+    waiting = Cause(reason, f"{_HOLDS[comparison.verdict]}; a person decides. {how}")
     return Outcome(facts.state, canary_first(facts, everything), waiting=waiting)

@@ -12,7 +12,7 @@ def reenabled(facts: Facts) -> Cause | None:
     given = acknowledged(facts.policy.annotations, transition_id=state.transition_id)
     missing = [p for p in rules.prerequisites if p not in given]
     if missing:
-        how = f"kubectl precision ack, or annotate ack-<item>={state.transition_id}"
+        how = facts.command(Reason.AWAITING_PREREQUISITES, "ack", missing=" ".join(missing))
         return Cause(Reason.AWAITING_PREREQUISITES, f"not acknowledged yet: {', '.join(missing)}; {how}")
     since = state.incident.decided_at if state.incident is not None else facts.now
     left = since + _backoff_seconds(facts) - facts.now
@@ -22,7 +22,7 @@ def reenabled(facts: Facts) -> Cause | None:
             Reason.BACKING_OFF, f"{tried}: another one is possible {_backoff_seconds(facts):g} s after the last"
         )
     if facts.policy.annotations.get(RETRY) is None:
-        return Cause(Reason.AWAITING_RETRY, f"kubectl precision retry, or annotate {RETRY}={state.transition_id}")
+        return Cause(Reason.AWAITING_RETRY, f"to start again: {facts.command(Reason.AWAITING_RETRY, 'retry')}")
     return None
 
 

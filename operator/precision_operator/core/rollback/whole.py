@@ -182,9 +182,8 @@ def rolling_back(facts: Facts) -> Outcome:
         state = replace(state, reason=incident.reason, message=incident.message)
     facts = replace(facts, state=state)
     if followed.waiting is None:
-        text = (
-            f"all of the fleet trains in {facts.spec.fallback}; annotate retry={state.transition_id + 1} to start again"
-        )
+        again = facts.command(Reason.ROLLED_BACK, "retry")
+        text = f"all of the fleet trains in {facts.spec.fallback}; to start again: {again}"
         done = replace(state, phase=Phase.HELD, reason=followed.incident.reason, message=text, failing=())
         # What the next transition waits for, at once: it would be another write.
         next_one = replace(done, transition_id=state.transition_id + 1)

@@ -1,5 +1,6 @@
 """What people are shown of a pass: the policy's status."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from precision_operator.api.conditions import Condition, merge_conditions
@@ -8,6 +9,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import accepted_modes
 from precision_operator.core.status.standing import begins
@@ -86,14 +88,36 @@ def _moved(facts: Facts, outcome: Outcome) -> tuple[int, tuple[str, ...]]:
     """
     state = outcome.state
     rollback = state.phase in _ROLLED_BACK
-    if state.phase is Phase.PENDING or state.precision is None:
-        return 0, ()
     at, count, unacknowledged = replace(facts, state=state), 0, list[str]()
     steady = state.phase in (Phase.HEALTHY, Phase.DEGRADED, Phase.HELD)
-    for workload, delivery in facts.movable if rollback else at.fleet.members:
+    counting = _must_report(state, {workload.key for workload, _ in facts.movable})
+    for whole, delivery in facts.movable:
+        if whole.key not in counting:
+            continue
+        workload = whole if rollback else at.fleet.part(whole)
         accepted = accepted_modes(at.fallback_of(workload) if rollback else at.wanted(workload), rollback=rollback)
         progress = at.progress(workload, accepted, delivery)
         count += progress.requested if steady else progress.acknowledged
         if not progress.acknowledged:
             unacknowledged.append(workload.name)
     return count, tuple(sorted(unacknowledged)[:UNACKNOWLEDGED_LIMIT])
+
+
+def _must_report(state: State, keys: Iterable[str]) -> frozenset[str]:
+    """Which of the workloads that can be moved count: in a rollback all do, else those that were moved."""
+    if state.phase is Phase.PENDING or state.precision is None:
+        return frozenset()
+    return (
+        frozenset(keys)
+        if state.phase in _ROLLED_BACK
+        else frozenset(keys).intersection(state.members) - state.held_keys
+    )
+
+
+def has_acknowledged(summary: Summary, state: State, workload: WorkloadView) -> bool | None:
+    """What a summary says of a workload that can be moved; None: nothing, for it does not count, or the list is full."""
+    if not _must_report(state, (workload.key,)):
+        return None
+    if workload.name in summary.unacknowledged:
+        return False
+    return True if len(summary.unacknowledged) < UNACKNOWLEDGED_LIMIT else None

@@ -11,7 +11,6 @@ def approved(given: CheckInput) -> Cause | None:
     answer = given.state.transition_id
     if not given.stage.approval or answered(given.policy.annotations, PROMOTE, answer) is not None:
         return None
-    return Cause(
-        Reason.AWAITING_APPROVAL,
-        f"kubectl annotate --overwrite precisionpolicy {given.policy.name} {PROMOTE}={answer}",
-    )
+    name, namespace = given.policy.name, given.policy.namespace
+    how = Reason.AWAITING_APPROVAL.command("promote", name=name, namespace=namespace)
+    return Cause(Reason.AWAITING_APPROVAL, f"to approve the step: {how}")
