@@ -9,7 +9,7 @@ from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Unit
 from precision_operator.api.state import Phase
-from precision_operator.core.actions import DeletePod, EvictPod, ResumeJob, SuspendJob
+from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import PodView
 from precision_operator.core.progress import live_pods
@@ -20,10 +20,10 @@ STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause"
 JOB = "batch/Job/a"
 
 
-def fleet(*, job: bool = False, count: int = 10, world_size: int = 1, **spec: object) -> World:
+def fleet(*, job: bool = False, count: int = 10, world_size: int = 1, hot: bool = False, **spec: object) -> World:
     """One StatefulSet, or one Indexed Job, that only a restart moves; every step waits for a person."""
     world = World(policy(**{**FAST, "strategy": STEPS, "unit": "Pod", **spec}))
-    (world.add_job if job else world.add)("a", hot=False, pods=count)
+    (world.add_job if job else world.add)("a", hot=hot, pods=count)
     world.number("a")
     world.in_order = set() if job else {"a"}
     world.world_sizes["a"] = world_size
@@ -91,17 +91,24 @@ def test_whoever_makes_a_pod_anew_it_starts_in_the_mode_of_its_index() -> None:
     assert world.restarts == restarts, "no pod had to be restarted for its mode"
 
 
-def test_a_process_that_does_not_report_the_target_holds_the_step() -> None:
+def test_nothing_begins_before_every_index_can_be_watched() -> None:
     world = fleet()
-    world.bypassed = True  # what is made anew comes back in the fallback
-    world.run(6)
-    assert (phase_of(world), moved(world)) == (Phase.PENDING, set())
-    world.catch_up()
     world.unobservable |= {pod.name for pod in world.workloads["a"].pods if pod.index == 1}
     world.run(4)
-    assert phase_of(world) is Phase.PENDING, "an index that nobody could watch does not join"
+    assert (phase_of(world), moved(world)) == (Phase.PENDING, set())
     world.unobservable.clear()
     assert moved(paused(world)) == {0, 1}
+
+
+def test_a_moved_process_that_does_not_report_the_target_holds_the_step() -> None:
+    world = fleet()
+    until(world, lambda w: moved(w) == {0, 1})
+    silent = next(pod.name for pod in world.workloads["a"].pods if pod.index == 1)
+    world.unobservable.add(silent)
+    world.run(8)
+    assert (phase_of(world), world.state.step_index) == (Phase.PROGRESSING, 0)
+    world.unobservable.clear()
+    paused(world)
 
 
 @pytest.mark.parametrize("job", [False, True])
@@ -171,7 +178,32 @@ def test_indexes_that_begin_later_are_counted_from_there() -> None:
     world = fleet()
     pods = tuple(replace(pod, index=pod.index + 5) for pod in world.workloads["a"].pods)
     change(world, "a", first_index=5, pods=pods)
-    assert world.decide().state.indexes == {key("a"): 7}
+    world.now += 15.0
+    decision = world.decide()
+    assert decision.state.indexes == {key("a"): 7}
+    assert [action.pod.index for action in decision.actions if isinstance(action, EvictPod)] == [5, 6]
+
+
+def test_no_further_index_joins_while_a_pod_cannot_be_watched() -> None:
+    world = paused(fleet())
+    world.unobservable |= {pod.name for pod in world.workloads["a"].pods if pod.index == 7}
+    world.scale("a", 20)
+    world.run(4)
+    assert moved(world) == {0, 1}
+    world.unobservable.clear()
+    world.run(4)
+    assert moved(world) == {0, 1, 2, 3}
+
+
+def test_who_can_save_a_checkpoint_is_asked_for_one_before_its_index_moves() -> None:
+    world = fleet(hot=True, delivery="Restart")
+    paused(world).replace_pods("a")  # the new ones carry the request that admission gave them
+    world.run(3)
+    answer(world, "promote")
+    decisions = [world.step() for _ in range(4)]
+    writes = [a for d in decisions for a in d.actions if isinstance(a, RequestPod | EvictPod)]
+    assert [(type(a), a.pod.index) for a in writes] == [(kind, i) for kind in (RequestPod, EvictPod) for i in (2, 3, 4)]
+    assert all(a.checkpoint for a in writes if isinstance(a, RequestPod))
 
 
 def test_pods_of_several_workloads_are_counted_together() -> None:
@@ -210,14 +242,14 @@ def test_what_nobody_says_of_its_process_group_waits_for_100_percent() -> None:
     assert condition(world, "Progressing").reason == "ProcessGroupUnknown"
 
 
-def test_what_is_rolled_back_alone_leaves_the_indexes_and_a_retry_moves_them_again() -> None:
+def test_what_is_rolled_back_alone_leaves_the_indexes() -> None:
     world = fleet(count=4, evaluation={**FAST["evaluation"], "onNoData": "Rollback", "noDataLimit": "30s"})
     for name in ("b", "c", "d"):
         world.add(name, pods=4)
         world.world_sizes[name] = 1
     at_next_step(paused(world))
     paused(world)
-    assert (moved(world), key("a") in world.state.indexes) != (set(), False)
+    assert moved(world)
     world.unobservable |= {pod.name for pod in world.workloads["a"].pods}
     until(world, lambda w: key("a") in w.state.held_keys)
     world.unobservable.clear()
