@@ -81,7 +81,7 @@ def test_nobody_moves_back_and_no_more_join_than_the_step_has_places(count: int,
         world.now += 15.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(2, 10), st.sampled_from([False, True]), happenings)
 def test_no_index_moves_back_no_more_join_and_no_pod_goes_that_is_right(
     count: int, job: bool, story: list[tuple[str, int]]
