@@ -26,7 +26,9 @@ _IGNORED = frozenset(
 
 _ROLES = ("members", "canary", "breached", "poisoned", "contested")
 _OF_WORKLOADS = ("held", "failing", "mitigations")
-_APART = frozenset({*_ROLES, *_OF_WORKLOADS, "silent", "modes", "changed", "shares", "restarts", "suspensions"})
+_APART = frozenset(
+    {*_ROLES, *_OF_WORKLOADS, "silent", "modes", "changed", "shares", "indexes", "restarts", "suspensions"}
+)
 _TIMES = ("_at", "since", "until")
 _LIMIT = int(AWAY_SECONDS / TICK_SECONDS) + 1
 _ATTEMPTS = 3
@@ -81,14 +83,21 @@ class _Encoder:
         )
 
     def _order_of_pods(self) -> object:
-        """Under ``unit: Pod`` the order in which pods join, which is a hash of their uids."""
+        """Under ``unit: Pod`` the order in which pods join, which is a hash of their uids, or of their indexes."""
         fleet = self._fleet
         if fleet.policy.spec.unit is not Unit.POD:
             return ()
-        pods = [(name, pod) for name, workload in fleet.workloads.items() for pod in workload.pods]
-        pods.sort(key=lambda entry: rank(fleet.policy.uid, entry[1].uid))
         alike = {name: self.local(name) for name in fleet.workloads}
-        return tuple((alike[name], pod.effective_mode, pod.pending, self._pod(name, pod)) for name, pod in pods)
+        order: list[tuple[str, object]] = []
+        for name, workload in fleet.workloads.items():
+            if workload.indexes and not workload.hot:
+                parts = (f"{workload.key}/{index}" for index in range(workload.indexes))
+                order += [(rank(fleet.policy.uid, part), alike[name]) for part in parts]
+                continue
+            for pod in workload.pods:
+                told = alike[name], pod.effective_mode, pod.pending, self._pod(name, pod)
+                order.append((rank(fleet.policy.uid, pod.uid), told))
+        return tuple(told for _, told in sorted(order, key=lambda entry: entry[0]))
 
     def _admission(self) -> object:
         """What admission knows, where that is not what is committed."""
@@ -136,6 +145,7 @@ class _Encoder:
                 ),
                 (fleet.room.get(name), fleet.templates[name], len(fleet.labels[name]), fleet.world_sizes.get(name)),
                 fleet.known.assigned(workload.key) if behind and fleet.known is not None else None,
+                fleet.known.indexes.get(workload.key) if behind and fleet.known is not None else None,
                 tuple(self._entries.get(workload.key, ())),
             )
         )
@@ -171,6 +181,8 @@ class _Encoder:
             self._entries[key].append(("changed", self._ranks[generation]))
         for key, share in state.shares.items():
             self._entries[key].append(("shares", share))
+        for key, bound in state.indexes.items():
+            self._entries[key].append(("indexes", bound))
 
     def _assign_times(self, state: State) -> None:
         for key, restart in state.restarts.items():
@@ -220,7 +232,7 @@ def _shape(workload: WorkloadView) -> tuple[int, tuple[int, ...]]:
         generations: list[int] = []
         suspended = workload.suspended, bool(workload.suspended_by), workload.emptied
         controlled = (workload.restart_by, *suspended, workload.pending_revision)
-        said = [(workload.hot, workload.literal, workload.replicas, *controlled)]
+        said = [(workload.hot, workload.literal, workload.replicas, workload.indexes, *controlled)]
         said += [_flat(pod, generations) for pod in workload.pods]  # type: ignore[misc]
         known = (workload, hash(tuple(said)), tuple(generations))
         _shapes[id(workload)] = known
@@ -233,7 +245,7 @@ def _flat(pod: PodView, generations: list[int]) -> tuple[object, ...]:
     generations += [generation for _, generation in pod.admitted]
     asked = (pod.request.mode, pod.request.rewind) if pod.request is not None else None
     phase = (pod.ready, pod.pending, pod.terminating, pod.crashing, bool(pod.finalizer))
-    return pod.hot, asked, len(pod.admitted), pod.started_mode, phase
+    return pod.hot, pod.index, asked, len(pod.admitted), pod.started_mode, phase
 
 
 def _generations(fleet: Fleet) -> Iterator[int]:

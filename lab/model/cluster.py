@@ -64,6 +64,8 @@ class Cluster:
     """Workload → ranks of each of its process groups, where its trainers say so."""
     in_order: set[str] = field(default_factory=set)
     """Workloads that get a new pod only once the object of the old one is gone, as a StatefulSet does."""
+    numbered: set[str] = field(default_factory=set)
+    """Workloads whose pods have an index that admission knows."""
     finalized: set[str] = field(default_factory=set)
     """Workloads whose pods carry another program's finalizer: a pod's object stays after its process has ended."""
     outdated: set[str] = field(default_factory=set)
@@ -104,6 +106,13 @@ class Cluster:
             object_name=name,
             object_generation=1,
         )
+
+    def number(self, name: str) -> None:
+        """Its pods have an index each, as those of a StatefulSet and of an Indexed Job do."""
+        self.numbered.add(name)
+        workload = self.workloads[name]
+        pods = tuple(replace(pod, index=index) for index, pod in enumerate(workload.pods))
+        self.workloads[name] = replace(workload, pods=pods, indexes=workload.replicas)
 
     def suspend(self, name: str, *, by: str = "") -> None:
         """A Job is suspended, by the operator or by somebody else; its pods go."""
@@ -256,10 +265,12 @@ class Cluster:
             return
         missing = workload.replicas - sum(name in self.in_order or not pod.terminating for pod in workload.pods)
         if missing > 0 and self.room.get(name) is not Room.QUOTA:
-            pods = tuple(self._new_pod(name) for _ in range(missing))
+            taken = {pod.index for pod in workload.pods if name in self.in_order or not pod.terminating}
+            free = (index for index in range(workload.replicas) if index not in taken)
+            pods = tuple(self._new_pod(name, next(free) if name in self.numbered else -1) for _ in range(missing))
             self.workloads[name] = replace(workload, pods=(*workload.pods, *pods))
 
-    def _new_pod(self, name: str) -> PodView:
+    def _new_pod(self, name: str, index: int) -> PodView:
         """As its template has it, or as admission makes it."""
         workload = self.workloads[name]
         self.serial += 1
@@ -270,13 +281,14 @@ class Cluster:
             node=node,
             pool=pool,
             hot=workload.hot,
+            index=index,
             has_annotations=True,
             started_mode=None if name in self.referenced else self.templates[name],
             created_at=self.now,
             pending=True,
             finalizer="example.com/keeps" if name in self.finalized else "",
         )
-        given = self._given(name)
+        given = self._given(name, index)
         if given is None:
             return pod
         pod = replace(pod, admitted=(("fleet", given.generation),))
@@ -284,12 +296,14 @@ class Cluster:
             return pod  # annotations that nothing in it reads
         return replace(pod, started_mode=given.mode, request=given if workload.hot else None)
 
-    def _given(self, name: str) -> Request | None:
+    def _given(self, name: str, index: int) -> Request | None:
         """What admission gives a new pod."""
         known = self.known
         if self.bypassed or known is None or not known.enforce or not known.selector.matches(self.labels[name]):
             return None
-        mode = known.assigned(self.workloads[name].key)
+        key = self.workloads[name].key
+        below = key not in known.modes and 0 <= index < known.indexes.get(key, 0)
+        mode = known.index_mode if below else known.assigned(key)
         return Request(known.generation, mode) if mode is not None else None
 
     def _started(self, name: str, pod: PodView) -> PodView:
@@ -333,6 +347,9 @@ class Cluster:
         workload = replace(self.workloads[name], replicas=replicas)
         live = [pod for pod in workload.pods if not pod.terminating]
         gone = {pod.uid for pod in live[replicas:]}
+        if name in self.numbered:
+            workload = replace(workload, indexes=replicas)
+            gone = {pod.uid for pod in live if pod.index >= replicas}
         pods = tuple(self._told_to_go(p) if p.uid in gone else p for p in workload.pods)
         self.workloads[name] = replace(workload, pods=pods)
         self._complete(name)
@@ -350,7 +367,7 @@ class Cluster:
             self.leaving.discard(pod.name)
         for known in (self.unresponsive, self.crashing, self.unreachable, self.referenced, self.budgeted):
             known.discard(name)
-        for known in (self.finalized, self.in_order):
+        for known in (self.finalized, self.in_order, self.numbered):
             known.discard(name)
         self.room.pop(name, None)
 

@@ -136,6 +136,8 @@ class Writes:
             return
         if fleet.times_taken(workload.name, pod.name) >= ROUNDS:
             self.report("I9", "what comes back in the wrong mode is taken away without end", fleet.state)
+        if workload.key in fleet.state.indexes and fleet.world_sizes.get(workload.name) != 1:
+            self.report("I5", "a process group is divided by the index of its pods", fleet.state)
         if _needless(fleet, action):
             self.report("I5", "a pod is taken away that trains as it is assigned", fleet.state)
         if _unsaved(fleet, action):
@@ -224,7 +226,7 @@ def _unsaved(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
     if workload.key in state.poisoned or workload.name in fleet.poisoned | fleet.crashing | fleet.unresponsive:
         return False
     mode, generation = fleet.modes[pod.name]
-    accepted = _is_right(mode, state.assigned(workload.key) or mode, back=_rolls_back(state, workload.key))
+    accepted = _is_right(mode, fleet.assigned_to(workload, pod) or mode, back=_rolls_back(state, workload.key))
     patience = min(CHECKPOINT_SECONDS, fleet.policy.spec.rollback.gradual.in_flight_seconds)
     waited = not 0 <= fleet.now - restart.since < patience
     return not accepted and not waited and generation < state.changed.get(workload.key, 0)
@@ -242,7 +244,7 @@ def _needless(fleet: Fleet, action: DeletePod | EvictPod) -> bool:
     if unseen and incident is not None and fleet.now > incident.deadline_at:
         return False  # past the deadline, who cannot be seen to have taken it is restarted
     mode, generation = fleet.modes[pod.name]
-    assigned = state.assigned(workload.key)
+    assigned = fleet.assigned_to(workload, pod)
     if assigned is None:
         return True
     asked = pod.request.generation if workload.hot and pod.request is not None else 0

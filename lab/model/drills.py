@@ -125,7 +125,9 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
             continue
         rolled = state.phase is Phase.HELD or name in held or fleet.workloads[name].key not in state.modes
         modes = {mode for mode, _ in fleet.processes(name)}
-        if fleet.workloads[name].key in state.shares and name not in held:
+        if fleet.workloads[name].key in state.indexes:
+            modes = _wrong_by_index(fleet, name)
+        elif fleet.workloads[name].key in state.shares and name not in held:
             modes.discard(state.precision or assigned)  # of those that move in part some are in the target
         if any(mode is not assigned and not (rolled and at_least_as_safe(mode, assigned)) for mode in modes):
             checker.report("L1", f"at rest in {state.phase} with a process that is not in its assigned mode", state)
@@ -138,6 +140,13 @@ def _trained(fleet: Fleet, checker: Checker) -> None:
         runs = {fleet.workloads[name].key for name in _running(fleet)}
         if any(window.open and window.key in runs for window in state.mitigations):
             checker.report("L1", f"at rest in {state.phase} with a window that nothing ends", state)
+
+
+def _wrong_by_index(fleet: Fleet, name: str) -> set[Mode]:
+    """What those of its processes train in that are not in what their index gives them."""
+    workload = fleet.workloads[name]
+    runs = ((pod, fleet.modes[pod.name][0]) for pod in workload.pods if pod.name in fleet.modes)
+    return {mode for pod, mode in runs if mode is not fleet.assigned_to(workload, pod)}
 
 
 def _rest_without_policy(fleet: Fleet, checker: Checker) -> None:
@@ -226,6 +235,8 @@ def _above(fleet: Fleet, name: str, fallback: Mode) -> bool:
     workload = fleet.workloads[name]
     hot = [pod for pod in workload.pods if pod.hot and not pod.terminating] if workload.hot else []
     asked = all(p.effective_mode is not None and at_least_as_safe(p.effective_mode, fallback) for p in hot)
+    if workload.key in fleet.state.indexes:
+        return True
     return not asked or is_safer(fallback, fleet.state.assigned(workload.key) or Mode.FP16)
 
 

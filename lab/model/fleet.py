@@ -18,6 +18,7 @@ from precision_operator.api.spec import OnMemoryShortage, Unit
 from precision_operator.api.state import State
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.decide import Decision
+from precision_operator.core.model import PodView, WorkloadView
 
 TICK_SECONDS = 10.0
 """Abstract time: every limit of the explored policies is a small multiple of it."""
@@ -47,7 +48,7 @@ _SETS: tuple[str, ...] = (
     "referenced",
     "budgeted",
 )
-_SETS += ("crowded", "in_order", "finalized", "outdated")
+_SETS += ("crowded", "in_order", "numbered", "finalized", "outdated")
 
 
 @dataclass
@@ -201,8 +202,10 @@ class Fleet(World):
         """How many places of a step it takes as a whole: under ``unit: Pod`` one for each of its process groups."""
         if self.policy.spec.unit is not Unit.POD or self.world_sizes.get(name) != 1:
             return 1
-        pods = self.workloads[name].pods
-        return max(1, sum(not pod.terminating and pod.name in self.modes for pod in pods))
+        workload = self.workloads[name]
+        if workload.indexes and not workload.hot:
+            return workload.indexes
+        return max(1, sum(not pod.terminating and pod.name in self.modes for pod in workload.pods))
 
     def total_places(self) -> int:
         """What a step's weight is a share of, now."""
@@ -215,7 +218,13 @@ class Fleet(World):
             return self.places_of(name)
         if workload.key not in self.state.shares:
             return 0
-        return sum(not pod.terminating and pod.effective_mode is target for pod in workload.pods)
+        asked = sum(not pod.terminating and pod.effective_mode is target for pod in workload.pods)
+        return max(asked, self.state.indexes.get(workload.key, 0))
+
+    def assigned_to(self, workload: WorkloadView, pod: PodView) -> Mode | None:
+        """What a pod is assigned, by its index where that decides."""
+        below = 0 <= pod.index < self.state.indexes.get(workload.key, 0)
+        return self.state.index_mode if below else self.state.assigned(workload.key)
 
     def has_moved(self, name: str) -> bool:
         """All of it trains in what a member is due; of one that moves in part, all of its pods that were asked."""

@@ -58,7 +58,7 @@ class Checker(Writes):
     """Collects the violations of one transition."""
 
     _joined: bool = False
-    """A pod of a workload that moves in part is asked for the target."""
+    """A pod of a workload that moves in part is asked for the target, or another index gets it."""
 
     def decision(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:
         """Check a decision before it is carried out."""
@@ -75,6 +75,7 @@ class Checker(Writes):
         for action in decision.actions:
             self.action(fleet, decision, action)
         self._joined = any(_joins(action, after) for action in decision.actions)
+        self._joined |= any(bound > before.indexes.get(key, 0) for key, bound in after.indexes.items())
         self.groups(decision)
         self.memory(fleet, decision)
         self.budget(fleet, observation, decision)
@@ -199,7 +200,8 @@ class Checker(Writes):
         if wrong:
             self.report("I3", f"condition {wrong[0]} does not agree with the phase", before)
         fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
-        if fleet_wide and (fleet.names_of(frozenset(after.modes)) - fleet.short or not after.enforce):
+        listed = fleet.names_of(frozenset(after.modes)) - fleet.short
+        if fleet_wide and (listed or after.indexes or not after.enforce):
             self.report(
                 "I1", f"new pods of a fleet in {after.phase} may start in another mode than the fallback", before
             )
@@ -214,7 +216,8 @@ class Checker(Writes):
             for key, mode in after.modes.items()
             if before.enforce and is_safer(before.assigned(key) or Mode.FP32, mode)
         )
-        if after.enforce and any(raised) and not decision.promotes:
+        more = any(bound > before.indexes.get(key, 0) for key, bound in after.indexes.items() if before.enforce)
+        if after.enforce and (more or any(raised)) and not decision.promotes:
             self.report("I2", "something less safe is assigned by a decision that does not say so", before)
 
     def _remember(self, fleet: Fleet, before: State, after: State) -> None:
@@ -269,4 +272,4 @@ def _was_in(before: State, fleet: Fleet, name: str) -> bool:
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
-    return state.selector, state.fallback, state.modes, state.enforce
+    return state.selector, state.fallback, state.modes, state.indexes, state.index_mode, state.enforce

@@ -79,7 +79,9 @@ def _orders_of_pods(fleet: Fleet) -> Iterator[str]:
     """One policy uid for each order of pods that train alone, and of whole workloads, that makes a difference."""
     kinds: dict[str, tuple[str, object]] = {}
     for name, workload in fleet.workloads.items():
-        if fleet.world_sizes.get(name) == 1:
+        if workload.indexes and not workload.hot and fleet.world_sizes.get(name) == 1:
+            kinds |= {f"{workload.key}/{index}": (name, None) for index in range(workload.indexes)}
+        elif fleet.world_sizes.get(name) == 1:
             kinds |= {pod.uid: (name, (pod.effective_mode, fleet.modes.get(pod.name))) for pod in workload.pods}
         else:
             kinds[workload.key] = name, None

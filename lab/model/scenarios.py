@@ -44,6 +44,7 @@ def _start(
     jobs: str = "",
     groups: str = "",
     ordered: str = "",
+    numbered: str = "",
     replicas: Mapping[str, int] = _NONE,
     **spec: object,
 ) -> Fleet:
@@ -56,6 +57,7 @@ def _start(
         jobs: those that are Jobs.
         groups: those of two pods that train together.
         ordered: those whose pods are made anew one place at a time, as a StatefulSet's are.
+        numbered: those whose pods have an index.
         replicas: those of several pods that train alone, and how many.
         spec: of the policy, over what all scenarios have.
     """
@@ -67,6 +69,8 @@ def _start(
         fleet.join(name, hot=name in names, mode=mode, part="" if name == "c" else "one", job=name in jobs, pods=pods)
         fleet.world_sizes |= {name: 2} if name in groups else {name: 1} if name in replicas else {}
     fleet.in_order = set(ordered)
+    for name in numbered:
+        fleet.number(name)
     fleet.restart_slots, fleet.now = 2, fleet.now + AWAY_SECONDS
     return fleet
 
@@ -245,6 +249,29 @@ def scenarios() -> tuple[Scenario, ...]:
                 "healthy": _PROMOTED,
                 "rolling back": (*_times(4), Event("abort"), PASS),
                 "rolled back": (*_times(4), Event("abort"), *_times(6)),
+            },
+        ),
+        Scenario(
+            "indexes",
+            _start(
+                names="",
+                literal="ab",
+                groups="b",
+                ordered="ab",
+                numbered="ab",
+                replicas={"a": 3},
+                unit="Pod",
+                strategy={"steps": _BY_PODS},
+            ),
+            frozenset({"breach", "heal", "unobservable", "crash", "stale", "drain", "scale", "lag", "catch-up"})
+            | {"bypass", "budget", "retry", "abort"},
+            {
+                "fresh": (),
+                "one place": _times(4),
+                "two places": _times(8),
+                "healthy": _RESTARTED,
+                "rolling back": (*_times(8), Event("abort"), PASS),
+                "rolled back": (*_times(8), Event("abort"), *_times(8)),
             },
         ),
         Scenario(

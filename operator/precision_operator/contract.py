@@ -43,6 +43,8 @@ SUSPEND_BY = f"{PREFIX}/suspend-by"
 
 MAX_GENERATION = 2**49
 """Half of what a trainer can carry: no assignment goes above it."""
+MAX_INDEXES = 10_000
+"""A workload with an index above this is not moved by index: an assignment must fit, and a pass must end."""
 MAX_POD_GENERATION = 2**48
 """What a pod carries above this, and above its assignment, was written by a stranger: it is not believed, and overwritten.
 Half of the above, so that no pod can take the operator's own counting to its end."""

@@ -34,6 +34,8 @@ def assignments(draw: st.DrawFn, name: str) -> Json:
         generation=draw(st.integers(0, 2**49)),
         default=draw(st.none() | MODES),
         modes=draw(st.none() | st.fixed_dictionaries({key: MODES})),
+        indexes=draw(st.none() | st.fixed_dictionaries({key: st.integers(0, 4)})),
+        indexMode=draw(st.none() | MODES),
         enforce=draw(st.sampled_from([True, True, True, False, None])),
     )
 

@@ -29,7 +29,33 @@ LABELS: list[dict[str, str]] = [
 def corpus() -> dict[str, Json]:
     """Every pod by a name that says what it shows."""
     named = {name: body for name, (body, _) in identities().items()}
-    return {**named, **environments(), **annotated(), **generated(), **injections()}
+    return {**named, **environments(), **annotated(), **indexed(), **generated(), **injections()}
+
+
+POD_INDEX, COMPLETION_INDEX = "apps.kubernetes.io/pod-index", "batch.kubernetes.io/job-completion-index"
+INDEXES = ("0", "2", "3", "003", "2147483647", "999999999", "9999999999", "", "2x", "x", "1.5")
+"""Values of a label: the first bound of the scene ``indexed`` is 3."""
+
+
+def indexed() -> dict[str, Json]:
+    """Pods with the index that their controller gave them, and such as only say that they have one."""
+    stateful, job = owner("apps/v1", "StatefulSet", "numbered"), owner("batch/v1", "Job", "numbered")
+    cases: dict[str, tuple[Json | None, dict[str, str]]] = {}
+    for index in INDEXES:
+        cases[f"a StatefulSet's pod with the index {index!r}"] = stateful, {POD_INDEX: index}
+        cases[f"a Job's pod with the index {index!r}"] = job, {COMPLETION_INDEX: index}
+    cases |= {
+        "a StatefulSet's pod with a Job's index": (stateful, {COMPLETION_INDEX: "0"}),
+        "a Job's pod with a StatefulSet's index": (job, {POD_INDEX: "0"}),
+        "a Job's pod without an index": (job, {}),
+        "a bare pod with both indexes": (None, {POD_INDEX: "0", COMPLETION_INDEX: "0"}),
+        "a StatefulSet of another group": (owner("example.com/v1", "StatefulSet", "numbered"), {POD_INDEX: "0"}),
+        "a label on a StatefulSet's pod": (stateful, {POD_INDEX: "1", LABEL: "numbered"}),
+    }
+    return {
+        name: pod(container(env=FORMS["literal"]), labels={**FLEET, **labels}, owners=[by] if by else None)
+        for name, (by, labels) in cases.items()
+    }
 
 
 def generated() -> dict[str, Json]:
@@ -112,6 +138,7 @@ def scenes(keys: Mapping[str, str]) -> dict[str, list[Json]]:
     """Sets of assignments, each of one namespace. ``keys``: the corpus's keys by pod."""
     modes = {key: mode_of(key) for key in keys.values()}
     long = "n" * 63 + ".m" * 95
+    numbered = ("apps/StatefulSet/numbered", "batch/Job/numbered", "label/numbered")
     return {
         "none": [],
         "keyed": [assignment(selector=ALL_PODS, modes=modes)],
@@ -120,6 +147,20 @@ def scenes(keys: Mapping[str, str]) -> dict[str, list[Json]]:
             assignment(
                 "second", selector=ALL_PODS, default="bf16", generation=2**49, modes=dict.fromkeys(modes, "fp16")
             ),
+        ],
+        "indexed": [
+            assignment(
+                selector=ALL_PODS,
+                default="fp32",
+                modes={k: m for k, m in modes.items() if m == "bf16" and k not in numbered},
+                indexes=dict.fromkeys([*modes, *numbered], 3),
+                indexMode="fp16",
+            ),
+        ],
+        "indexed twice": [
+            assignment(selector=ALL_PODS, default="fp32", indexes=dict.fromkeys(numbered, 10_000), indexMode="fp16"),
+            assignment("second", selector=ALL_PODS, default="bf16", indexes=dict.fromkeys(numbered, 1)),
+            assignment("third", selector=ALL_PODS, indexes=dict.fromkeys(numbered, 3), indexMode="bf16"),
         ],
         "long": [assignment(long, selector=ALL_PODS, default="bf16", generation=0)],
         "selectors": [

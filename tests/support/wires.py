@@ -14,6 +14,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
 from precision_operator.api.verification import Checks
+from precision_operator.contract import MAX_INDEXES
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -114,6 +115,8 @@ _fleets = st.builds(
     generation=counts,
     fallback=st.none() | modes,
     modes=st.dictionaries(workload_keys, modes, max_size=5),
+    indexes=st.dictionaries(workload_keys, st.integers(0, MAX_INDEXES), max_size=3),
+    index_mode=st.none() | modes,
     contested=st.frozensets(workload_keys, max_size=3),
     enforce=st.booleans(),
     hold_on_delete=st.booleans(),

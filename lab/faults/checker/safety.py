@@ -29,7 +29,7 @@ def latch(step: Step, _: Trace) -> str | None:
         return None
     before = step.states[0] if step.states is not None else None
     fleet_wide = after.phase in ROLLED_BACK and not after.by_canary and after.fallback is not None
-    if fleet_wide and (after.modes or (before is not None and not after.enforce)):
+    if fleet_wide and (after.modes or after.indexes or (before is not None and not after.enforce)):
         return f"new pods of a fleet in {after.phase} may start in another mode than the fallback"
     if before is not None and before.enforce and not after.enforce:
         return "what was assigned is enforced no more"
@@ -300,4 +300,5 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _read_by_admission(state: State) -> tuple[object, ...]:
-    return state.selector, state.fallback, state.modes, state.contested, state.enforce
+    by_index = state.indexes, state.index_mode
+    return state.selector, state.fallback, state.modes, *by_index, state.contested, state.enforce

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from precision_operator.api.wire import integer, mapping, text
 
-_READ = ("selector", "generation", "default", "modes", "enforce")
+_READ = ("selector", "generation", "default", "modes", "indexes", "indexMode", "enforce")
 """The fields of an assignment that are kept: of the operator's own record, which is larger, none."""
 
 Slim = Mapping[str, object]

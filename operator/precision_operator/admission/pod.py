@@ -15,7 +15,7 @@ from precision_operator.api.modes import Mode, is_safer
 from precision_operator.api.selector import parse_selector
 from precision_operator.api.wire import integer, mapping, text
 from precision_operator.contract import ADMITTED, ENABLE, MAX_GENERATION, MODE, REQUEST
-from precision_operator.workloads.identity import workload_key
+from precision_operator.workloads.identity import pod_index, workload_key
 
 MAX_ANNOTATIONS = 1_000
 """More than these are not read: their total size is then not known."""
@@ -71,11 +71,21 @@ def _order(pod: Mapping[str, object], assignment: Mapping[str, object]) -> _Orde
     carried = {key: value for key, value in labels.items() if isinstance(value, str)}
     if assignment.get("enforce") is not True or not selector.matches(carried):
         return None
-    mode = mapping(assignment.get("modes")).get(workload_key(pod), assignment.get("default"))
+    mode = _mode(pod, assignment)
     if not text(mode):
         return None
     name = text(mapping(assignment.get("metadata")).get("name"))
     return _Order(name, integer(assignment.get("generation"), 0), _known(mode))
+
+
+def _mode(pod: Mapping[str, object], assignment: Mapping[str, object]) -> object:
+    """What is listed for its workload; else what its index gives it; else the default."""
+    key, rest = workload_key(pod), assignment.get("default")
+    modes = mapping(assignment.get("modes"))
+    if key in modes:
+        return modes[key]
+    below = 0 <= pod_index(pod) < integer(mapping(assignment.get("indexes")).get(key), 0)
+    return assignment.get("indexMode", rest) if below else rest
 
 
 def _known(mode: object) -> Mode:

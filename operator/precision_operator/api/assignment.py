@@ -12,9 +12,9 @@ from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, 
 from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text, texts
 from precision_operator.api.workload import kind_of, name_of
 
-VERSION = 3
+VERSION = 4
 """Of ``state``. An operator that reads a higher one writes nothing. 2: suspended Jobs are recorded. 3: so are members
-that have moved in part; where there is none, 2 is written.
+that have moved in part. 4: some of those by index. What an older version can say is written as that version.
 """
 
 OBJECT_LIMIT_BYTES = 1024 * 1024
@@ -48,6 +48,7 @@ def _quoted_bytes(word: str) -> int:
 
 
 _MODE_BYTES = len(':"fp16",')
+"""An index takes no more, and a workload has one or the other."""
 _MOVED_BYTES = len(':"1234567890 member breached",')
 """The line of a workload that has a mode of its own, beside its name. What is in breach is held, and no silent one is."""
 _STAMP = "2026-11-22T12:00:00.000Z"
@@ -70,7 +71,7 @@ def assignment_to_wire(state: State) -> dict[str, object]:
         "silences": [format_time(since) for since in _silences(state)],
         "workloads": _workloads_to_wire(state),
     }
-    version = VERSION if state.shares else VERSION - 1
+    version = VERSION if state.indexes else 3 if state.shares else 2
     found = {name: column for name, column in columns.items() if column}
     wire["state"] = {"version": version, **mapping(wire["state"]), **found}
     return wire

@@ -98,8 +98,9 @@ class PolicySpec:
         Unit,
         Field(
             "What the weight of a step counts ({default}). Pod: pods of independent replicas. Below 100 a new pod starts in "
-            "the fallback and the pods with the lowest hash of their uid are moved hot. Pods that train together are one "
-            "unit, by world_size of genesis_run_info. Workloads of several pods that only a restart moves do not take part."
+            "the fallback and the pods with the lowest hash of their uid are moved hot. Where only a restart moves them, "
+            "the pods of StatefulSets and Indexed Jobs are moved by their index, the lowest first; other workloads of "
+            "several pods do not take part then. Pods that train together are one unit, by world_size of genesis_run_info."
         ),
     ] = Unit.WORKLOAD
     enforcement: Annotated[

@@ -19,7 +19,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
 from precision_operator.api.signals import Signal
 from precision_operator.api.workload import name_of
-from precision_operator.contract import MAX_GENERATION
+from precision_operator.contract import MAX_GENERATION, MAX_INDEXES
 
 
 class Phase(StrEnum):
@@ -157,6 +157,25 @@ class State:
         ),
     ] = field(default_factory=dict)
     """Workload key → mode, where that is not the fallback."""
+    indexes: Annotated[
+        Mapping[str, int],
+        Field(
+            "Of workloads that have moved in part by the index of their pods: the first index that has not. A pod below it "
+            "gets indexMode, where modes does not list its workload; any other pod the default. At most 20,000.",
+            longest=20000,
+            topology="atomic",
+            items=Field(least=0, most=MAX_INDEXES),
+            rules=(
+                Rule(
+                    "self.all(k, size(k) <= 571)",
+                    "every key of indexes must be the key of a workload, apiGroup/Kind/name, of at most 571 characters",
+                ),
+            ),
+        ),
+    ] = field(default_factory=dict)
+    index_mode: Annotated[
+        Mode | None, Field("Mode of the pods below the index that indexes lists for their workload.", name="indexMode")
+    ] = None
     contested: frozenset[str] = frozenset()
     """Workloads that belong to another policy: this one assigns them nothing, not even its fallback."""
     enforce: Annotated[

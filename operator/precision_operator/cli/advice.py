@@ -60,10 +60,11 @@ def _modes(spec: PolicySpec) -> Iterator[Fault]:
         )
 
     if spec.unit is Unit.POD and spec.delivery in (Delivery.RESTART, Delivery.NEW_ONLY):
+        by_index = " but StatefulSets and Indexed Jobs" if spec.delivery is Delivery.RESTART else ""
         yield Fault(
             "spec.unit",
             f"Pod moves pods hot, found delivery {spec.delivery}: workloads of several pods that are no process group "
-            "will not take part; use delivery: Auto, or unit: Workload",
+            f"will not take part{by_index}; use delivery: Auto, or unit: Workload",
         )
 
 

@@ -182,7 +182,8 @@ def _workload_problems(target: Target, view: WorkloadView, delivery: Delivery | 
         yield "its own labels and its template's disagree about the selector; the template's count"
     share = target.state.shares.get(view.key)
     if share is not None and target.state.phase not in _ROLLED:
-        yield f"moved in part: {share} of its pods"
+        below = target.state.indexes.get(view.key)
+        yield f"moved in part: {share} of its pods" + (f", those below index {below}" if below is not None else "")
     progress = under_way(target.state, view.key)
     if progress:
         yield progress

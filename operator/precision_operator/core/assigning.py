@@ -25,6 +25,7 @@ def assign(facts: Facts, before: State, state: State) -> State:
         )
         if facts.admission_waits is not None and before.enforce:
             assigned = _nothing_raised(before, assigned)
+        assigned = _by_index(facts, assigned)
     if _read_by_admission(assigned) == _read_by_admission(before):
         return replace(assigned, changed=_alive(facts, assigned.changed, assigned))
     generation = max(facts.fleet.next_generation, assigned.generation)
@@ -55,8 +56,26 @@ def _shares(facts: Facts, state: State) -> Mapping[str, int]:
     return {key: share for key, share in state.shares.items() if key in alive.intersection(state.members)}
 
 
+def _by_index(facts: Facts, state: State) -> State:
+    """Which indexes admission gives the target, of what has moved in part by them; of what is rolled back none."""
+    back = frozenset(state.canary) if state.by_canary else frozenset(state.members)
+    back = state.held_keys | (back if state.phase in _ROLLED_BACK else frozenset())
+    shares = {key: share for key, share in state.shares.items() if share and key not in back}
+    first = {w.key: w.first_index for w in facts.workloads if w.key in facts.fleet.by_index and w.key in shares}
+    target = replace(facts, state=state).target if first else None
+    return replace(state, indexes={key: first[key] + shares[key] for key in first}, index_mode=target)
+
+
 def _read_by_admission(state: State) -> tuple[object, ...]:
-    return state.selector, state.fallback, state.modes, state.contested, state.enforce
+    return (
+        state.selector,
+        state.fallback,
+        state.modes,
+        state.indexes,
+        state.index_mode,
+        state.contested,
+        state.enforce,
+    )
 
 
 def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
@@ -97,7 +116,10 @@ def _changed(facts: Facts, before: State, after: State) -> list[str]:
         governed = before.enforce and (inside is None or workload.key in inside)
         was = before.assigned(workload.key) if governed else None
         mode = after.assigned(workload.key)
-        if mode is not None and mode is not (was or facts.fleet.observed(workload)):
+        if mode is None:
+            continue
+        indexes = (state.indexes.get(workload.key) for state in (before, after))
+        if mode is not (was or facts.fleet.observed(workload)) or len(set(indexes)) > 1:
             changed.append(workload.key)
     return changed
 

@@ -198,10 +198,10 @@ def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
     Of a member that has moved in part only the moved ones are asked for something else.
     """
     if desired.workload.key in state.shares and not desired.rollback and state.fallback is not None:
-        moved = replace(facts, state=state).fleet.part(desired.workload)
-        return replace(
-            desired, delivery=Delivery.HOT, pods=frozenset(pod.uid for pod in moved.pods), rest=state.fallback
-        )
+        fleet = replace(facts, state=state).fleet
+        moved = frozenset(pod.uid for pod in fleet.part(desired.workload).pods)
+        delivery = desired.delivery if desired.workload.key in fleet.by_index else Delivery.HOT
+        return replace(desired, delivery=delivery, pods=moved, rest=state.fallback)
     assigned = state.assigned(desired.workload.key)
     return replace(desired, mode=assigned) if assigned is not None and assigned is not desired.mode else desired
 

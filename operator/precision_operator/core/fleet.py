@@ -9,7 +9,7 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.spec import Delivery, PolicySpec
 from precision_operator.api.state import State
 from precision_operator.contract import MAX_POD_GENERATION
-from precision_operator.core.cohorts.units import asked_for_less, moved_pods, trains_alone
+from precision_operator.core.cohorts.units import asked_for_less, by_index, moved_pods, trains_alone
 from precision_operator.core.model import Evaluation, Observation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, observed_mode, running_pods
 
@@ -49,6 +49,9 @@ class Fleet:
         share = self.state.shares.get(workload.key)
         if share is None:
             return workload
+        if workload.key in self.by_index:
+            below = tuple(pod for pod in workload.pods if 0 <= pod.index < workload.first_index + share)
+            return replace(workload, pods=below, replicas=min(share, workload.replicas))
         pods = moved_pods(
             self.policy.uid,
             workload,
@@ -58,6 +61,11 @@ class Fleet:
             may_join=self.may_join,
         )
         return replace(workload, pods=pods, replicas=len(pods))
+
+    @cached_property
+    def by_index(self) -> frozenset[str]:
+        """Keys of the workloads whose share is moved by index."""
+        return frozenset(w.key for w, delivery in self.movable if by_index(w, delivery))
 
     def asked_part(self, member: tuple[WorkloadView, Delivery]) -> tuple[WorkloadView, Delivery]:
         """Of one that has moved in part, the pods that were asked already: who joins must not hide what they suffer."""

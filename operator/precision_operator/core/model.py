@@ -66,6 +66,8 @@ class PodView:
 
     None: not known from here, for the value is a reference; ``look`` puts what the process reports in its place.
     """
+    index: int = -1
+    """That its StatefulSet or its Indexed Job gave it; -1: it has none."""
     created_at: float = 0.0
     """By the API server's clock, in seconds since the epoch."""
     graceless: bool = False
@@ -116,6 +118,9 @@ class WorkloadView:
     literal: bool = False
     """Admission can give its pods a mode though they cannot read the request: the switch is named, or an envFrom may."""
     replicas: int = 1
+    indexes: int = 0
+    """How many indexes its pods have, one each; 0: none that admission knows, or more than are listed."""
+    first_index: int = 0
     template_mode: Mode | None = Mode.FP32
     """What its template starts a new pod in that admission does not see; None: a reference decides it."""
     labels_disagree: bool = False

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from precision_operator.api.canary import Choice
+from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Delivery, Unit
 from precision_operator.api.text import names
 from precision_operator.core.attempt import Attempt
 from precision_operator.core.cohorts.order import cohort_size, extend_cohort
 from precision_operator.core.cohorts.units import Cohort, asked_for_less, extend_units, one_group
 from precision_operator.core.fleet import Fleet
-from precision_operator.core.model import PodView, WorkloadView
+from precision_operator.core.model import WorkloadView
 from precision_operator.core.progress import live_pods, running_pods
 from precision_operator.reasons import Cause, Reason
 
@@ -32,7 +33,8 @@ class Places:
 
     def _is_indivisible(self, workload: WorkloadView, delivery: Delivery) -> bool:
         several = max(workload.replicas, len(live_pods(workload))) > 1
-        return several and delivery is not Delivery.HOT and one_group(workload, self.fleet.evaluation) is not True
+        divisible = delivery is Delivery.HOT or workload.key in self.fleet.by_index
+        return several and not divisible and one_group(workload, self.fleet.evaluation) is not True
 
     @cached_property
     def unknown_groups(self) -> tuple[WorkloadView, ...]:
@@ -61,6 +63,8 @@ class Places:
         if not self._by_pods:
             return 1
         divided = workload.key in self.fleet.state.shares or one_group(workload, self.fleet.evaluation) is False
+        if divided and workload.key in self.fleet.by_index:
+            return workload.indexes
         seen = self.fleet.evaluation.pods if self.fleet.evaluation is not None else {}
         return max(1, len(running_pods(workload, seen))) if divided else 1
 
@@ -116,12 +120,14 @@ class Places:
         together = {w.key: one_group(w, self.fleet.evaluation) for w, _ in self.joinable}
         parts = {w.key: self.fleet.part(w) for w, _ in self.joinable if w.key in shares and together[w.key] is not True}
         fallback = self.fleet.state.fallback or self.fleet.spec.fallback
-        carried = {key: sum(asked_for_less(pod, fallback) for pod in part.pods) for key, part in parts.items()}
+        carried = {key: self._carried(part, fallback) for key, part in parts.items()}
         # A process group that has moved in part goes back, until it joins as a whole.
         stay = {key for key in members if key in alive and (carried.get(key) or key in held or key not in shares)}
         sizes = {key: shares[key] if key in held else carried[key] for key in stay if key in shares}
         kept = Cohort(tuple(sorted(stay)), sizes)
-        pods: dict[str, list[PodView]] = {}
+        places = self.cohort_size(step_index) - self.moved_units(kept)
+        places = places if free is None else min(places, free)
+        joining: dict[str, Sequence[str]] = {}
         whole: dict[str, int] = {}
         first = frozenset(
             w.key for w, _ in self.fleet.residual if self.fleet.state.modes[w.key] is self.fleet.spec.target
@@ -136,12 +142,24 @@ class Places:
                 continue
             if key not in parts and (key in first or together[key] is True or self._is_single(workload, delivery)):
                 whole[key] = self.units(workload)
+            elif key in self.fleet.by_index and (key in parts or together[key] is False):
+                joining[key] = self._next_indexes(workload, carried.get(key, 0), places)
             elif key in parts or (together[key] is False and delivery is Delivery.HOT):
                 inside = {pod.uid for pod in parts[key].pods if asked_for_less(pod, fallback)} if key in parts else ()
-                pods[key] = [p for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
-        places = self.cohort_size(step_index) - self.moved_units(kept)
-        places = places if free is None else min(places, free)
-        return extend_units(self.fleet.policy.uid, kept, pods=pods, whole=whole, places=places, first=first)
+                joining[key] = [p.uid for p in live_pods(workload) if p.uid not in inside and self.fleet.may_join(p)]
+        return extend_units(self.fleet.policy.uid, kept, parts=joining, whole=whole, places=places, first=first)
+
+    def _carried(self, part: WorkloadView, fallback: Mode) -> int:
+        """How many places a share still takes: of indexes all that are left, of other pods those that have moved."""
+        if part.key in self.fleet.by_index:
+            return min(self.fleet.state.shares[part.key], part.indexes)
+        return sum(asked_for_less(pod, fallback) for pod in part.pods)
+
+    def _next_indexes(self, workload: WorkloadView, share: int, places: int) -> Sequence[str]:
+        """Names for the indexes that may join, where all of them can be watched; which do, their number alone says."""
+        if workload.key not in self.fleet.watched:
+            return ()
+        return [f"{workload.key}/{index}" for index in range(share, min(workload.indexes, share + max(places, 0)))]
 
     def _is_single(self, workload: WorkloadView, delivery: Delivery) -> bool:
         """It has one pod: one that changes hot joins as a pod, where it is known to train alone."""

@@ -33,8 +33,9 @@ def undivided(facts: Facts) -> Cause | None:
     if facts.places.indivisible:
         who = names([w.name for w in facts.places.indivisible])
         text = (
-            f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart, which moves all of them: "
-            "declare the contract in their templates (docs/contract.md), or select them by a policy with unit: Workload"
+            f"spec.unit Pod moves pods one by one, and those of {who} change only by a restart and have no index by which "
+            "admission could tell them apart: declare the contract in their templates (docs/contract.md), or select them by "
+            "a policy with unit: Workload"
         )
         return Cause(Reason.PODS_INDIVISIBLE, text)
     if facts.places.unknown_groups:

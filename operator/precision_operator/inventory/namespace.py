@@ -382,6 +382,7 @@ def _merged(views: Iterable[WorkloadView]) -> tuple[WorkloadView, ...]:
             hot=first.hot and view.hot,
             literal=first.literal or view.literal,
             replicas=first.replicas + view.replicas,
+            indexes=0,
             labels_disagree=first.labels_disagree or view.labels_disagree,
             template_mode=_least_safe(first.template_mode, view.template_mode),
             pods=(*first.pods, *view.pods),

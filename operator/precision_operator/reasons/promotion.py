@@ -66,7 +66,7 @@ NO_STAGING_NODES = (
 PODS_INDIVISIBLE = (
     "PodsIndivisible",
     ATTENTION,
-    "spec.unit is Pod, and these workloads of several pods can be moved by a restart only, which takes all of them",
+    "spec.unit is Pod, and these workloads of several pods move only by a restart, and have no index to divide them by",
     "declare the contract in their pod template, by hand or by one label (docs/onboarding.md)",
     "or select them by another policy, with spec.unit: Workload",
 )

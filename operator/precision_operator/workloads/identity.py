@@ -5,6 +5,7 @@ own name is never parsed, because controllers truncate it. Labels and owners are
 on a workload must verify the chain of owners by uid.
 """
 
+import re
 from collections.abc import Mapping
 
 from precision_operator.api.wire import mapping, sequence, text
@@ -28,6 +29,14 @@ _NAMED_BY_HASH = (
 )
 """Labels whose value ends the name of the ReplicaSet, after the name of what owns it."""
 
+_INDEXED_BY = (
+    ("apps/", "StatefulSet", "apps.kubernetes.io/pod-index"),
+    ("batch/", "Job", "batch.kubernetes.io/job-completion-index"),
+)
+"""Labels that these controllers write into a new pod, whatever their template says of them."""
+
+_INDEX = re.compile("[0-9]{1,9}")
+
 
 def workload_key(pod: Mapping[str, object]) -> str:
     """The key of the pod's workload; of any body, also of an odd one.
@@ -42,6 +51,16 @@ def workload_key(pod: Mapping[str, object]) -> str:
         or _key_by_hash(labels, owner)
         or (_key_by_owner(owner) if owner is not None else f"/Pod/{text(metadata.get('name'))}")
     )
+
+
+def pod_index(pod: Mapping[str, object]) -> int:
+    """The index that its controller gave the pod; -1 where it has none."""
+    metadata = mapping(pod.get("metadata"))
+    owner = _controller(metadata) or {}
+    api, kind = text(owner.get("apiVersion")), owner.get("kind")
+    label = next((label for group, name, label in _INDEXED_BY if kind == name and api.startswith(group)), "")
+    found = text(mapping(metadata.get("labels")).get(label))
+    return int(found) if _INDEX.fullmatch(found) else -1
 
 
 def _controller(metadata: Mapping[str, object]) -> Mapping[str, object] | None:

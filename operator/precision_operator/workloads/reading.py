@@ -24,6 +24,7 @@ from precision_operator.contract import (
     TRUE_SPELLINGS,
 )
 from precision_operator.core.model import PodView, Request
+from precision_operator.workloads.identity import pod_index
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.records import PodRecord
 
@@ -36,7 +37,6 @@ ADMITTED_CHARACTERS = 2048
 FINALIZER_CHARACTERS = 128
 
 REVISION_LABEL = "controller-revision-hash"
-INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 _OWN_FINALIZERS = frozenset({"batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan"})
 """Kubernetes' own controllers remove these as soon as the pod has ended."""
@@ -223,6 +223,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         admitted=parse_admitted(annotations.get(ADMITTED)),
         refusal=parse_refusal(annotations.get(INJECTED)) if asks and not hot else None,
         started_mode=environment(slots_of(spec), annotations, hot=hot).mode,
+        index=pod_index(body),
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         graceless=spec.get("terminationGracePeriodSeconds") == 0,
         own_grace_seconds=max(0.0, number(spec.get("terminationGracePeriodSeconds"), 30.0)),
@@ -241,7 +242,6 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         controller=owner.uid if owner is not None else view.uid,
         finished=status.get("phase") in ("Succeeded", "Failed"),
         revision=intern(text(labels.get(REVISION_LABEL))),
-        index=_index(text(labels.get(INDEX_LABEL))),
     )
 
 
@@ -249,10 +249,6 @@ def _finalizer(metadata: Mapping[str, object]) -> str:
     """The first that keeps the object for somebody else than Kubernetes' own controllers."""
     found = texts(metadata.get("finalizers"))
     return intern(next((bounded(name, FINALIZER_CHARACTERS) for name in found if name not in _OWN_FINALIZERS), ""))
-
-
-def _index(raw: str) -> int:
-    return int(raw) if raw.isascii() and raw.isdigit() and len(raw) < 10 else -1
 
 
 def _has_condition(status: Mapping[str, object], kind: str) -> bool:

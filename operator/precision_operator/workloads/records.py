@@ -20,7 +20,7 @@ class Revisions:
 
         Where the pod's index is not known (Kubernetes before 1.28), the newest revision is taken for what it would get.
         """
-        due = self.current if 0 <= pod.index < self.first else self.update
+        due = self.current if 0 <= pod.view.index < self.first else self.update
         return bool(due and pod.revision) and pod.revision != due
 
 
@@ -50,8 +50,6 @@ class PodRecord:
     """It has ended for good (evicted, for one) and only its object is left."""
     revision: str = ""
     """The revision of its StatefulSet that it runs; empty where it has none."""
-    index: int = -1
-    """Its index in its StatefulSet; -1 where it has none."""
 
     @property
     def counts(self) -> bool:

@@ -17,9 +17,10 @@ def names(known: KnownAssignments, namespace: str = "training") -> list[object]:
 
 def test_of_an_assignment_only_what_admission_reads_is_kept() -> None:
     known = KnownAssignments()
-    known.observe(stored("fleet", generation=7, default="fp32"), deleted=False)
+    indexes = {"apps/StatefulSet/vit": 3}
+    known.observe(stored("fleet", generation=7, default="fp32", indexes=indexes, indexMode="fp16"), deleted=False)
     (slim,) = known.of("training")
-    assert set(slim) == {"metadata", "selector", "generation", "default", "enforce"}
+    assert set(slim) == {"metadata", "selector", "generation", "default", "indexes", "indexMode", "enforce"}
     assert slim["metadata"] == {"name": "fleet"}
     assert known.generation("training", "fleet") == 7
     assert known.of("elsewhere") == ()

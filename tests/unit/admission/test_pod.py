@@ -8,7 +8,21 @@ import pytest
 
 from precision_operator.admission.pod import admit
 from tests.support.annotated import LIMIT, ROOM
-from tests.support.bodies import FLEET, SWITCH, Json, assignment, container, found, literal, needs, ours, pod, request
+from tests.support.bodies import (
+    FLEET,
+    SWITCH,
+    Json,
+    assignment,
+    container,
+    found,
+    literal,
+    needs,
+    ours,
+    owner,
+    pod,
+    request,
+)
+from tests.support.corpus import POD_INDEX
 
 ASKING = pod(
     container(env=literal("true", "fp16")),
@@ -53,6 +67,39 @@ def test_a_listed_workload_gets_its_mode_and_others_the_default() -> None:
     listing = assignment(default="fp32", modes={"/Pod/p": "bf16"})
     assert found(admitted(ASKING, listing))["mode"] == "bf16"
     assert found(admitted(pod(metadata={"name": "q"}), listing))["mode"] == "fp32"
+
+
+NUMBERED = "apps/StatefulSet/vit"
+
+
+def numbered(index: str) -> Json:
+    return pod(labels={**FLEET, POD_INDEX: index}, owners=[owner("apps/v1", "StatefulSet", "vit")])
+
+
+@pytest.mark.parametrize(("index", "mode"), [("0", "fp16"), ("2", "fp16"), ("3", "fp32"), ("10", "fp32"), ("", "fp32")])
+def test_below_the_index_of_its_workload_a_pod_gets_the_mode_of_those_that_have_moved(index: str, mode: str) -> None:
+    by_index = assignment(default="fp32", indexes={NUMBERED: 3}, indexMode="fp16")
+    assert found(admitted(numbered(index), by_index))["mode"] == mode
+
+
+def test_a_mode_of_its_workload_goes_before_an_index() -> None:
+    both = assignment(default="fp32", modes={NUMBERED: "bf16"}, indexes={NUMBERED: 3}, indexMode="fp16")
+    assert found(admitted(numbered("0"), both))["mode"] == "bf16"
+    left_alone = assignment(default="fp32", modes={NUMBERED: ""}, indexes={NUMBERED: 3}, indexMode="fp16")
+    assert admit(numbered("0"), [left_alone]) == numbered("0")
+
+
+def test_of_two_assignments_by_index_the_safer_mode_wins() -> None:
+    wide = assignment(default="fp32", indexes={NUMBERED: 5}, indexMode="fp16")
+    narrow = assignment("other", default="bf16", indexes={NUMBERED: 2}, indexMode="fp16")
+    modes = [
+        found(admitted(numbered(index), *pair))["mode"] for index in "035" for pair in ((wide, narrow), (narrow, wide))
+    ]
+    assert modes == ["fp16", "fp16", "bf16", "bf16", "fp32", "fp32"]
+
+
+def test_indexes_without_a_mode_give_the_default() -> None:
+    assert found(admitted(numbered("0"), assignment(default="bf16", indexes={NUMBERED: 3})))["mode"] == "bf16"
 
 
 def test_a_mode_of_a_later_version_counts_as_fp32() -> None:

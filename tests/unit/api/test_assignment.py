@@ -23,6 +23,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Failing, HeldWorkload, Phase, Restart, State, Suspension
+from precision_operator.contract import MAX_INDEXES
 from tests.support.views import key, keys
 from tests.support.wires import breaches, json_values, states
 
@@ -32,6 +33,8 @@ FULL = State(
     enforce=True,
     members=keys("a", "b"),
     shares={key("b"): 3},
+    indexes={key("b"): 5},
+    index_mode=Mode.FP16,
     canary=keys("b"),
     breached=keys("a"),
     poisoned=keys("a"),
@@ -64,11 +67,14 @@ def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() ->
         "generation",
         "default",
         "modes",
+        "indexes",
+        "indexMode",
         "enforce",
         "deletionPolicy",
         "deletable",
         "state",
     }
+    assert (wire["indexes"], wire["indexMode"]) == ({key("b"): 5}, "fp16")
     assert (wire["generation"], wire["default"], wire["modes"], wire["enforce"]) == (
         412,
         "fp32",
@@ -79,8 +85,10 @@ def test_admission_reads_top_level_fields_and_the_record_stands_beside_them() ->
     assert wire["state"]["version"] == VERSION
 
 
-def test_the_version_before_is_written_where_no_workload_has_moved_in_part() -> None:
-    assert wired(replace(FULL, shares={}))["state"]["version"] == VERSION - 1
+def test_the_oldest_version_is_written_that_can_say_it() -> None:
+    hot = replace(FULL, indexes={}, index_mode=None)
+    assert wired(hot)["state"]["version"] == VERSION - 1
+    assert wired(replace(hot, shares={}))["state"]["version"] == VERSION - 2
 
 
 def test_an_absent_default_leaves_pods_as_their_templates_have_them() -> None:
@@ -204,6 +212,18 @@ def test_the_largest_fleet_that_is_accepted_fits_rolled_back_and_left_behind_too
     )
     for state in (rolled_back, left):
         assert len(json.dumps(wired(state), separators=(",", ":"))) < OBJECT_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("length", [6, 60, 240])
+def test_the_largest_fleet_that_is_accepted_fits_moved_in_part_by_index(length: int) -> None:
+    kind = "apps/StatefulSet"
+    count = (OBJECT_LIMIT_BYTES - RESERVE_BYTES) // fleet_bytes([f"{kind}/{0:0{length}d}"])
+    fleet = tuple(f"{kind}/{index:0{length}d}" for index in range(count))
+    counted = dict.fromkeys(fleet, MAX_INDEXES)
+    state = State(
+        changed=dict.fromkeys(fleet, 1234567890), members=fleet, shares=counted, indexes=counted, index_mode=Mode.FP16
+    )
+    assert len(json.dumps(wired(state), separators=(",", ":"))) < OBJECT_LIMIT_BYTES
 
 
 def test_breaches_are_read_only_where_their_signal_is_known() -> None:

@@ -176,7 +176,7 @@ def test_all_pods_of_a_process_group_go_at_once() -> None:
 
 def test_pods_that_slipped_past_admission_are_taken_away_once_more_and_then_the_workload_is_stuck() -> None:
     world = restart_only(3)
-    world._given = lambda name: None  # type: ignore[method-assign]  # acknowledged, and yet admission changes no pod
+    world._given = lambda name, index: None  # type: ignore[method-assign]  # acknowledged, and yet admission changes no pod
     emergency(world).run(20)
     assert world.restarts == dict.fromkeys(world.workloads, 2)
     assert (condition(world, "Stuck").status, condition(world, "Stuck").reason) == ("True", "PodsInWrongMode")

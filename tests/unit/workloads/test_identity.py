@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from precision_operator.api.workload import kind_of, name_of
-from precision_operator.workloads.identity import workload_key
-from tests.support.bodies import owner, pod
-from tests.support.corpus import corpus
-from tests.support.identities import identities
+from precision_operator.workloads.identity import pod_index, workload_key
+from tests.support.bodies import Json, owner, pod
+from tests.support.corpus import COMPLETION_INDEX, POD_INDEX, corpus
+from tests.support.identities import LABEL, identities
 
 IDENTITIES = identities()
 
@@ -35,6 +35,31 @@ def test_an_odd_body_is_a_bare_pod(body: dict[str, object]) -> None:
 
 def test_an_owner_that_says_nothing_still_gives_a_key() -> None:
     assert workload_key({"metadata": {"ownerReferences": [{"controller": True}]}}) == "//"
+
+
+@pytest.mark.parametrize(
+    ("by", "labels", "index"),
+    [
+        (owner("apps/v1", "StatefulSet", "s"), {POD_INDEX: "0"}, 0),
+        (owner("apps/v1", "StatefulSet", "s"), {POD_INDEX: "12", LABEL: "x"}, 12),
+        (owner("batch/v1", "Job", "j"), {COMPLETION_INDEX: "7"}, 7),
+        (owner("batch/v1", "Job", "j"), {POD_INDEX: "7"}, -1),
+        (owner("apps/v1", "StatefulSet", "s"), {COMPLETION_INDEX: "7"}, -1),
+        (owner("apps/v1", "StatefulSet", "s", controller=False), {POD_INDEX: "7"}, -1),
+        (owner("apps/v1", "ReplicaSet", "r"), {POD_INDEX: "7", COMPLETION_INDEX: "7"}, -1),
+        *(
+            (owner("apps/v1", "StatefulSet", "s"), {POD_INDEX: raw}, -1)
+            for raw in ("", "-1", "x", "1\n", "٣", "9" * 10)
+        ),
+    ],
+)
+def test_a_pod_has_the_index_that_its_own_controller_wrote(by: Json, labels: dict[str, str], index: int) -> None:
+    assert pod_index(pod(labels=labels, owners=[by])) == index
+
+
+@pytest.mark.parametrize("body", ODD)
+def test_an_odd_body_has_no_index(body: dict[str, object]) -> None:
+    assert pod_index(body) == -1
 
 
 def test_the_name_of_a_pod_is_never_parsed() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_operator.api.modes import Mode
+from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import FIELD_MANAGER
 from precision_operator.workloads.identity import workload_key
@@ -263,6 +264,40 @@ def test_a_partition_counts_from_the_first_ordinal() -> None:
     assert revisions.passed(read_pod(pod))
     del pod["metadata"]["labels"]["controller-revision-hash"]
     assert not revisions.passed(read_pod(pod))
+
+
+@pytest.mark.parametrize(
+    ("spec", "first", "count"),
+    [
+        ({}, 0, 1),
+        ({"replicas": 3}, 0, 3),
+        ({"replicas": 3, "ordinals": {"start": 5}}, 5, 3),
+        ({"replicas": MAX_INDEXES}, 0, MAX_INDEXES),
+        ({"replicas": MAX_INDEXES, "ordinals": {"start": 1}}, 1, 0),
+        ({"replicas": 2**31 - 1}, 0, 0),
+    ],
+)
+def test_a_statefulset_says_which_indexes_its_pods_have(spec: Body, first: int, count: int) -> None:
+    body = recorded("statefulset")
+    del body["spec"]["replicas"]
+    body["spec"] |= spec
+    view = read_statefulset(body).view
+    assert (view.first_index, view.indexes) == (first, count)
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        ({"completionMode": "Indexed", "completions": 4, "parallelism": 4}, 4),
+        ({"completionMode": "Indexed", "completions": 4, "parallelism": 5}, 4),
+        ({"completionMode": "Indexed", "completions": 4, "parallelism": 2}, 0),
+        ({"completionMode": "Indexed", "completions": MAX_INDEXES + 1, "parallelism": MAX_INDEXES + 1}, 0),
+        ({"completionMode": "NonIndexed", "completions": 4, "parallelism": 4}, 0),
+    ],
+)
+def test_an_indexed_job_has_an_index_for_each_pod_where_all_run_at_once(spec: Body, count: int) -> None:
+    view = view_of(job(**spec))
+    assert (view.first_index, view.indexes) == (0, count)
 
 
 def test_a_bare_pod_is_a_workload_of_one_until_it_has_ended() -> None:

@@ -2,6 +2,7 @@
 
 Who has moved stays moved; free places go to the lowest hash of a pod's uid, or of a whole workload's key. So nothing moves
 back and forth as pods come and go, and no list of pods is kept: how many of a workload, and what they carry, says which.
+Where a restart moves them by index, how many says it alone: those of the lowest indexes, whatever becomes of their pods.
 """
 
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from precision_operator.api.modes import Mode, is_safer
+from precision_operator.api.spec import Delivery
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import Evaluation, PodView, WorkloadView
 from precision_operator.core.progress import live_pods, running_pods
@@ -44,6 +46,12 @@ def trains_alone(pod: PodView, evaluation: Evaluation | None) -> bool:
 def _world_size(pod: PodView, evaluation: Evaluation | None) -> int:
     signals = evaluation.pods.get(pod.name) if evaluation is not None else None
     return signals.runs_on.world_size if signals is not None and signals.runs_on is not None else 0
+
+
+def by_index(workload: WorkloadView, delivery: Delivery) -> bool:
+    """Its pods move by a restart, and admission knows which of them have moved by their index."""
+    indexed = workload.indexes > 1 and all(pod.index >= 0 for pod in live_pods(workload))
+    return indexed and delivery is Delivery.RESTART
 
 
 def moved_pods(
@@ -85,7 +93,7 @@ def extend_units(
     policy_uid: str,
     kept: Cohort,
     *,
-    pods: Mapping[str, Iterable[PodView]],
+    parts: Mapping[str, Iterable[str]],
     whole: Mapping[str, int],
     places: int,
     first: Container[str] = (),
@@ -95,13 +103,13 @@ def extend_units(
     Args:
         policy_uid: gives each policy an order of its own.
         kept: who is in it.
-        pods: pods that may join, by the key of their workload.
+        parts: uids of the pods that may join, or names for the indexes that may, by the key of their workload.
         whole: workloads that may join as a whole, and how many places each takes.
         places: that are free; what takes more than are left joins all the same, and is the last.
         first: keys of workloads that join before all others.
     """
     joining = [(key not in first, rank(policy_uid, key), key, count, True) for key, count in whole.items()]
-    joining += [(True, rank(policy_uid, pod.uid), key, 1, False) for key, found in pods.items() for pod in found]
+    joining += [(True, rank(policy_uid, part), key, 1, False) for key, found in parts.items() for part in found]
     members, shares = set(kept.members), Counter(kept.shares)
     for _, _, key, count, is_whole in sorted(joining):
         if places <= 0:

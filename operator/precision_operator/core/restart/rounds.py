@@ -278,7 +278,7 @@ class Restarting:
         """Pods that only a restart brings into the mode: those that cannot be asked, or did not answer."""
         pods = live_pods(desired.workload)
         if desired.delivery is Delivery.RESTART:
-            return [pod for pod in pods if pod.effective_mode not in desired.accepted]
+            return [pod for pod in pods if pod.effective_mode not in desired.of(pod).accepted]
         if desired.delivery is Delivery.HOT and desired.escalate:
             return self._unresponsive(desired, pods)
         return []

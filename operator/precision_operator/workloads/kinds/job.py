@@ -1,8 +1,10 @@
 """Jobs: they are suspended until no pod is left, and resumed. Deleted pods would use up the back-off limit."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from precision_operator.api.wire import integer, mapping, sequence, text
+from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import JOBS
 from precision_operator.workloads.kinds import suspension
@@ -28,7 +30,7 @@ def read_job(body: Body) -> WorkloadRecord | None:
     if finished(body):
         return None
     suspended = mapping(body.get("spec")).get("suspend") is True
-    return read_template(
+    record = read_template(
         body,
         JOB.kind,
         JOB.restart_by,
@@ -38,6 +40,15 @@ def read_job(body: Body) -> WorkloadRecord | None:
         suspended_by=suspension.suspended_by(body) if suspended else "",
         emptied=suspended and _emptied(body),
     )
+    return replace(record, view=replace(record.view, indexes=_indexes(body)))
+
+
+def _indexes(body: Body) -> int:
+    """Of an Indexed Job that runs all of its indexes at once; of any other no share of them is a share of its pods."""
+    spec = mapping(body.get("spec"))
+    completions = integer(spec.get("completions"), 0)
+    at_once = spec.get("completionMode") == "Indexed" and integer(spec.get("parallelism"), 1) >= completions
+    return completions if at_once and 0 < completions <= MAX_INDEXES else 0
 
 
 def finished(body: Body) -> bool:

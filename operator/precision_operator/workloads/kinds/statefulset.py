@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from precision_operator.api.wire import integer, mapping, text
+from precision_operator.contract import MAX_INDEXES
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import STATEFULSETS
 from precision_operator.workloads.kinds.kind import (
@@ -27,7 +28,13 @@ def read_statefulset(body: Body) -> WorkloadRecord:
         replicas=replicas_of(body),
         pending_revision=unobserved(body),
     )
-    return replace(record, revisions=_revisions(body))
+    first, count = _first_index(body), record.view.replicas
+    indexed = replace(record.view, first_index=first, indexes=count if first + count <= MAX_INDEXES else 0)
+    return replace(record, view=indexed, revisions=_revisions(body))
+
+
+def _first_index(body: Body) -> int:
+    return integer(mapping(mapping(body.get("spec")).get("ordinals")).get("start"), 0)
 
 
 def _revisions(body: Body) -> Revisions:
@@ -36,11 +43,10 @@ def _revisions(body: Body) -> Revisions:
     strategy = mapping(spec.get("updateStrategy"))
     rolling = strategy.get("type", "RollingUpdate") == "RollingUpdate"
     partition = integer(mapping(strategy.get("rollingUpdate")).get("partition"), 0) if rolling else 0
-    start = integer(mapping(spec.get("ordinals")).get("start"), 0)
     return Revisions(
         current=text(status.get("currentRevision")),
         update=text(status.get("updateRevision")),
-        first=start + partition if partition else 0,
+        first=_first_index(body) + partition if partition else 0,
     )
 
 
