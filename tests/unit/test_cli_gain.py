@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from precision_operator.api.gain import Gain, Measured
+from precision_operator.api.incident import Scope
+from precision_operator.api.modes import Mode
+from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
 from precision_operator.cli.gain import gain_json, gain_text
-from tests.support.cli import NOW, Cli, stands
+from precision_operator.errors import Forbidden
+from precision_operator.incidents.cost import Cost
+from precision_operator.incidents.document import to_body
+from precision_operator.incidents.report import Report, Stages, stamp
+from precision_operator.kube.port import INCIDENTS
+from tests.support.cli import HELD, NOW, Cli, stands
 
 GAIN = Gain(
     measured_at=NOW,
@@ -69,3 +78,64 @@ def test_status_shows_the_gain_and_nothing_where_nobody_trains_in_the_target(cli
     cli.policy(stands(Phase.HEALTHY))
     assert "gain" not in cli("status")
     assert cli.json("status")["gain"] is None
+
+
+COST = Cost(workloads=2, steps_lost=12, steps_of=2, restart_hours=0.25, slower_rate=0.5, slower_of=2)
+
+
+def incident(cli: Cli, **stages: str) -> None:
+    """The report of the rollback that the policy stands in, two hours after the last acknowledgement."""
+    report = Report(
+        id="fleet-5",
+        policy="fleet",
+        policy_uid="uid-fleet",
+        severity=Severity.P1,
+        scope=Scope.FLEET,
+        reason="OverflowRateHigh",
+        message="overflow",
+        target=Mode.FP16,
+        fallback=Mode.FP32,
+        phase_before=Phase.HEALTHY,
+        since_before="",
+        stages=Stages(decided_at=stamp(NOW - 7300.0), last_ack_at=stamp(NOW - 7200.0), **stages),
+        cost=COST,
+    )
+    body: Any = to_body(report, namespace="default")
+    cli.fake.put(INCIDENTS, body)
+
+
+SO_FAR = "12 steps lost; 0.25 h of restarts; 1.00 h of slower training in the fallback, so far"
+
+
+def test_incident_and_history_say_what_a_rollback_has_cost_so_far(cli: Cli) -> None:
+    cli.policy(HELD)
+    incident(cli)
+    assert SO_FAR in cli("incident", "show", "fleet-5")
+    assert f"cost: {SO_FAR}" in cli("history")
+
+
+def test_of_a_rollback_that_was_retried_the_hours_end_there(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    incident(cli, left_at=stamp(NOW - 3600.0))
+    assert "0.50 h of slower training in the fallback" in cli("incident", "show", "fleet-5")
+    assert "so far" not in cli("history")
+
+
+def test_how_long_the_fallback_lasted_is_unknown_where_the_policy_has_moved_on_unseen(cli: Cli) -> None:
+    cli.policy(stands(Phase.HEALTHY))
+    incident(cli)
+    assert "0.50 h in each hour in the fallback, until when: unknown" in cli("incident", "show", "fleet-5")
+
+
+def test_history_needs_no_right_to_read_incidents(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.policy(HELD)
+    incident(cli)
+    allowed = cli.fake.list
+
+    async def listed(resource: Any, *where: str) -> Any:  # noqa: ANN401 - as the port
+        if resource is INCIDENTS:
+            raise Forbidden("bob may not list precisionincidents", status=403)
+        return await allowed(resource, *where)
+
+    monkeypatch.setattr(cli.fake, "list", listed)
+    assert "cost" not in cli("history")
