@@ -62,8 +62,8 @@ WHOLE: dict[str, tuple[dict[str, str], float]] = {
         {
             "training_step": flat(5000.0),
             "fp32_baseline_step": flat(1400.0),
-            "training_samples_total": rising(80),
-            "training_steps_total": rising(10),
+            "training_samples_total": flat(8000.0),
+            "training_steps_total": flat(1000.0),
             "fp32_baseline_samples_per_second": flat(80.0),
         },
         360.0,
