@@ -99,7 +99,8 @@ class Summary:
             "What precision has brought against FP32, as it was when the status was written last: it is written with what "
             "else has changed, never for itself, unless it shows a figure that was not known before."
         ),
-    ] = None
+    ] = field(default=None, compare=False)
+    """It wavers with every reading: two summaries that differ in nothing else are one."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
