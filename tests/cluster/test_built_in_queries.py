@@ -58,6 +58,16 @@ WHOLE: dict[str, tuple[dict[str, str], float]] = {
         {'cuda_memory_allocated_bytes{mode="fp32"}': flat(95.0), "fp32_baseline_peak_bytes": flat(100.0)},
         0.95,
     ),
+    "fp32Work": (
+        {
+            "training_step": flat(5000.0),
+            "fp32_baseline_step": flat(1400.0),
+            "training_samples_total": flat(8000.0),
+            "training_steps_total": flat(1000.0),
+            "fp32_baseline_samples_per_second": flat(80.0),
+        },
+        360.0,
+    ),
     "fp32Shortage": (
         {
             'cuda_memory_allocated_bytes{mode="fp16"}': flat(60.0),
@@ -96,6 +106,7 @@ BASELINES = {
     "divergence": "fp32_baseline_loss",
     "speed": "fp32_baseline_samples_per_second",
     "memory": "fp32_baseline_peak_bytes",
+    "fp32Work": "fp32_baseline_samples_per_second",
     "fp32Shortage": "fp32_baseline_peak_bytes",
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precision_operator.api.conditions import Condition
+from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity, Strategy
@@ -57,6 +58,18 @@ FULL = Summary(
         escalated=True,
         strategy=Strategy.EMERGENCY,
         checks=Checks(5, 1, 2, 4),
+    ),
+    gain=Gain(
+        measured_at=AT,
+        workloads=6,
+        compared=5,
+        speed=Measured(1.42, 5),
+        memory=Measured(0.62, 4),
+        loss=Measured(0.003, 5),
+        gpu_hours=Measured(112.5, 3),
+        gpu_rate=3.25,
+        cpu_hours=Measured(-0.5, 1),
+        cpu_rate=-0.1,
     ),
     conditions=tuple(Condition(kind, "False", "RollingBack", "so it is", 3, AT) for kind in CONDITIONS),
     assignment="p",

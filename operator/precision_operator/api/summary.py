@@ -10,6 +10,7 @@ from typing import Annotated
 from precision_operator.api.codec import decode, encode
 from precision_operator.api.conditions import Condition
 from precision_operator.api.fields import Field, Time
+from precision_operator.api.gain import Gain
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
@@ -92,6 +93,14 @@ class Summary:
         Field("Rollbacks of the fleet since it last proved itself; the back-off grows with them.", least=0),
     ] = 0
     incident: Annotated[Incident | None, Field("The rollback in progress, or the last one.")] = None
+    gain: Annotated[
+        Gain | None,
+        Field(
+            "What precision has brought against FP32, as it was when the status was written last: it is written with what "
+            "else has changed, never for itself, unless it shows a figure that was not known before."
+        ),
+    ] = field(default=None, compare=False)
+    """It wavers with every reading: two summaries that differ in nothing else are one."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(

@@ -1,6 +1,7 @@
 """``history``: what happened to a fleet, and who asked for what, from the policy's status, annotations and Events."""
 
 import argparse
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from rich.table import Table
 from precision_operator.api.commands import answers
 from precision_operator.api.wire import format_time, integer, mapping, parse_time, sequence, text
 from precision_operator.cli.output import age, console, said, write_json
-from precision_operator.cli.summary import UNKNOWN_PERSON, stages
+from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages
 from precision_operator.contract import SUSPEND_BY
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ async def _history(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.kube.port import EVENTS
 
     target = await session.policy(arguments.policy)
-    entries = timeline(target, await session.api.list(EVENTS, session.namespace))
+    events = await session.api.list(EVENTS, session.namespace)
+    entries = timeline(target, events, costs=await _costs(session, target))
     if arguments.output == "json":
         write_json([{**_fields(entry), "at": format_time(entry.at)} for entry in entries])
         return 0
@@ -78,6 +80,33 @@ async def _history(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _costs(session: "Session", target: "Target") -> list[HistoryEntry]:
+    """What each rollback has cost whose incident is kept, where this person may read them."""
+    from precision_operator.errors import KubeError
+    from precision_operator.incidents.document import from_body
+    from precision_operator.incidents.markdown import cost_of
+    from precision_operator.kube.port import INCIDENTS
+    from precision_operator.replay.codec import RecordingError
+
+    try:
+        bodies = await session.api.list(INCIDENTS, session.namespace)
+    except KubeError:
+        return []
+    found: list[HistoryEntry] = []
+    for body in bodies:
+        if mapping(body.get("report")).get("policyUid") != target.policy.uid:
+            continue
+        try:
+            report = from_body(body)
+        except RecordingError:
+            continue  # another version's
+        newest = target.status.incident is not None and target.status.incident.id == report.id
+        until = time.time() if newest and target.status.phase in ROLLED_BACK else None
+        at = parse_time(report.stages.left_at) or report.in_fallback_at
+        found.append(HistoryEntry(at, "Incident", report.id, f"cost: {cost_of(report, in_fallback_until=until)}"))
+    return found
+
+
 def _fields(entry: HistoryEntry) -> dict[str, object]:
     return {
         "source": entry.source,
@@ -88,9 +117,11 @@ def _fields(entry: HistoryEntry) -> dict[str, object]:
     }
 
 
-def timeline(target: "Target", events: Iterable[Mapping[str, object]]) -> tuple[HistoryEntry, ...]:
+def timeline(
+    target: "Target", events: Iterable[Mapping[str, object]], *, costs: Iterable[HistoryEntry] = ()
+) -> tuple[HistoryEntry, ...]:
     """Everything that is known, oldest first; what has no time comes last."""
-    found = [*_events(target, events), *_incident(target), *_commands(target)]
+    found = [*_events(target, events), *_incident(target), *costs, *_commands(target)]
     return tuple(sorted(found, key=lambda entry: (entry.at is None, entry.at or 0.0)))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from precision_operator.cli.output import age, console, said, write_json
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session
+    from precision_operator.incidents.report import Report
     from precision_operator.kube.port import JsonObject
 
 EVENTS_FILE = "events.json"
@@ -109,9 +111,26 @@ async def _show(session: "Session", arguments: argparse.Namespace) -> int:
     if arguments.output == "json":
         write_json(body)
         return 0
-    shown = page(from_body(body), namespace=session.namespace, name=_name(body))
+    report = from_body(body)
+    until = await _in_fallback_until(session, report)
+    shown = page(report, namespace=session.namespace, name=_name(body), in_fallback_until=until)
     console().print(Markdown("".join(c if c.isprintable() or c == "\n" else "�" for c in shown)))
     return 0
+
+
+async def _in_fallback_until(session: "Session", report: "Report") -> float | None:
+    """Now, where the policy is still where this incident has brought it; None: that is not known."""
+    from precision_operator.api.summary import parse_summary
+    from precision_operator.cli.summary import ROLLED_BACK
+    from precision_operator.errors import KubeError
+    from precision_operator.kube.port import POLICIES
+
+    try:
+        status = parse_summary((await session.api.get(POLICIES, session.namespace, report.policy)).get("status"))
+    except KubeError:
+        return None
+    same = status.incident is not None and status.incident.id == report.id
+    return time.time() if same and status.phase in ROLLED_BACK else None
 
 
 async def _export(session: "Session", arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from precision_operator.api.text import names
 from precision_operator.api.workload import shown
 from precision_operator.cli.attention import needing_attention, predicted_late_seconds
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
+from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
 from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
 
@@ -147,6 +148,8 @@ def _add_progress(rows: Table, target: "Target") -> None:
         rows.add_row("breached", Text(f"{status.breached}, and {status.unknown} without believable data"))
     if state.evidence_since is not None:
         rows.add_row("evidence", Text(f"good for {age(state.evidence_since)}"))
+    if status.gain is not None:
+        rows.add_row("gain", Text(gain_text(status.gain, now=time.time())))
     rows.add_row("new pods", _new_pods(target))
 
 

@@ -9,6 +9,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.wire import format_time
 from precision_operator.api.workload import name_of, shown
 from precision_operator.cli.attention import needing_attention
+from precision_operator.cli.gain import gain_json
 from precision_operator.cli.output import age
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
@@ -66,6 +67,7 @@ def summary(target: Target) -> dict[str, object]:
         "noDataSince": format_time(state.no_data_since),
         "mitigations": [encode(mitigation) for mitigation in state.mitigations],
         "incident": incident_json(status.incident) if status.incident else None,
+        "gain": gain_json(status.gain, now=time.time()),
         "canary": [name_of(key) for key in state.canary],
         "comparison": encode(state.comparison) if state.comparison else None,
         "waiting": waiting(target),

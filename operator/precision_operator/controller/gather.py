@@ -206,7 +206,7 @@ class Gatherer:
         if not self._reads(policy):
             self._evaluations.forget(key)
             return None
-        plan = plan_of(policy, checkpoints=awaits_checkpoints(policy, state, self._clock.time()))
+        plan = plan_of(policy, checkpoints=awaits_checkpoints(policy, state, self._clock.time()), work=True)
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
         hurry = state.phase is Phase.ROLLING_BACK
         every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds

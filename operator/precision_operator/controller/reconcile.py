@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
+from precision_operator.api.gain import NOT_MEASURED
 from precision_operator.api.incident import Scope
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
@@ -266,6 +267,7 @@ class Reconciler:
         self._metrics.policy_workloads(*name, _counts(decision.summary))
         self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
         self._metrics.policy_times(*name, _times(state, observation.evaluation))
+        self._metrics.policy_gain(*name, (decision.summary.gain or NOT_MEASURED).figures)
 
     async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
         """The summary in the policy's status."""

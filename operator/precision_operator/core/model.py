@@ -85,6 +85,8 @@ class PodView:
     """Of its deletion: how long before ``gone_by`` it was asked to go."""
     finalizer: str = ""
     """A finalizer that keeps its object after its process has ended; the first of several. The Job controller's is none."""
+    gpus: int | None = 0
+    """GPUs that its containers ask for; None: it asks for shares of them, so that they cannot be counted."""
     crashing: bool = False
     """A container waits in CrashLoopBackOff, or ended with a failure and has not come back."""
 
@@ -183,6 +185,8 @@ class PodSignals:
     fp32_memory: float | None = None
     """Device memory allocated in FP32, relative to its baseline; None: it does not train in FP32, or is not known."""
     runs_on: RunsOn | None = None
+    fp32_work_seconds: float | None = None
+    """What the work since its FP32 baseline would have taken in FP32; None: no baseline, or not in reduced precision."""
     checkpoint_at: float | None = None
     """When its last checkpoint was complete; None: it has none, does not say so, or nobody asked."""
 

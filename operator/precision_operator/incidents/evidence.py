@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
+from precision_operator.incidents.cost import ORIGIN, STEP
 from precision_operator.incidents.report import Evidence, stamp
 from precision_operator.incidents.slowness import of_pods
 from precision_operator.replay.codec import RecordingError
@@ -47,6 +48,11 @@ _STATISTICS = {
     "loss_scale": 'max by (pod) (genesis_loss_scale{namespace="$namespace"})',
     "grad_norm": 'max by (pod) (genesis_grad_norm{namespace="$namespace"})',
     "sentinel_level": 'max by (pod) (genesis_sentinel_level{namespace="$namespace"})',
+    STEP: 'max by (pod) (genesis_training_step{namespace="$namespace"})',
+    ORIGIN: (
+        'max by (pod) (genesis_training_step{namespace="$namespace"}'
+        ' - genesis_training_steps_total{namespace="$namespace"})'
+    ),
     "gpu_utilisation": of_pods("DCGM_FI_DEV_GPU_UTIL"),
     "gpu_memory_used": of_pods("DCGM_FI_DEV_FB_USED"),
 }

@@ -2,14 +2,26 @@
 
 import re
 
+from precision_operator.api.wire import parse_time
+from precision_operator.incidents.cost import cost_text
 from precision_operator.incidents.report import Report
 
 _ACTIVE = re.compile(r"[\\`*_{}\[\]<>()#|~!&]|:(?=//)|(?<=www)\.|@")
 """What begins a link, an image, HTML, code or a table's cell, addresses without brackets included."""
 
 
-def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = ()) -> str:
-    """Markdown; ``plots`` are file names beside the page."""
+def page(
+    report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = (), in_fallback_until: float | None = None
+) -> str:
+    """Markdown.
+
+    Args:
+        report: what is shown.
+        namespace: of the incident.
+        name: of its object.
+        plots: file names beside the page.
+        in_fallback_until: now, where training is known to be in the fallback still.
+    """
     deadline = {True: "met", False: "missed", None: "not all have acknowledged yet"}[report.met_deadline]
     lines = [
         f"# {report.severity} {_plain(report.reason)}: {namespace}/{report.policy}",
@@ -27,6 +39,7 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
         f"| last pod requested | {report.stages.last_patch_at or 'unknown'} |",
         f"| last trainer in {report.fallback} | {report.stages.last_ack_at or 'not yet'} |",
         f"| deadline | {report.stages.deadline_at or 'unknown'} ({deadline}) |",
+        f"| cost | {cost_of(report, in_fallback_until=in_fallback_until)} |",
         "",
         "## Timeline",
         "",
@@ -74,6 +87,13 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
         f"{kept.count} decisions are recorded ({kept.dropped} left out): `kubectl precision replay incident.json`."
     )
     return "\n".join(lines) + "\n"
+
+
+def cost_of(report: Report, *, in_fallback_until: float | None) -> str:
+    """What it has cost, in words."""
+    ended = parse_time(report.stages.left_at)
+    until = ended if ended is not None else in_fallback_until
+    return cost_text(report.cost, since=report.in_fallback_at, until=until, ended=ended is not None)
 
 
 def _plain(text: str) -> str:

@@ -19,6 +19,7 @@ from precision_operator.api.wire import format_time, parse_time
 from precision_operator.api.workload import name_of
 from precision_operator.core.actions import DeleteAssignment, Notify
 from precision_operator.core.observer import RecordedPass
+from precision_operator.incidents.cost import NO_COST, Cost, restarted
 from precision_operator.reasons import Reason
 
 TIMELINE_LIMIT = 100
@@ -144,6 +145,7 @@ class Stages:
     deadline_at: Annotated[str, Field("By when all had to be in the fallback.", format="date-time")] = ""
     last_patch_at: Annotated[str, Field("The last pod was requested, or deleted.", format="date-time")] = ""
     last_ack_at: Annotated[str, Field("The last process reported the fallback.", format="date-time")] = ""
+    left_at: Annotated[str, Field("The policy left the rollback: it was retried.", format="date-time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class Report:
         ),
     ] = IncidentPhase.ACTIVE
     stages: Annotated[Stages, Field("When what was reached; absent where it was not, or is not known.")] = Stages()
+    cost: Annotated[Cost, Field("What it has cost in steps and hours; what was not measured is absent.")] = NO_COST
     timeline: Annotated[
         tuple[Moment, ...],
         Field("What happened, in the order of time; at most 100 entries, the middle thinned.", longest=TIMELINE_LIMIT),
@@ -279,17 +282,29 @@ def carry_on(report: Report, seen: RecordedPass) -> Report:
         deadline_at=stamp(incident.deadline_at),
         last_patch_at=format_time(incident.last_patch_at) or "",
         last_ack_at=format_time(incident.last_ack_at) or "",
+        left_at=stamp(seen.now) if retried(seen) else "",
     )
     moments += _reached(report, replace(report, stages=stages))
-    report = replace(report, stages=stages, timeline=extended(report.timeline, moments))
+    timeline = extended(report.timeline, moments)
+    report = replace(report, stages=stages, timeline=timeline, cost=restarted(report.cost, seen))
     if report.phase is IncidentPhase.ACTIVE and report.in_fallback_at is not None:
         report = replace(report, phase=IncidentPhase.VERIFYING)
     if _released(seen):
         return close(report, Reason.POLICY_DELETED, "its policy was deleted: the rest is not verified", now=seen.now)
-    left = state.phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
-    if left and seen.before.phase is not state.phase:
+    if _left(seen):
         return close(report, state.reason, "the policy left the rollback: the rest is not verified", now=seen.now)
     return report
+
+
+def retried(seen: RecordedPass) -> bool:
+    """In this pass the policy goes back to the target after a rollback."""
+    return _left(seen) and seen.before.phase in (Phase.ROLLING_BACK, Phase.HELD, Phase.DEGRADED)
+
+
+def _left(seen: RecordedPass) -> bool:
+    phase = seen.decision.state.phase
+    away = phase in (Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY)
+    return away and seen.before.phase is not phase
 
 
 def _released(seen: RecordedPass) -> bool:

@@ -12,16 +12,19 @@ from dataclasses import replace
 
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.verification import Checks
+from precision_operator.api.wire import parse_time
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import Conflict, NotFound, OperatorError
 from precision_operator.incidents.checklist import counted
 from precision_operator.incidents.collector import EvidenceCollector
+from precision_operator.incidents.cost import ORIGIN, STEP, Cost, rolled_back, with_steps
+from precision_operator.incidents.evidence import series_of
 from precision_operator.incidents.messages import Wording
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.incidents.questions import answer
-from precision_operator.incidents.report import IncidentPhase, Windows, carry_on
+from precision_operator.incidents.report import IncidentPhase, Windows, carry_on, retried
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.kube.port import KubeApi
@@ -81,6 +84,9 @@ class Reporter:
         track.gone = False
         if track.case is None and (incident is None or incident.id == track.finished):
             track.recent.append(seen)
+            if incident is not None and retried(seen):
+                track.left = seen
+                self._wake.set()
             return
         track.pending.append(seen)
         if len(track.pending) > BACKLOG:
@@ -174,6 +180,9 @@ class Reporter:
             await self._take(key, track, seen)
             track.last = seen
             track.pending.popleft()
+        if track.left is not None:
+            await self._store.left(key.namespace, track.left)
+            track.left = None
         case = track.case
         if case is not None and track.last is not None:
             if track.gone:
@@ -234,8 +243,22 @@ class Reporter:
             case.asked = case.report.phase
             found = await self._collector.gather(case.report, seen, now=self._clock.time())
             case.report = replace(case.report, evidence=found)
+            if case.report.phase is IncidentPhase.VERIFYING:
+                case.report = replace(case.report, cost=_with_steps(case))
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
             await self._store.save(key.namespace, case)
+
+
+def _with_steps(case: Case) -> Cost:
+    """With the steps lost, by the evidence, of the workloads whose pods the tape shows."""
+    known = {evidence.name: evidence for evidence in case.report.evidence if not evidence.error}
+    detected = parse_time(case.report.stages.detected_at)
+    if STEP not in known or ORIGIN not in known or detected is None or not case.recordings:
+        return case.report.cost
+    keys = rolled_back(case.recordings[0].state, case.recordings[-1].state, case.report.scope)
+    workloads = (workload for recording in case.recordings for workload in recording.observation.workloads)
+    pods = {pod.name: workload.key for workload in workloads if workload.key in keys for pod in workload.pods}
+    return with_steps(case.report.cost, series_of(known[STEP]), series_of(known[ORIGIN]), pods=pods, since=detected)
 
 
 def _recording(seen: RecordedPass) -> Recording:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from precision_operator.api.incident import Incident
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import Conflict, NotFound
+from precision_operator.incidents.cost import opened
 from precision_operator.incidents.document import from_body, name_for, name_of, to_body
 from precision_operator.incidents.mitigation import with_windows
 from precision_operator.incidents.report import IncidentPhase, Recorded, Report, extended, open_report, stamp
 from precision_operator.incidents.retention import Retention
 from precision_operator.incidents.track import Case
 from precision_operator.kube.port import INCIDENTS, JsonObject, KubeApi
+from precision_operator.replay.codec import RecordingError
 from precision_operator.replay.recording import Recording, bounded, unpack
 from precision_operator.runtime.clock import Clock
 from precision_operator.settings import IncidentSettings
@@ -65,7 +67,9 @@ class IncidentStore:
         except NotFound:
             if seen.now - incident.decided_at > self._settings.long_seconds:
                 return None  # pruned, or from before incidents were kept
-            return Case(with_windows(open_report(seen, incident), seen.decision.state), recordings=list(lead_up))
+            cost = opened(seen, incident.scope, [(r.policy, r.observation) for r in lead_up])
+            report = replace(with_windows(open_report(seen, incident), seen.decision.state), cost=cost)
+            return Case(report, recordings=list(lead_up))
         report = from_body(body)
         if report.phase is IncidentPhase.CLOSED:
             return None
@@ -92,6 +96,22 @@ class IncidentStore:
         if case.report.phase is not case.written.phase:
             wait = 0.0 if case.report.phase is IncidentPhase.CLOSED else SAVE_SECONDS
         return max(0.0, wait - (self._clock.monotonic() - case.saved_at))
+
+    async def left(self, namespace: str, seen: RecordedPass) -> None:
+        """Write into the object of a closed incident when its policy went back to the target, once."""
+        incident = seen.decision.state.incident
+        if incident is None:
+            return
+        try:
+            body = await self._api.get(INCIDENTS, namespace, name_of(incident.id, stamp(incident.decided_at)))
+            report = from_body(body)
+        except (NotFound, RecordingError):
+            return  # pruned, or another version's
+        if report.stages.left_at:
+            return
+        report = replace(report, stages=replace(report.stages, left_at=stamp(seen.now)))
+        written = to_body(report, namespace=namespace, resource_version=_version(body))
+        await self._api.replace(INCIDENTS, namespace, name_for(report), written)
 
     async def save(self, namespace: str, case: Case, *, urgent: bool = False) -> None:
         """Write what is due: created once under a name that follows from the incident, later a compare-and-swap.
@@ -139,7 +159,8 @@ def _joined(case: Case, stale: Case) -> Case:
     last = case.recordings[-1].now if case.recordings else 0.0
     case.recordings += [recording for recording in stale.recordings if recording.now > last]
     case.unsaved = 1
-    case.report = replace(case.report, timeline=extended(case.report.timeline, stale.report.timeline))
+    timeline = extended(case.report.timeline, stale.report.timeline)
+    case.report = replace(case.report, timeline=timeline, cost=stale.report.cost)
     return case
 
 

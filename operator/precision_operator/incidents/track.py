@@ -41,6 +41,8 @@ class Track:
     pending: deque[RecordedPass] = field(default_factory=deque)
     dropped: int = 0
     last: RecordedPass | None = None
+    left: RecordedPass | None = None
+    """The pass in which it left a rollback whose incident is closed: the object says when."""
     case: Case | None = None
     stale: Case | None = None
     """The case that somebody else wrote meanwhile: what it has is joined with what stands in the object."""

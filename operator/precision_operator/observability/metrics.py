@@ -89,6 +89,14 @@ class Metrics:
             ["namespace", "policy", "of"],
             registry=registry,
         )
+        self._gains = Gauge(
+            "precision_policy_gain",
+            "What precision has brought against FP32: speed and memory as multiples, loss as a difference (medians of "
+            "workloads); gpu_hours and cpu_hours saved since the last FP32 baseline, gpu_rate and cpu_rate saved in an "
+            "hour. Absent where it was not measured.",
+            ["namespace", "policy", "of"],
+            registry=registry,
+        )
         self._rollbacks = Counter(
             "precision_rollbacks_total",
             "Rollbacks decided.",
@@ -224,6 +232,10 @@ class Metrics:
     def policy_times(self, namespace: str, policy: str, times: Mapping[PolicyTime, float | None]) -> None:
         """When what happened or is due; None: nothing is. One that is not named stays."""
         self._set(self._times, namespace, policy, times.items())
+
+    def policy_gain(self, namespace: str, policy: str, gains: Mapping[str, float | None]) -> None:
+        """What precision has brought; None: not measured. One that is not named stays."""
+        self._set(self._gains, namespace, policy, gains.items())
 
     def rollback(self, namespace: str, policy: str, *, severity: str, reason: str, scope: str) -> None:
         """A rollback was decided."""

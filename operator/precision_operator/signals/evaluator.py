@@ -21,7 +21,7 @@ from precision_operator.signals.grouping import Grouped, group
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import MetricSource, Sample
 from precision_operator.signals.promql import written
-from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, CHECKPOINT, check, render
+from precision_operator.signals.queries import ACK, ALWAYS_ASKED, BUILT_IN, CHECKPOINT, WORK, check, render
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ _PLAN_LIFE_SECONDS = 3600.0
 """A plan not evaluated for this long is forgotten."""
 _PURGE_SECONDS = 5.0
 """How often answers that are not shared any more are looked for: there may be thousands."""
+WORK_SECONDS = 300.0
+"""How seldom it is asked what the work so far would have taken in FP32: it grows slowly, and nothing is decided by it."""
 _NAMED = 3
 """How many pods a log line names."""
 
@@ -93,6 +95,8 @@ class Evaluator:
         self._observe = observe
         self._allow_raw = allow_raw
         self._requests: dict[tuple[str, str], _Request] = {}
+        self._work: dict[tuple[str, str], tuple[_Request, _Request | None]] = {}
+        """The newest request for the work, and the newest that was answered."""
         self._purged_at = self._clock.monotonic()
         self._watched: dict[EvaluationPlan, _Watched] = {}
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
@@ -195,6 +199,8 @@ class Evaluator:
             else:
                 answers[signal] = reading.samples
         at = min((request.at for request in requests.values()), default=self._clock.time())
+        if plan.work and problem is None and (work := self._seldom(plan)) is not None:
+            requests[WORK], answers[WORK] = work, work.task.result().samples
         grouped = _grouped(requests, answers, at)
         errors.update(grouped.errors)
         for name in answers:
@@ -226,7 +232,9 @@ class Evaluator:
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
         tasks = [request.task for request in self._requests.values()]
+        tasks += [newest.task for newest, _ in self._work.values()]
         self._requests.clear()
+        self._work.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -249,6 +257,21 @@ class Evaluator:
         self._requests[key] = request
         return request
 
+    def _seldom(self, plan: EvaluationPlan) -> _Request | None:
+        """The newest answer of the work: asked once in ``WORK_SECONDS``, waited for by nobody; its errors are silence."""
+        now = self._clock.monotonic()
+        query = render(BUILT_IN[WORK], plan.namespace, plan.window_seconds, plan.min_steps)
+        newest, answered = self._work.get((plan.endpoint, query), (None, None))
+        if newest is not None and newest.task.done():
+            answered = newest
+        if newest is None or (newest.task.done() and now - newest.began >= WORK_SECONDS):
+            for key in [k for k, (r, _) in self._work.items() if r.task.done() and now - r.began > _PLAN_LIFE_SECONDS]:
+                del self._work[key]
+            task = asyncio.get_running_loop().create_task(self._ask(WORK, plan, query, urgent=False))
+            newest = _Request(task=task, at=self._clock.time(), began=now, fresh_until=now)
+        self._work[plan.endpoint, query] = newest, answered
+        return answered
+
     def _purge(self, now: float) -> None:
         if now - self._purged_at < _PURGE_SECONDS:
             return
@@ -262,7 +285,7 @@ class Evaluator:
         try:
             author = (
                 Author.OPERATOR
-                if name in (*ALWAYS_ASKED, CHECKPOINT)
+                if name in (*ALWAYS_ASKED, CHECKPOINT, WORK)
                 else Author.POLICY
                 if name in dict(plan.raw)
                 else Author.ADMIN

@@ -13,7 +13,7 @@ from precision_operator.api.wire import generation_text
 from precision_operator.core.model import PodSignals, RunsOn
 from precision_operator.reasons import Cause, Reason
 from precision_operator.signals.port import Sample
-from precision_operator.signals.queries import ACK, CHECKPOINT, FP32_MEMORY, RUN, SHORTAGE, STEPS
+from precision_operator.signals.queries import ACK, CHECKPOINT, FP32_MEMORY, RUN, SHORTAGE, STEPS, WORK
 
 _LABEL_CHARACTERS = 40
 _DESCRIPTIONS = 256
@@ -31,8 +31,13 @@ class _Pod:
     shortage_bytes: float | None = None
     fp32_memory: float | None = None
     runs_on: RunsOn | None = None
+    fp32_work_seconds: float | None = None
     checkpoint_at: float | None = None
     values: dict[Signal, float] = field(default_factory=dict)
+
+
+_PLAIN = {STEPS: "steps", SHORTAGE: "shortage_bytes", FP32_MEMORY: "fp32_memory", WORK: "fp32_work_seconds"}
+"""Query → where its value is kept as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
             fp32_shortage_bytes=pod.shortage_bytes,
             fp32_memory=pod.fp32_memory,
             runs_on=pod.runs_on,
+            fp32_work_seconds=pod.fp32_work_seconds,
             checkpoint_at=pod.checkpoint_at,
             values=pod.values,
         )
@@ -128,14 +134,11 @@ def _values(
         for name, sample in found.items():
             pods[name].values[signal] = sample.value
         return twice
+    plain = _PLAIN.get(query)
     for name, sample in found.items():
         pod = pods[name]
-        if query == STEPS:
-            pod.steps = sample.value
-        elif query == SHORTAGE:
-            pod.shortage_bytes = sample.value
-        elif query == FP32_MEMORY:
-            pod.fp32_memory = sample.value
+        if plain is not None:
+            setattr(pod, plain, sample.value)
         elif query == CHECKPOINT and isfinite(sample.value):
             pod.checkpoint_at = at + sample.value
         elif query == RUN:

@@ -22,8 +22,11 @@ class EvaluationPlan:
     checkpoints: bool = field(default=False, compare=False)
     """Whether it is asked too when pods saved their last checkpoint. That makes it no other plan: nothing begins anew."""
 
+    work: bool = field(default=False, compare=False)
+    """Whether it is asked too, once in a while, what the work so far would have taken in FP32."""
 
-def plan_of(policy: Policy, *, checkpoints: bool = False) -> EvaluationPlan:
+
+def plan_of(policy: Policy, *, checkpoints: bool = False, work: bool = False) -> EvaluationPlan:
     """What the policy's enabled criteria need to be asked."""
     spec = policy.spec
     return EvaluationPlan(
@@ -35,4 +38,5 @@ def plan_of(policy: Policy, *, checkpoints: bool = False) -> EvaluationPlan:
         queries=tuple((c.signal.value, c.query) for c in spec.criteria if c.enabled),
         raw=tuple((c.signal.value, c.promql) for c in spec.criteria if c.enabled and c.promql),
         checkpoints=checkpoints,
+        work=work,
     )

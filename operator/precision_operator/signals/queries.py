@@ -34,6 +34,8 @@ STEPS = "steps"
 SHORTAGE = "fp32Shortage"
 FP32_MEMORY = "fp32Memory"
 RUN = "run"
+WORK = "fp32Work"
+"""Asked seldom (``evaluator.WORK_SECONDS``): nothing is decided by it."""
 CHECKPOINT = "checkpoint"
 """Asked only while a gradual rollback waits for work in flight."""
 ALWAYS_ASKED = (ACK, STEPS, SHORTAGE, FP32_MEMORY, RUN)
@@ -63,6 +65,12 @@ BUILT_IN: Mapping[str, str] = {
     ),
     # What the process says that it runs on.
     RUN: f"max by (pod, torch, device, capability, world_size) ({metric('run_info')})",
+    # Seconds that FP32, at its baseline's speed, would have taken for the steps since that baseline ended.
+    WORK: (
+        f"max by (pod) (({metric('training_step')} - {metric('fp32_baseline_step')} >= 0)"
+        f" * ({metric('training_samples_total')} / ({metric('training_steps_total')} > 0))"
+        f" / {baseline('samples_per_second')})"
+    ),
     # How long ago the last checkpoint was complete, as a negative number; one in the future says that clocks disagree.
     CHECKPOINT: f"max by (pod) (({metric('checkpoint_last_success_timestamp_seconds')} > 0) - time() <= 0)",
     **{signal.value: record.query for signal, record in SIGNALS.items()},

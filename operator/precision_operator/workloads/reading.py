@@ -24,6 +24,7 @@ from precision_operator.contract import (
     TRUE_SPELLINGS,
 )
 from precision_operator.core.model import PodView, Request
+from precision_operator.workloads.gpus import gpus_of
 from precision_operator.workloads.identity import pod_index
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.records import PodRecord
@@ -233,6 +234,7 @@ def read_pod(body: Mapping[str, object]) -> PodRecord:
         gone_by=parse_time(metadata.get("deletionTimestamp")) or 0.0,
         grace_seconds=max(0.0, number(metadata.get("deletionGracePeriodSeconds"), 0.0)),
         finalizer=_finalizer(metadata),
+        gpus=gpus_of(spec),
         crashing=not _disrupted(status) and any(_crashed(container) for container in _statuses(status)),
     )
     owner = controller_of(body)

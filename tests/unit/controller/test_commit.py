@@ -10,6 +10,7 @@ import pytest
 
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.conditions import Condition
+from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.selector import Selector
@@ -202,3 +203,27 @@ async def test_a_status_that_is_none_is_written_whole() -> None:
 )
 def test_a_merge_patch_holds_what_changed(old: JsonObject, new: JsonObject, patch: JsonObject) -> None:
     assert difference(old, new) == patch
+
+
+GAIN = Gain(measured_at=1000.0, workloads=2, compared=2, speed=Measured(1.4, 2))
+
+
+async def test_what_precision_brings_is_written_with_what_else_has_changed_and_not_for_itself() -> None:
+    kube = Patches()
+    await kube.summarize(replace(SUMMARY, gain=GAIN))
+    now = replace(GAIN, measured_at=2000.0, speed=Measured(1.5, 1), compared=1)
+    for gain in (now, replace(now, speed=None), None):
+        assert not await kube.summarize(replace(SUMMARY, gain=gain))
+    assert await kube.summarize(replace(SUMMARY, gain=now, moved=1))
+    body: Any = await kube.get(POLICIES, "ns", "fleet")
+    assert parse_summary(body["status"]).gain == now
+
+
+async def test_a_figure_that_is_not_shown_yet_is_written_once() -> None:
+    kube = Patches()
+    await kube.summarize(SUMMARY)
+    assert await kube.summarize(replace(SUMMARY, gain=GAIN))
+    further = replace(GAIN, measured_at=2000.0, memory=Measured(0.6, 1))
+    assert await kube.summarize(replace(SUMMARY, gain=further))
+    for gain in (GAIN, further):
+        assert not await kube.summarize(replace(SUMMARY, gain=gain))

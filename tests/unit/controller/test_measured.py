@@ -74,3 +74,30 @@ async def test_a_policy_that_was_deleted_is_measured_for_as_long_as_it_holds_som
     await rig.until(lambda: rig.state.phase is Phase.HELD)
     assert "deadline" not in times(rig)
     assert set(measured(rig, "precision_policy_info", "phase")) == {"Held"}
+
+
+def gains(rig: Rig) -> dict[str, float]:
+    return measured(rig, "precision_policy_gain", "of")
+
+
+async def test_what_precision_brings_follows_the_readings_of_a_steady_fleet_without_a_write() -> None:
+    rig = await read_whole()
+    assert gains(rig) == {"speed": 1.25, "memory": 0.6, "loss": -0.1}
+    shown = rig.summary.gain
+    assert shown is not None
+    rig.kube.writes.clear()
+    for step in range(1, 11):
+        rig.trainers.bad = {f"{name}-abc-1": {"speed": 1.25 + step / 100} for name in NAMES}
+        await rig.manual.advance(15.0)
+        await rig.go()
+    assert gains(rig)["speed"] > 1.25
+    assert (rig.kube.writes, rig.summary.gain) == ([], shown)
+
+
+async def test_what_is_not_measured_any_more_has_no_series() -> None:
+    rig = await read_whole()
+    rig.trainers.silent = {f"{name}-abc-1" for name in NAMES}
+    await rig.manual.advance(120.0)
+    await rig.go()
+    await rig.go()
+    assert gains(rig) == {}

@@ -56,6 +56,7 @@ async def test_a_rollback_has_one_incident_with_its_stages_inputs_and_evidence()
     assert [r.state.phase for r in tape.recordings][:2] == [Phase.HEALTHY, Phase.HEALTHY]
     day = {"run_info", "loss_of_a_day", "throughput_of_a_day"}
     statistics = {"loss_scale", "grad_norm", "sentinel_level", "gpu_utilisation", "gpu_memory_used"}
+    statistics |= {"training_step", "training_step_origin"}
     assert {e.name for e in report.evidence} == {*(s.value for s in Signal), *day, *statistics}
     assert next(e for e in report.evidence if e.name == "overflow").series == 1
 

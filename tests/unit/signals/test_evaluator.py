@@ -11,7 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.core.model import PodSignals
 from precision_operator.errors import QueryInvalid, SourceUnavailable
-from precision_operator.signals.evaluator import Evaluator
+from precision_operator.signals.evaluator import WORK_SECONDS, Evaluator
 from precision_operator.signals.plan import EvaluationPlan
 from precision_operator.signals.port import Sample
 from tests.support.manual_clock import ManualClock, settle
@@ -352,3 +352,28 @@ async def test_a_series_with_a_generation_of_5000_digits_costs_its_pod_the_gener
     assert {name: str(error) for name, error in evaluation.errors.items()} == {}
     assert (evaluation.pods["a"].mode, evaluation.pods["a"].generation) == (Mode.FP16, None)
     assert evaluation.pods["b"].generation == 3
+
+
+async def test_the_work_so_far_is_asked_once_in_a_while_and_waited_for_by_nobody() -> None:
+    clock = ManualClock()
+    source = Source(fp32_baseline_step=[at("a", 7200.0)])
+    evaluator, plan = make(source, clock), replace(PLAN, work=True)
+    first = await evaluator.evaluate(plan)
+    assert "a" not in first.pods, "it is not answered yet"
+    for _ in range(10):
+        await clock.advance(WORK_SECONDS / 10)
+        evaluation = await evaluator.evaluate(plan)
+        assert evaluation.pods["a"] == PodSignals(fp32_work_seconds=7200.0)
+        assert evaluation.at == clock.time(), "an old answer makes no reading old"
+    await settle()
+    assert sum("fp32_baseline_step" in query for query in source.asked) == 2
+
+
+async def test_a_work_that_cannot_be_asked_is_no_error_of_the_reading() -> None:
+    clock = ManualClock()
+    source = Source(fp32_baseline_step=SourceUnavailable("no"))
+    evaluator, plan = make(source, clock), replace(PLAN, work=True)
+    for _ in range(3):
+        evaluation = await evaluator.evaluate(plan)
+        await clock.advance(2)
+    assert (evaluation.errors, evaluation.pods) == ({}, {})

@@ -9,6 +9,7 @@ from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import UNACKNOWLEDGED_LIMIT, Summary
 from precision_operator.api.text import bounded
 from precision_operator.core.facts import Facts
+from precision_operator.core.gain import gain
 from precision_operator.core.model import WorkloadView
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.progress import accepted_modes
@@ -76,6 +77,7 @@ def summarize(facts: Facts, outcome: Outcome, found: tuple[Condition, ...]) -> S
         breached=len({f.key for f in facts.failing} | state.held_keys),
         unknown=len(facts.unknown),
         unacknowledged=unacknowledged,
+        gain=None if rolled else gain(facts.verdicts, facts.spec, facts.evaluation),
         conditions=found,
         assignment=facts.policy.name,
     )
