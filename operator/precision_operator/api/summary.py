@@ -9,6 +9,7 @@ from typing import Annotated
 
 from precision_operator.api.codec import decode, encode
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill
 from precision_operator.api.fields import Field, Time
 from precision_operator.api.incident import Incident
 from precision_operator.api.modes import Mode
@@ -92,6 +93,7 @@ class Summary:
         Field("Rollbacks of the fleet since it last proved itself; the back-off grows with them.", least=0),
     ] = 0
     incident: Annotated[Incident | None, Field("The rollback in progress, or the last one.")] = None
+    last_drill: Annotated[Drill | None, Field("The drill in progress, or the last one.")] = None
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
