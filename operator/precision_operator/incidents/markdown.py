@@ -12,7 +12,7 @@ def page(report: Report, *, namespace: str, name: str, plots: tuple[str, ...] = 
     """Markdown; ``plots`` are file names beside the page."""
     deadline = {True: "met", False: "missed", None: "not all have acknowledged yet"}[report.met_deadline]
     lines = [
-        f"# {report.severity} {_plain(report.reason)}: {namespace}/{report.policy}",
+        f"# {report.severity or report.kind} {_plain(report.reason)}: {namespace}/{report.policy}",
         "",
         _plain(report.message),
         "",

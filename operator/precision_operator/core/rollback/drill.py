@@ -23,9 +23,13 @@ from precision_operator.core.rollback.triggers import find_trigger
 from precision_operator.core.rollback.whole import in_our_hands, into_fallback
 from precision_operator.reasons import Cause, Reason
 
+OVERDUE_SECONDS = 90 * 86400.0
+"""A quarter: how old the last drill that passed may be (manifests/monitoring/alerts.yaml has it too)."""
+
 Rehearsed = tuple[Facts, tuple[Notify, ...]]
 
-_REASONS = {
+REASONS = {
+    DrillResult.RUNNING: Reason.DRILLING,
     DrillResult.PASSED: Reason.DRILL_PASSED,
     DrillResult.FAILED: Reason.DRILL_FAILED,
     DrillResult.PREEMPTED: Reason.DRILL_PREEMPTED,
@@ -54,6 +58,20 @@ def left(state: State, now: float) -> Drill | None:
     if drill is None or not drill.running or state.phase is Phase.HEALTHY:
         return drill
     return replace(drill, result=DrillResult.PREEMPTED, ended_at=now, message=f"the fleet is {state.phase}")
+
+
+def due(state: State, now: float) -> str:
+    """Why the way back should be rehearsed now; empty: it need not."""
+    drill, incident = state.last_drill, state.incident
+    if state.phase is not Phase.HEALTHY or state.drilled:
+        return ""
+    passed_at = drill.passed_at if drill is not None else None
+    if incident is not None and incident.decided_at > (passed_at or 0.0):
+        return "there was a rollback since the last drill"
+    if passed_at is not None:
+        age_seconds = now - passed_at
+        return f"the last drill passed {age_seconds / 86400:.0f} days ago" if age_seconds > OVERDUE_SECONDS else ""
+    return "no drill has passed yet"
 
 
 def _targets(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
@@ -181,7 +199,7 @@ def _preempted(facts: Facts) -> str:
 
 
 def _ended(facts: Facts, drill: Drill, result: DrillResult, text: str) -> Rehearsed:
-    reason, text = _REASONS[result], bounded(text)
+    reason, text = REASONS[result], bounded(text)
     passed_at = facts.now if result is DrillResult.PASSED else drill.passed_at
     drill = replace(drill, result=result, ended_at=facts.now, message=text, passed_at=passed_at)
     state = replace(facts.state, last_drill=drill, reason=reason, message=text)
