@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
-from precision_operator.api.commands import Command
 from precision_operator.api.fields import Field, Time
 from precision_operator.api.incident import Scope
+from precision_operator.contract import DRILL
 
 FLEET = "fleet"
 """What a command names to rehearse with every workload that was moved."""
@@ -88,7 +88,7 @@ def drill_order(annotations: Mapping[str, str], *, why_characters: int) -> Drill
 
     None where it is absent or written in another way. Which transition it answers is not looked at.
     """
-    _, _, rest = annotations.get(Command.DRILL, "").partition(":")
+    _, _, rest = annotations.get(DRILL, "").partition(":")
     what, _, why = rest.partition(":")
     words = what.split()
     if not words or words[1:] not in ([], [ALLOW_RESTARTS]):
