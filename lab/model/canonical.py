@@ -7,14 +7,15 @@ times (kept as distances from now, up to a limit beyond which every deadline has
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
 
 from lab.model.fleet import AWAY_SECONDS, TICK_SECONDS, Fleet
+from precision_operator.api.drill import Drill
 from precision_operator.api.spec import Unit
 from precision_operator.api.state import State
-from precision_operator.contract import ABORT, PROMOTE, RETRY
+from precision_operator.contract import ABORT, DRILL, PROMOTE, RETRY
 from precision_operator.core.cohorts.order import rank
 from precision_operator.core.model import PodView, WorkloadView
 
@@ -69,7 +70,7 @@ class _Encoder:
             tuple(sorted(self.local(name) for name in fleet.workloads)),
             tuple(sorted(hash(tuple(told)) for key, told in self._entries.items() if key not in alive)),
             number == "0",
-            tuple(policy.annotations.get(command) == number for command in (PROMOTE, RETRY, ABORT)),
+            tuple(_number(policy.annotations, command) == number for command in (PROMOTE, RETRY, ABORT, DRILL)),
             (policy.deleted, state.policy_uid == policy.uid, state.policy_uid == "", hash(state.settings)),
             (state.selector.empty, state.selector == policy.spec.selector, bool(fleet.summary.assignment)),
             fleet.edits,
@@ -208,6 +209,8 @@ class _Encoder:
             return self._ago(value)
         if name == "restart_seconds" and isinstance(value, tuple):
             return round(max(value, default=0.0) / TICK_SECONDS)
+        if isinstance(value, Drill) and not value.running:
+            return None  # what is over is only shown
         if name == "attempts" and isinstance(value, int):
             return min(value, _ATTEMPTS)
         return self.encode(value)
@@ -215,6 +218,10 @@ class _Encoder:
     def _ago(self, then: float) -> int:
         """Ticks since ``then``; never negative, for hash(-1) equals hash(-2)."""
         return min(max(round((self._fleet.now - then) / TICK_SECONDS), -_LIMIT), _LIMIT) + _LIMIT
+
+
+def _number(annotations: Mapping[str, str], command: str) -> str | None:
+    return annotations[command].partition(":")[0] if command in annotations else None
 
 
 def _names_of(kind: type) -> tuple[str, ...]:

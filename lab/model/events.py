@@ -12,7 +12,7 @@ from lab.model.policies import written
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, State
-from precision_operator.contract import ABORT, PROMOTE, RETRY
+from precision_operator.contract import ABORT, DRILL, PROMOTE, RETRY
 from precision_operator.core.actions import Action, Notify
 from precision_operator.core.decide import Decision, decide
 from precision_operator.core.model import Observation
@@ -26,7 +26,9 @@ BREACHES = {Signal.OVERFLOW: 0.6, Signal.NON_FINITE: 2.0, Signal.SPEED: 0.1}
 _MILD = {Signal.OVERFLOW: 0.25}
 """One that is mitigated first."""
 
-_COMMANDS = {"promote": PROMOTE, "retry": RETRY, "abort": ABORT}
+_COMMANDS = {"promote": PROMOTE, "retry": RETRY, "abort": ABORT, "drill": DRILL}
+_SAYS = {"drill": ": fleet allow-restarts"}
+"""What a command says beside the transition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +54,9 @@ def apply(fleet: Fleet, event: Event, checker: Checker, edits: Mapping[str, Edit
     match event.kind:
         case "pass" | "late" | "clock" | "crash" | "stale" | "zombie":
             _operator(after, event, checker)
-        case "edit" | "delete-policy" | "recreate-policy" | "lose" | "release" | "promote" | "retry" | "abort":
+        case (
+            "edit" | "delete-policy" | "recreate-policy" | "lose" | "release" | "promote" | "retry" | "abort" | "drill"
+        ):
             _person(after, event, edits)
         case _:
             _environment(after, event)
@@ -77,8 +81,8 @@ def _person(fleet: Fleet, event: Event, edits: Mapping[str, Edit]) -> None:
         case "release":
             fleet.release()
         case _:
-            number = str(fleet.state.transition_id)
-            fleet.policy = replace(fleet.policy, annotations={_COMMANDS[event.kind]: number})
+            said = f"{fleet.state.transition_id}{_SAYS.get(event.kind, '')}"
+            fleet.policy = replace(fleet.policy, annotations={_COMMANDS[event.kind]: said})
             fleet.lowered = frozenset() if event.kind == "retry" else fleet.lowered
 
 

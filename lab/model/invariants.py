@@ -68,6 +68,7 @@ class Checker(Writes):
         self._held(fleet, decision)
         self._promotion(fleet, observation, decision)
         self._canary(fleet, decision)
+        self._drill(fleet, before, after)
         self._edge(fleet, decision)
         self._cause(fleet, before, after)
         self._conditions(fleet, after, before)
@@ -167,6 +168,19 @@ class Checker(Writes):
         unseen = fleet.metrics_away or canary & fleet.unobservable
         if comparison.verdict is CanaryVerdict.BETTER and (unseen or not worse):
             self.report("I2", "a rollback canary is promoted without a rest that is seen to fare worse", before)
+
+    def _drill(self, fleet: Fleet, before: State, after: State) -> None:
+        """I13: a drill is of a fleet in good health, assigns the fallback, and leaves nothing behind for a person to end."""
+        begun = bool(after.drilled) and not before.drilled
+        if begun and (before.phase is not Phase.HEALTHY or before.held or fleet.bypassed):
+            self.report("I13", "a drill began where it is in the way of something", before)
+        if after.drilled and after.phase is not Phase.HEALTHY:
+            self.report("I13", f"a drill goes on in {after.phase}", before)
+        drilled = [name for name in fleet.workloads if fleet.workloads[name].key in after.drilled]
+        if any(after.assigned(fleet.workloads[n].key) not in (None, fleet.fallback_of(n)) for n in drilled):
+            self.report("I13", "a workload of a drill is assigned another mode than its fallback", before)
+        if after.drilled and (after.incident, after.attempts, after.held) != (before.incident, before.attempts, ()):
+            self.report("I13", "a drill counts as a rollback", before)
 
     def _edge(self, fleet: Fleet, decision: Decision) -> None:
         """I3: at most one edge a pass, and it is counted."""

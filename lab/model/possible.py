@@ -45,6 +45,7 @@ def _possible(fleet: Fleet) -> dict[str, bool]:
         "promote": standing and (state.phase is Phase.PAUSED or state.by_canary),
         "retry": standing and (state.phase in (Phase.HELD, Phase.DEGRADED) or state.by_canary),
         "abort": standing and (moving or state.by_canary),
+        "drill": standing and state.phase is Phase.HEALTHY and not state.drilled,
         "away": not fleet.metrics_away,
         "back": fleet.metrics_away,
         "lag": not fleet.lagging,

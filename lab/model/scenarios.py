@@ -239,6 +239,31 @@ def scenarios() -> tuple[Scenario, ...]:
             },
         ),
         Scenario(
+            "drill",
+            _start(names="ab", literal="c", groups="b"),
+            frozenset(
+                {
+                    "breach",
+                    "heal",
+                    "unresponsive",
+                    "unobservable",
+                    "crash",
+                    "stale",
+                    "zombie",
+                    "lag",
+                    "catch-up",
+                    "drain",
+                }
+                | {"drill", "abort", "drop", "edit", "away", "back"}
+            ),
+            {
+                "healthy": _PROMOTED,
+                "in a drill": (*_PROMOTED, Event("drill"), PASS),
+                "going back": (*_PROMOTED, Event("drill"), *_times(5)),
+            },
+            {"suspend": {"suspend": True}, "target bf16": {"target": "bf16"}},
+        ),
+        Scenario(
             "pods",
             _start(names="ab", literal="", groups="b", replicas={"a": 3}, unit="Pod", strategy={"steps": _BY_PODS}),
             frozenset({"breach", "heal", "unobservable", "crash", "stale", "drain", "scale", "retry", "abort"}),

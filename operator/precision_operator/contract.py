@@ -34,6 +34,7 @@ PROMOTE = f"{PREFIX}/promote"
 RETRY = f"{PREFIX}/retry"
 ROLLBACK = f"{PREFIX}/rollback"
 ABORT = f"{PREFIX}/abort"
+DRILL = f"{PREFIX}/drill"
 
 ACK = f"{PREFIX}/ack-"
 """Followed by an item, e.g. ``rootCause``."""

@@ -217,12 +217,12 @@ PEOPLE = {
     "viewer.precision.genesis.ai": ("view", READ),
     "operator.precision.genesis.ai": (
         "edit",
-        READ | table((GROUP, POLICIES, "create update patch delete deletecollection rollback")),
+        READ | table((GROUP, POLICIES, "create update patch delete deletecollection rollback drill")),
     ),
     "approver.precision.genesis.ai": (
         "admin",
         READ
-        | table((GROUP, POLICIES, "patch promote rollback retry release"))
+        | table((GROUP, POLICIES, "patch promote rollback drill retry release"))
         | table((GROUP, "precisionassignments", "delete")),
     ),
 }

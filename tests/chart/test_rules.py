@@ -125,6 +125,8 @@ def own(name: str, values: str, labels: str = "") -> Series:
 
 
 HEARTBEAT = "precision_operator_heartbeat_timestamp_seconds"
+QUARTER_AGO = -7775940
+"""90 days before the first minute."""
 LATE = policy("RollingBack", of__deadline=flat(600), of__predicted=flat(660))
 HELD = policy("Held", of__phase=flat(-86400 + 60))
 GIVEN_UP = ',channel="chat",result="GivenUp"'
@@ -199,6 +201,14 @@ CASES: dict[str, list[Case]] = {
         Case(HELD, "1m"),
         Case(policy("Degraded", of__phase=flat(-86400)), "1m", of(of="phase")),
         Case(policy("Healthy", of__phase=flat(-99999)), "1m"),
+    ],
+    "DrillOverdue": [
+        Case(policy("Healthy", of__drill=flat(QUARTER_AGO)), "2m", of()),
+        Case(policy("Healthy", of__drill=flat(QUARTER_AGO)), "1m"),
+        Case(policy("Healthy", of__created=flat(QUARTER_AGO)), "2m", of()),
+        Case(policy("Healthy", of__created=flat(QUARTER_AGO)), "1m"),
+        Case(policy("Healthy", of__drill=flat(0), of__created=flat(QUARTER_AGO)), "35m"),
+        Case(policy("Held", of__drill=flat(QUARTER_AGO)), "35m"),
     ],
     "EvaluationStale": [
         Case(policy(of__evaluation=flat(0)), "16m", of()),

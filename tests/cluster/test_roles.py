@@ -18,11 +18,11 @@ from tests.support.users import GROUP, PREFIX, Client, Json, assignment, custom,
 
 MAY: dict[str, frozenset[str]] = {
     "viewer.precision.genesis.ai": frozenset(),
-    "operator.precision.genesis.ai": frozenset({"rollback"}),
-    "approver.precision.genesis.ai": frozenset({"promote", "rollback", "retry", "release"}),
+    "operator.precision.genesis.ai": frozenset({"rollback", "drill"}),
+    "approver.precision.genesis.ai": frozenset({"promote", "rollback", "drill", "retry", "release"}),
     "view": frozenset(),
-    "edit": frozenset({"rollback"}),
-    "admin": frozenset({"promote", "rollback", "retry", "release"}),
+    "edit": frozenset({"rollback", "drill"}),
+    "admin": frozenset({"promote", "rollback", "drill", "retry", "release"}),
 }
 WRITES = frozenset({"edit", "admin"})
 """They may patch and delete pods, so they may write a policy's spec."""

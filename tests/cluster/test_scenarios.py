@@ -174,6 +174,41 @@ def test_a_retry_is_staged_rolled_back_at_once_and_backed_off(
     assert "40 s" in scene.condition("Progressing", "BackingOff")["message"]
 
 
+def test_healthy_workload_is_drilled_by_a_person_goes_back_by_itself_and_is_kept(fleets: dict[str, Scene]) -> None:
+    scene = fleets["guard"]
+    scene.wait_phase("Healthy")
+
+    def asked() -> bool:
+        """A refusal, as where the last restart is not over yet, uses the command up: it is given anew."""
+        status = scene.status()
+        if "lastDrill" not in status:
+            value = f"{status['transitionId']}: apps/Deployment/{HOT[1]}: quarterly"
+            annotate(scene, {"drill": value}, as_user="ada@example.org")
+        return "lastDrill" in status
+
+    wait_for(
+        asked, what="the drill to begin", seconds=PATIENCE_SECONDS, every=1.0, found=lambda: scene.operators.logs()
+    )
+    status = until(scene, lambda now: now["lastDrill"]["result"] != "Running", what="the drill to end")
+    assert status["lastDrill"]["result"] == "Passed"
+    drill = status["lastDrill"]
+    assert (status["phase"], drill["by"], drill["why"], drill["workloads"]) == (
+        "Healthy",
+        "ada@example.org",
+        "quarterly",
+        1,
+    )
+    wait_for(lambda: scene.shadow.modes()[HOT[1]] == {"fp16"}, what="it to train in FP16", seconds=PATIENCE_SECONDS)
+    assert requested(scene)[HOT[1]]["generation"] > requested(scene)[HOT[0]]["generation"]
+
+    def kept() -> list[Json]:
+        found = scene.kubectl.json("get", "precisionincidents", "-n", scene.namespace)["items"]
+        return [body["report"] for body in found if body["report"].get("kind") == "Drill"]
+
+    wait_for(kept, what="the drill's PrecisionIncident", seconds=PATIENCE_SECONDS)
+    assert [(report["workloads"], report["reason"]) for report in kept()] == [([HOT[1]], "DrillPassed")]
+
+
 def test_promoted_fleet_is_guarded_and_one_breached_workload_is_rolled_back_by_itself(fleets: dict[str, Scene]) -> None:
     scene = fleets["guard"]
     scene.wait_phase("Healthy")

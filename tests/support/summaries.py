@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.api.gain import Gain, Measured
 from precision_operator.api.incident import NAMES_LIMIT, Incident, Scope
 from precision_operator.api.modes import Mode
@@ -70,6 +71,22 @@ FULL = Summary(
         gpu_rate=3.25,
         cpu_hours=Measured(-0.5, 1),
         cpu_rate=-0.1,
+    ),
+    last_drill=Drill(
+        id="p-drill-8",
+        workload="apps/Deployment/a",
+        by="ada",
+        why="before the release",
+        began_at=AT,
+        deadline_at=AT + 300,
+        workloads=1,
+        restarted=1,
+        requested_at=AT + 1,
+        half_at=AT + 2,
+        ended_at=AT + 2,
+        result=DrillResult.PASSED,
+        message="1 workload reported fp32 within 2.0 s, and goes back to fp16",
+        passed_at=AT + 2,
     ),
     conditions=tuple(Condition(kind, "False", "RollingBack", "so it is", 3, AT) for kind in CONDITIONS),
     assignment="p",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from precision_operator.api.drill import Drill
 from precision_operator.api.state import Phase
 from precision_operator.errors import Forbidden
 from tests.support.cli import (
@@ -11,6 +12,7 @@ from tests.support.cli import (
     HELD,
     INCIDENT,
     NO_DIFFERENCE,
+    NOW,
     PARTLY,
     PREFIX,
     WAITING,
@@ -19,6 +21,10 @@ from tests.support.cli import (
     Stands,
     stands,
 )
+
+MOVED = stands(Phase.HEALTHY, members=("apps/Deployment/vit",))
+DRILLED = stands(Phase.HEALTHY, MOVED, last_drill=Drill(id="fleet-drill-4", began_at=NOW, deadline_at=NOW + 300))
+HALTED = stands(Phase.HEALTHY, MOVED, reason="Halted")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,10 @@ from tests.support.cli import (
         (stands(Phase.PROGRESSING), ["rollback", "--emergency"], {"abort": "4"}),
         (PARTLY, ["rollback", "--emergency"], {"abort": "4"}),
         (HELD, ["retry", "-m", "rebuilt"], {"retry": "4: rebuilt"}),
+        (MOVED, ["drill"], {"drill": "4: fleet"}),
+        (MOVED, ["drill", "--allow-restarts", "-m", "a  quarter"], {"drill": "4: fleet allow-restarts: a quarter"}),
+        (MOVED, ["drill", "fleet", "--workload", "vit"], {"drill": "4: apps/Deployment/vit"}),
+        (MOVED, ["drill", "--workload", "apps/Deployment/vit"], {"drill": "4: apps/Deployment/vit"}),
         (stands(Phase.ROLLING_BACK, incident=INCIDENT), ["rollback", "--emergency"], {"abort": "4"}),
         (PARTLY, ["retry"], {"retry": "4"}),
         (BY_CANARY, ["promote", "-m", "it helps"], {"promote": "4: it helps"}),
@@ -76,6 +86,11 @@ def test_a_rollback_ends_the_pause_that_would_stand_in_its_way(cli: Cli) -> None
         (stands(Phase.HEALTHY), False, ["promote"], "waits for no approval (Healthy, Promoted: as it should be)"),
         (WAITING, True, ["promote"], "first `kubectl precision resume fleet -n default`"),
         (HELD, True, ["retry"], "first `kubectl precision resume fleet -n default`"),
+        (MOVED, False, ["drill", "--workload", "bert"], "no such workload as bert; expected one of deployment/vit"),
+        (MOVED, True, ["drill"], "first `kubectl precision resume fleet -n default`"),
+        (PARTLY, False, ["drill"], "is Degraded: a drill needs a fleet that is Healthy"),
+        (DRILLED, False, ["drill"], "is in a drill already"),
+        (HALTED, False, ["drill"], "is halted with the whole cluster"),
         (stands(Phase.HEALTHY), False, ["retry"], "nothing was rolled back that could be tried again"),
         (BY_CANARY, False, ["retry"], "still compares its canary"),
         (

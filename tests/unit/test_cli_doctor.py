@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
 from precision_operator.kube.port import (
     CONFIG_MAPS,
     DEPLOYMENTS,
-    INCIDENTS,
     JOBS,
     LEASES,
     POLICIES,
@@ -26,8 +26,11 @@ from precision_operator.kube.port import (
 )
 from precision_operator.runtime.lease import micro_time
 from tests.support import trainers
-from tests.support.cli import FLEET, NOW, Cli, Json, stands
+from tests.support.cli import FLEET, INCIDENT, NOW, Cli, Json, stands
 
+PASSED = Drill(
+    id="d", began_at=NOW - 90, deadline_at=NOW, ended_at=NOW - 80, result=DrillResult.PASSED, passed_at=NOW - 80
+)
 OURS = {"app.kubernetes.io/part-of": "genesis-precision"}
 
 
@@ -71,8 +74,27 @@ def test_a_sound_installation_lacks_a_drill_alone(sound: Cli) -> None:
     sound.policy(stands(Phase.HEALTHY))
     sound.trainer("a", "fp16")
     assert list(amiss(sound, code=0)) == ["drill"]
-    sound.fake.put(INCIDENTS, {"metadata": {"name": "d"}, "report": {"kind": "Drill", "decidedAt": micro_time(NOW)}})
+    sound.policy(stands(Phase.HEALTHY, last_drill=PASSED))
     assert amiss(sound, code=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "no drill has passed yet"),
+        ({"last_drill": PASSED, "incident": replace(INCIDENT, decided_at=NOW - 60)}, "there was a rollback since"),
+        ({"last_drill": replace(PASSED, passed_at=NOW - 91 * 86400.0)}, "the last drill passed 91 days ago"),
+        ({"last_drill": replace(PASSED, result=DrillResult.FAILED, passed_at=None)}, "no drill has passed yet"),
+    ],
+)
+def test_a_fleet_whose_way_back_should_be_rehearsed_is_named_with_the_command(
+    sound: Cli, given: Json, said: str
+) -> None:
+    sound.policy(stands(Phase.HEALTHY, **given))
+    sound.trainer("a", "fp16")
+    found = amiss(sound, code=0)["drill"]
+    assert said in found["message"]
+    assert found["mend"] == "kubectl precision drill fleet -n default"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from precision_operator.api.text import bounded
-from precision_operator.contract import ABORT, ACK, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP, SUSPEND_BY
+from precision_operator.contract import ABORT, ACK, DRILL, PREFIX, PROMOTE, RETRY, ROLLBACK, STAMP, SUSPEND_BY
 
 
 class Command(StrEnum):
@@ -15,6 +15,7 @@ class Command(StrEnum):
     RETRY = RETRY
     ROLLBACK = ROLLBACK
     ABORT = ABORT
+    DRILL = DRILL
 
 
 class Prerequisite(StrEnum):
@@ -47,6 +48,7 @@ VERBS = {
     Command.PROMOTE.value: "promote",
     Command.ROLLBACK.value: "rollback",
     Command.ABORT.value: "rollback",
+    Command.DRILL.value: "drill",
 }
 """The verb on the policy that each annotation needs (manifests/admission/author.yaml).
 

@@ -12,6 +12,7 @@ from typing import Annotated
 from precision_operator.api.canary import Comparison
 from precision_operator.api.choices import AS_DELETION_POLICY, Severity, Strategy
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill
 from precision_operator.api.fields import Field, Rule, Time, Via
 from precision_operator.api.incident import Incident
 from precision_operator.api.mitigation import Mitigation
@@ -230,6 +231,8 @@ class State:
     incident: Annotated[Incident | None, Field(name="state.incident")] = None
     comparison: Annotated[Comparison | None, Field(name="state.comparison")] = None
     """How the rollback canary fares against the rest."""
+    last_drill: Annotated[Drill | None, Field(name="state.lastDrill")] = None
+    """The last drill, or the one in progress: only in Healthy."""
     conditions: Annotated[tuple[Condition, ...], Field(name="state.conditions")] = ()
     """Without messages, but for alerts: those stand in the policy's status."""
     writer: Annotated[str, Field(name="state.writer.holder")] = ""
@@ -273,6 +276,19 @@ class State:
     def held_keys(self) -> frozenset[str]:
         """The workloads that were rolled back by themselves."""
         return frozenset(h.key for h in self.held)
+
+    @property
+    def drilled(self) -> frozenset[str]:
+        """The workloads that a drill in progress has in the fallback, though they are members."""
+        drill = self.last_drill
+        if drill is None or not drill.running:
+            return frozenset()
+        return frozenset(self.members).intersection((drill.workload,) if drill.workload else self.members)
+
+    @property
+    def back_keys(self) -> frozenset[str]:
+        """What is assigned the fallback while the rest of the fleet is not: rolled back by itself, or for a drill."""
+        return self.held_keys | self.drilled
 
     @property
     def holds(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from precision_operator.api.codec import decode, encode
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill
 from precision_operator.api.fields import Field, Time
 from precision_operator.api.gain import Gain
 from precision_operator.api.incident import Incident
@@ -101,6 +102,7 @@ class Summary:
         ),
     ] = field(default=None, compare=False)
     """It wavers with every reading: two summaries that differ in nothing else are one."""
+    last_drill: Annotated[Drill | None, Field("The drill in progress, or the last one.")] = None
     conditions: Annotated[
         tuple[Condition, ...],
         Field(

@@ -26,7 +26,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "history": ("history",),
     "doctor": ("doctor",),
     "onboard": ("onboard",),
-    "steer": ("promote", "pause", "resume", "rollback", "retry"),
+    "steer": ("promote", "pause", "resume", "rollback", "drill", "retry"),
     "ack": ("ack",),
     "release": ("holds", "release", "uninstall"),
     "incident": ("incident",),

@@ -14,6 +14,7 @@ from precision_operator.cli.output import age
 from precision_operator.cli.release import PART_OF
 from precision_operator.cli.session import Session
 from precision_operator.cli.write import user_of
+from precision_operator.core.rollback.drill import due
 from precision_operator.errors import Forbidden, KubeError, NotFound
 from precision_operator.kube.port import (
     ASSIGNMENTS,
@@ -235,12 +236,14 @@ async def _rules(session: Session) -> AsyncIterator[Diagnosis]:
 
 
 async def _drill(session: Session) -> AsyncIterator[Diagnosis]:
-    reports = [mapping(body.get("report")) for body in await session.api.list(INCIDENTS, session.namespace)]
-    times = [parse_time(text(report.get("decidedAt"))) or 0.0 for report in reports if report.get("kind") == "Drill"]
-    if times:
-        yield ok("drill", f"the last one in {session.namespace} was {age(max(times))} ago")
-    else:
-        yield warning("drill", f"never in {session.namespace}: no rollback was rehearsed")
+    targets = await session.policies(installed=False)
+    late = [(target, why) for target in targets if (why := due(target.state, time.time()))]
+    for target, why in late:
+        yield warning("drill", f"{target.where}: {why}", session.plugin("drill", target.policy.name))
+    passed = [t.state.last_drill.passed_at for t in targets if t.state.last_drill and t.state.last_drill.passed_at]
+    if not late:
+        when = f"the last that passed was {age(max(passed))} ago" if passed else "no fleet is Healthy yet"
+        yield ok("drill", f"none is overdue in {session.namespace}: {when}")
 
 
 _CHECKS = {

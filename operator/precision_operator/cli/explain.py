@@ -16,6 +16,7 @@ from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting
 from precision_operator.contract import SUSPEND_BY
+from precision_operator.core.rollback.drill import due
 from precision_operator.reasons import Reason
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ def explain(session: "Session", target: "Target") -> Explanation:
             steps[whole_step(step, session, target)] = None
     if status.phase is Phase.HELD and not target.policy.deleted and not any("retry" in step for step in steps):
         steps[whole_step("start again: `!retry {name}`", session, target)] = None
+    why = due(target.state, time.time())
+    # A fleet that has never been back is not told each time: the doctor and an alert do that.
+    if why and not target.policy.deleted and (target.state.incident or target.state.last_drill):
+        steps[whole_step(f"{why}, rehearse it: `!drill {{name}}`", session, target)] = None
     return Explanation(_meaning(target), reasons, concerned(target.state), tuple(_people(target)), tuple(steps))
 
 

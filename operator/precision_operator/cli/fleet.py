@@ -125,6 +125,8 @@ def _cohort(target: Target, key: str) -> str:
     inside = key in state.members and key not in state.held_keys
     if key in state.held_keys:
         return "rolled back by themselves"
+    if key in state.drilled:
+        return "in a drill"
     if state.by_canary and key in state.canary:
         return "rollback canary"
     if not inside:

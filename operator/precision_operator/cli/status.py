@@ -18,10 +18,11 @@ from precision_operator.cli.attention import needing_attention, predicted_late_s
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name
-from precision_operator.cli.summary import ROLLED_BACK, stages, summary, under_way
+from precision_operator.cli.summary import ROLLED_BACK, UNKNOWN_PERSON, stages, summary, under_way
 
 if TYPE_CHECKING:
     from precision_operator.api.canary import Comparison
+    from precision_operator.api.drill import Drill
     from precision_operator.api.incident import Incident
     from precision_operator.api.mitigation import Mitigation
     from precision_operator.api.verification import Checks
@@ -170,6 +171,8 @@ def _add_answers(rows: Table, target: "Target") -> None:
         rows.add_row("mitigation", _mitigation(window))
     if status.incident is not None:
         rows.add_row("rollback", _incident(status.incident))
+    if status.last_drill is not None:
+        rows.add_row("drill", _drill(status.last_drill))
     if state.comparison is not None and state.canary:
         rows.add_row("canary", _canary(state.comparison, [shown(key) for key in state.canary]))
 
@@ -213,6 +216,16 @@ def _canary(comparison: "Comparison", canary: list[str]) -> Text:
     text = Text.assemble(names(canary), " ", (str(comparison.verdict), "bold"), f" after {comparison.looks} looks")
     mean = comparison.mean
     return text if mean is None else text.append(f": the rest is worse by {mean:+.2f} (-1 to 1)")
+
+
+def _drill(drill: "Drill") -> Text:
+    """Who asked for it, what came of it, and how long it took."""
+    who = shown(drill.workload) if drill.workload else f"{drill.workloads} workloads"
+    asked = said(f"{who} by {drill.by or UNKNOWN_PERSON}, {age(drill.began_at)} ago: ")
+    text = Text.assemble(asked, (str(drill.result), "bold"))
+    for name, at in (("requested", drill.requested_at), ("half back", drill.half_at), ("ended", drill.ended_at)):
+        text.append(f"\n{name:<10} " + (f"+{at - drill.began_at:.1f} s" if at is not None else "not yet"))
+    return text.append("\n").append_text(said(drill.message)) if drill.message else text
 
 
 def _checks(checks: "Checks") -> str:

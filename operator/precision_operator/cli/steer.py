@@ -1,4 +1,4 @@
-"""``promote``, ``pause``, ``resume``, ``rollback``, ``retry``: each refuses what the operator would not act on."""
+"""``promote``, ``pause``, ``resume``, ``rollback``, ``drill``, ``retry``: each refuses what would not be acted on."""
 
 import argparse
 import sys
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from precision_operator.api.commands import Command, acknowledged
+from precision_operator.api.drill import DrillOrder, drill_value
 from precision_operator.api.state import Phase
+from precision_operator.api.text import names
+from precision_operator.api.workload import name_of, shown
 from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
 from precision_operator.core.commands import Refused, allowed
 from precision_operator.reasons import Reason
@@ -40,6 +43,11 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
             message_flag(added)
         if name == "rollback":
             added.add_argument("--emergency", action="store_true", help="everything at once, before everything else")
+        if name == "drill":
+            added.add_argument("--workload", default="", help="one that was moved, by name or key; default: the fleet")
+            added.add_argument(
+                "--allow-restarts", action="store_true", help="also what only a restart moves: loses steps"
+            )
         added.set_defaults(run=_runner(verb.act))
 
 
@@ -150,6 +158,29 @@ async def _rollback(session: "Session", target: "Target", arguments: argparse.Na
     return await carry_out(session, target, write, arguments=arguments, done=done)
 
 
+async def _drill(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+    _only_if_allowed(session, target, Command.DRILL)
+    if target.status.reason == Reason.HALTED:
+        raise _refused(target, "is halted with the whole cluster, so the operator would not act")
+    key = _moved(target, arguments.workload) if arguments.workload else ""
+    order = DrillOrder(key, bool(arguments.allow_restarts), " ".join(str(arguments.message).split()))
+    write = Write({Command.DRILL: f"{target.status.transition_id}: {drill_value(order)}"})
+    who = shown(key) if key else f"{len(target.state.members)} workloads"
+    watch = session.plugin("status", target.policy.name)
+    done = f"drill of {who} asked for: to {target.policy.spec.fallback} and back by itself. To follow it: `{watch}`"
+    return await carry_out(session, target, write, arguments=arguments, done=done)
+
+
+def _moved(target: "Target", word: str) -> str:
+    """The key of the moved workload that is meant."""
+    found = [key for key in target.state.members if word in (key, shown(key), name_of(key))]
+    if len(found) != 1:
+        known = names([shown(key) for key in target.state.members])
+        what = "several workloads of that name" if found else "no such workload"
+        raise _refused(target, f"has moved {what} as {word}; expected one of {known}")
+    return found[0]
+
+
 def waits_for_retry(target: "Target") -> bool:
     """Something was rolled back, the fleet or single workloads, and stays so until a person retries."""
     return target.status.phase is Phase.HELD or bool(target.state.held) or target.state.by_canary
@@ -186,6 +217,12 @@ VERBS: Mapping[str, Verb] = {
         "Ask for a rollback of the whole fleet: gradual, in batches, or with --emergency everything at once, as a P0. "
         "An emergency also hurries on a rollback that is under way. Ends a pause, which would stand in its way.",
         _rollback,
+    ),
+    "drill": Verb(
+        "rehearse a rollback, of the fleet or of one workload",
+        "Take workloads in good health to the fallback, as a rollback does, time it, and let them go back by themselves. "
+        "It counts as no rollback. What only a restart moves takes part with --allow-restarts alone. A breach ends it.",
+        _drill,
     ),
     "retry": Verb(
         "start again after a rollback",

@@ -68,6 +68,7 @@ def summary(target: Target) -> dict[str, object]:
         "mitigations": [encode(mitigation) for mitigation in state.mitigations],
         "incident": incident_json(status.incident) if status.incident else None,
         "gain": gain_json(status.gain, now=time.time()),
+        "lastDrill": encode(status.last_drill) if status.last_drill else None,
         "canary": [name_of(key) for key in state.canary],
         "comparison": encode(state.comparison) if state.comparison else None,
         "waiting": waiting(target),

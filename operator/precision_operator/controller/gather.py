@@ -208,7 +208,7 @@ class Gatherer:
             return None
         plan = plan_of(policy, checkpoints=awaits_checkpoints(policy, state, self._clock.time()), work=True)
         # While acknowledgements are awaited metrics are read at least as often as HURRY_SECONDS.
-        hurry = state.phase is Phase.ROLLING_BACK
+        hurry = state.phase is Phase.ROLLING_BACK or bool(state.drilled)
         every = min(plan.interval_seconds, HURRY_SECONDS) if hurry else plan.interval_seconds
         return self._evaluations.latest(key, plan, every_seconds=every, urgent=urgent(state))
 

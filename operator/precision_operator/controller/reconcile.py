@@ -12,7 +12,7 @@ from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, par
 from precision_operator.api.state import Phase, State
 from precision_operator.api.summary import Summary, lost_transition, parse_summary
 from precision_operator.api.verification import Checks
-from precision_operator.api.wire import mapping, text
+from precision_operator.api.wire import mapping, parse_time, text
 from precision_operator.controller.act import PATIENCE_SECONDS, Actor
 from precision_operator.controller.commit import commit, remove, write_summary
 from precision_operator.controller.echo import moved_on
@@ -175,7 +175,7 @@ class Reconciler:
         )
         failures = list(acted.failures)
         if holds():
-            self._measure(key, decision, observation)
+            self._measure(key, decision, observation, body)
             failures += await self._show(key, body, decision) if body is not None else []
         seen = RecordedPass(policy, before, observation, decision, now)
         self._show_observers(seen)
@@ -260,13 +260,14 @@ class Reconciler:
             name = f"{key.namespace}/{key.name}"
             raise Unavailable(f"{name}: no answer to a promotion's commit within {PATIENCE_SECONDS:g} s") from None
 
-    def _measure(self, key: PolicyKey, decision: Decision, observation: Observation) -> None:
+    def _measure(self, key: PolicyKey, decision: Decision, observation: Observation, body: JsonObject | None) -> None:
         """Also for a policy that is gone: its rollback is finished, and what it holds stays held."""
         state, name = decision.state, (key.namespace, key.name)
         self._metrics.policy_state(*name, phase=state.phase, precision=state.precision or "")
         self._metrics.policy_workloads(*name, _counts(decision.summary))
         self._metrics.policy_conditions(*name, {c.type: c.status for c in decision.summary.conditions})
-        self._metrics.policy_times(*name, _times(state, observation.evaluation))
+        created = parse_time(mapping(body.get("metadata")).get("creationTimestamp")) if body is not None else None
+        self._metrics.policy_times(*name, {**_times(state, observation.evaluation), "created": created})
         self._metrics.policy_gain(*name, (decision.summary.gain or NOT_MEASURED).figures)
 
     async def _show(self, key: PolicyKey, body: JsonObject, decision: Decision) -> list[OperatorError]:
@@ -397,6 +398,7 @@ def _times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime, floa
     """What alerts compare with now. A deadline counts until all train in the fallback."""
     incident = state.incident
     found: dict[PolicyTime, float | None] = {"phase": state.phase_since, "deadline": None, "predicted": None}
+    found["drill"] = state.last_drill.passed_at if state.last_drill is not None else None
     if evaluation is not None and not evaluation.errors:
         found["evaluation"] = evaluation.at
     if incident is not None and incident.last_ack_at is None:

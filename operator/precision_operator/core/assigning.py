@@ -92,7 +92,7 @@ def _modes(facts: Facts, before: State, state: State) -> Mapping[str, Mode]:
         after = replace(facts, state=state)
         known = {w.key: w for w in facts.workloads}
         modes |= {key: after.wanted(known[key]) for key in state.members if key in known and key not in state.shares}
-    held = state.held_keys
+    held = state.back_keys
     alone = {key: mode for key, mode in in_bf16.items() if key in held}
     return {key: m for key, m in modes.items() if key not in held and m is not facts.spec.fallback} | alone
 

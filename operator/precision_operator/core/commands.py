@@ -40,7 +40,7 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
         return Refused(Reason.POLICY_DELETED, "was deleted, so nobody reads its commands")
     if policy.spec.enforcement is PolicyEnforcement.OBSERVE:
         return Refused(Reason.OBSERVING, "only observes (spec.enforcement), so the operator would not act")
-    if policy.spec.suspend and command in (Command.PROMOTE, Command.RETRY):
+    if policy.spec.suspend and command in (Command.PROMOTE, Command.RETRY, Command.DRILL):
         return Refused(Reason.SUSPENDED, "is paused (spec.suspend), so the operator would not act")
     match command:
         case Command.ABORT if state.phase is Phase.HELD or _is_emergency(state):
@@ -56,6 +56,8 @@ def allowed(command: Command, policy: Policy, state: State) -> Allowed | Refused
             )
         case Command.PROMOTE if not state.by_canary and not _waits_for_a_person(state):
             return Refused(Reason.NOT_AWAITING_APPROVAL, "waits for no approval")
+        case Command.DRILL if why := _unrest(state):
+            return Refused(Reason.DRILL_REFUSED, why)
     return Allowed()
 
 
@@ -72,6 +74,17 @@ def _rolled_back(state: State) -> bool:
 def _waits_for_a_person(state: State) -> bool:
     worse = state.comparison is not None and state.comparison.verdict is CanaryVerdict.WORSE
     return state.phase is Phase.PAUSED or (state.phase is Phase.PROGRESSING and worse)
+
+
+def _unrest(state: State) -> str:
+    """What a drill would be in the way of; empty: nothing."""
+    if state.phase is not Phase.HEALTHY:
+        return f"is {state.phase}: a drill needs a fleet that is Healthy"
+    if state.drilled:
+        return "is in a drill already"
+    if any(failing.severity is not Severity.P3 for failing in state.failing) or any(m.open for m in state.mitigations):
+        return "has a breach that stands: a drill would be in the way of its answer"
+    return "restarts workloads now: a drill waits for nobody" if state.restarts or state.suspensions else ""
 
 
 def _is_emergency(state: State) -> bool:

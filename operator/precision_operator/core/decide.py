@@ -33,6 +33,7 @@ from precision_operator.core.promotion.pending import pending
 from precision_operator.core.promotion.rollout import rollout
 from precision_operator.core.restart.pace import KEPT_RESTARTS, Pace
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS, Sight
+from precision_operator.core.rollback.drill import left
 from precision_operator.core.rollback.followup import hurry_from
 from precision_operator.core.rollback.recovery import looked_after
 from precision_operator.core.rollback.whole import held, rolling_back
@@ -282,6 +283,7 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
         else {},
         mitigations=tuple(m for m in state.mitigations if m.key in alive),
         incident=looked_after(facts, state),
+        last_drill=left(state, facts.now),
         poisoned=_still_poisoned(facts, state),
     )
     found = conditions(replace(facts, state=before), replace(outcome, state=state), planned)
@@ -337,7 +339,7 @@ def _wake_in(facts: Facts, state: State) -> float:
     interval = facts.spec.evaluation.interval_seconds
     # A canary in the fallback is watched for hours, and no answer is waited for.
     began = state.comparison is not None and (state.comparison.since or state.comparison.ended_at)
-    hurries = state.phase is Phase.ROLLING_BACK and not (state.by_canary and began)
+    hurries = bool(state.drilled) or (state.phase is Phase.ROLLING_BACK and not (state.by_canary and began))
     every = min(interval, HURRY_SECONDS) if hurries else interval
     return interval_left(every, facts.evaluation, facts.now)
 

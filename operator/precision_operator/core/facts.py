@@ -197,7 +197,8 @@ class Facts:
         return frozenset(
             w.key
             for w, delivery in self.fleet.members
-            if not self.progress(w, accepted_modes(self.wanted(w), rollback=False), delivery).acknowledged
+            if w.key not in self.state.drilled
+            and not self.progress(w, accepted_modes(self.wanted(w), rollback=False), delivery).acknowledged
         )
 
     @property

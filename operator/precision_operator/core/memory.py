@@ -34,7 +34,7 @@ def fallback_in_bf16(
     if rules.on_memory_shortage is not OnMemoryShortage.BF16 or fallback is not Mode.FP32:
         return frozenset()
     rolled_back = state.phase in (Phase.ROLLING_BACK, Phase.HELD) and not state.by_canary
-    held = state.held_keys
+    held = state.back_keys
     found, room_bytes = set[str](), BF16_BYTES
     for workload, delivery in movable:
         mode, key = state.modes.get(workload.key), workload.key
@@ -81,5 +81,5 @@ def shortage_events(
 
 def _kept_in_bf16(key: str, before: State, after: State) -> bool:
     """By a rollback: mitigation asks for BF16 too, and says so itself."""
-    out = after.phase in (Phase.ROLLING_BACK, Phase.HELD) or key in after.held_keys - before.held_keys
+    out = after.phase in (Phase.ROLLING_BACK, Phase.HELD) or key in after.back_keys - before.back_keys
     return out and after.assigned(key) is Mode.BF16

@@ -73,7 +73,7 @@ def _settled(state: State) -> bool:
         and state.no_data_since is None
         and state.incident is None
         and not (state.failing or state.silent or state.mitigations or state.held or state.poisoned)
-        and not (state.restarts or state.suspensions)
+        and not (state.restarts or state.suspensions or state.drilled)
     )
 
 

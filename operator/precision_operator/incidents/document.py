@@ -40,7 +40,7 @@ def to_body(report: Report, *, namespace: str, resource_version: str = "") -> Js
         "namespace": namespace,
         "labels": {
             POLICY_LABEL: label(report.policy),
-            SEVERITY_LABEL: str(report.severity),
+            **({SEVERITY_LABEL: str(report.severity)} if report.severity is not None else {}),
             PHASE_LABEL: str(report.phase),
         },
     }

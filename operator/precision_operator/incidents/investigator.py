@@ -1,8 +1,8 @@
-"""The investigator: reports on windows of mitigation, beside the passes.
+"""The investigator: reports on windows of mitigation and on drills, beside the passes.
 
 When slow training may be investigated, one Event says what Prometheus shows of the usual causes. What ended without a
-rollback is kept as a closed PrecisionIncident. ``observe`` returns at once, and one task does the rest: no decision waits
-for it.
+rollback, a drill too, is kept as a closed PrecisionIncident. ``observe`` returns at once, and one task does the rest: no
+decision waits for it.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from precision_operator.api.signals import Signal
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import OperatorError
 from precision_operator.incidents.collector import EvidenceCollector
+from precision_operator.incidents.drill import drill_report
 from precision_operator.incidents.mitigation import Group, closed_report, ended_well
 from precision_operator.incidents.report import Report
 from precision_operator.incidents.store import IncidentStore
@@ -42,6 +43,13 @@ class _Ended:
     report: Report
     group: Group
     known: set[Group]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drilled:
+    policy: PolicyRef
+    report: Report
+    known: set[str]
 
 
 @dataclass(slots=True)
@@ -75,7 +83,9 @@ class Investigator:
         self._events = events
         self._failed = failed
         self._windows: dict[PolicyKey, _Windows] = {}
-        self._cases: asyncio.Queue[_Slow | _Ended] = asyncio.Queue()
+        self._drills: dict[PolicyKey, set[str]] = {}
+        """The id of a policy's last drill, once it is kept."""
+        self._cases: asyncio.Queue[_Slow | _Ended | _Drilled] = asyncio.Queue()
 
     @property
     def waiting(self) -> int:
@@ -84,6 +94,7 @@ class Investigator:
 
     def observe(self, seen: RecordedPass) -> None:
         """See Observer."""
+        self._observe_drill(seen)
         if not seen.decision.state.mitigations:
             self._windows.pop(seen.key, None)
             return
@@ -102,6 +113,17 @@ class Investigator:
     def gone(self, key: PolicyKey) -> None:
         """See Observer."""
         self._windows.pop(key, None)
+        self._drills.pop(key, None)
+
+    def _observe_drill(self, seen: RecordedPass) -> None:
+        drill = seen.decision.state.last_drill
+        if drill is None or drill.ended_at is None or seen.now - drill.ended_at >= RECENT_SECONDS:
+            return
+        if drill.id not in (known := self._drills.setdefault(seen.key, set())):
+            known.clear()  # of those before it nobody asks any more
+            known.add(drill.id)
+            reference = PolicyRef(seen.policy.namespace, seen.policy.name, seen.policy.uid)
+            self._cases.put_nowait(_Drilled(reference, drill_report(seen, drill), known))
 
     def _observe_slow(self, seen: RecordedPass, reference: PolicyRef, known: _Windows) -> None:
         windows = seen.decision.state.mitigations
@@ -131,5 +153,7 @@ class Investigator:
             reason = error.reason if isinstance(error, OperatorError) else Reason.INTERNAL_ERROR
             self._failed(reason)
             _LOG.exception("mitigation of %s/%s", namespace, case.policy.name, extra={"reason": reason})
+            if isinstance(case, _Drilled):
+                case.known.discard(case.report.id)
             if isinstance(case, _Ended):
                 case.known.discard(case.group)  # the next pass asks for it again

@@ -24,7 +24,7 @@ def page(
     """
     deadline = {True: "met", False: "missed", None: "not all have acknowledged yet"}[report.met_deadline]
     lines = [
-        f"# {report.severity} {_plain(report.reason)}: {namespace}/{report.policy}",
+        f"# {report.severity or report.kind} {_plain(report.reason)}: {namespace}/{report.policy}",
         "",
         _plain(report.message),
         "",

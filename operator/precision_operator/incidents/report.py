@@ -55,6 +55,15 @@ class Milestone(StrEnum):
     """The policy has a newer incident."""
 
 
+class IncidentKind(StrEnum):
+    """What the report is about."""
+
+    INCIDENT = "Incident"
+    """Something called for a rollback, or for a mitigation."""
+    DRILL = "Drill"
+    """A rollback was rehearsed: nothing was wrong."""
+
+
 class CheckResult(StrEnum):
     """Of one check. Absent data is Unknown, never Passed."""
 
@@ -168,7 +177,8 @@ class Report:
     policy: Annotated[str, Field("Name of the policy.", required=True, longest=253)]
     policy_uid: Annotated[str, Field("Its uid.", required=True, longest=64)]
     severity: Annotated[
-        Severity, Field("How urgent it was.", required=True, only=(Severity.P0, Severity.P1, Severity.P2))
+        Severity | None,
+        Field("How urgent it was; absent of a drill.", only=(Severity.P0, Severity.P1, Severity.P2)),
     ]
     scope: Annotated[Scope, Field("How far it reached.", required=True)]
     reason: Annotated[str, Field("Stable word for what called for it.", required=True, longest=128)]
@@ -177,6 +187,9 @@ class Report:
     fallback: Annotated[Mode, Field("Mode that it went back to.", only=(Mode.FP32, Mode.BF16))]
     phase_before: Annotated[Phase, Field("Phase of the policy when it was decided.")]
     since_before: Annotated[str, Field("Since when the policy had been in it; absent where unknown.", longest=40)]
+    kind: Annotated[
+        IncidentKind, Field("Incident: something called for it. Drill: a rollback was rehearsed, nothing was wrong.")
+    ] = IncidentKind.INCIDENT
     workloads: Annotated[
         tuple[str, ...], Field("The breached workloads, at most 100.", longest=WORKLOADS_LIMIT, items=NAME)
     ] = ()

@@ -60,4 +60,33 @@ NOT_AWAITING_APPROVAL = (
     "a promotion was asked for, and no step waits for one",
     "see what it waits for: `!explain {name}`",
 )
+DRILLING = (
+    "Drilling",
+    WAITING,
+    "a rollback is rehearsed: workloads in good health go to the fallback, and back by themselves",
+)
+DRILL_PASSED = (
+    "DrillPassed",
+    NORMAL,
+    "every workload of a drill reported the fallback before the deadline of a P0",
+)
+DRILL_FAILED = (
+    "DrillFailed",
+    ATTENTION,
+    "not every workload of a drill reported the fallback before the deadline of a P0; a rollback would not have either",
+    "see why they do not answer: `!get {name}`, `!kubectl logs`",
+    "then rehearse again: `!drill {name}`",
+)
+DRILL_PREEMPTED = (
+    "DrillPreempted",
+    NORMAL,
+    "a breach, a command or an edit ended a drill: it says nothing of the way back",
+    "rehearse again once the fleet is Healthy: `!drill {name}`",
+)
+DRILL_REFUSED = (
+    "DrillRefused",
+    DECISION,
+    "a drill was asked for where it would be in the way, or could not be followed",
+    "see what the fleet does now: `!explain {name}`",
+)
 REFUSED = ("Refused", DECISION, "what was asked for cannot be done now")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from precision_operator.api.state import Phase
+from precision_operator.contract import DRILL
 from precision_operator.kube.port import POLICIES
 from tests.support.reconciling import NAMES, OVERFLOW, Rig, promoted
 
@@ -31,14 +32,14 @@ async def read_whole() -> Rig:
 
 async def test_a_deadline_is_there_until_all_train_in_the_fallback() -> None:
     rig = await read_whole()
-    assert set(times(rig)) == {"phase", "evaluation"}
+    assert set(times(rig)) == {"phase", "evaluation", "created"}
     rig.trainers.bad = BAD
     await rig.until(lambda: rig.state.phase is Phase.ROLLING_BACK)
     incident = rig.state.incident
     assert incident is not None
     assert times(rig)["deadline"] == incident.deadline_at
     await rig.until(lambda: rig.state.phase is Phase.HELD)
-    assert set(times(rig)) == {"phase", "evaluation"}
+    assert set(times(rig)) == {"phase", "evaluation", "created"}
     assert times(rig)["phase"] == rig.state.phase_since
 
 
@@ -101,3 +102,12 @@ async def test_what_is_not_measured_any_more_has_no_series() -> None:
     await rig.go()
     await rig.go()
     assert gains(rig) == {}
+
+
+async def test_a_drill_that_passed_is_there_as_a_time() -> None:
+    rig = await promoted()
+    assert "drill" not in times(rig)
+    rig.policy["metadata"]["annotations"] = {DRILL: f"{rig.state.transition_id}: fleet"}
+    await rig.until(lambda: rig.state.last_drill is not None and not rig.state.last_drill.running)
+    assert rig.state.last_drill is not None
+    assert times(rig)["drill"] == rig.state.last_drill.passed_at

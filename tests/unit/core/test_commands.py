@@ -119,6 +119,7 @@ def test_an_abort_hurries_a_gradual_rollback_once() -> None:
         (Command.ROLLBACK, {Phase.PENDING, Phase.PROGRESSING, Phase.PAUSED, Phase.HEALTHY, Phase.DEGRADED}),
         (Command.RETRY, {Phase.HELD}),
         (Command.PROMOTE, {Phase.PAUSED}),
+        (Command.DRILL, {Phase.HEALTHY}),
     ],
 )
 def test_a_command_is_taken_where_it_changes_something(command: Command, phases: set[Phase]) -> None:

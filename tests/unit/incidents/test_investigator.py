@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from lab.model.world import World
 from precision_operator.api.mitigation import Rung
 from precision_operator.api.state import Phase
+from precision_operator.contract import DRILL
 from precision_operator.core.observer import RecordedPass
 from precision_operator.errors import Forbidden, SourceUnavailable
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.document import from_body
 from precision_operator.incidents.investigator import Investigator
 from precision_operator.incidents.mitigation import with_windows
-from precision_operator.incidents.report import IncidentPhase, Report, open_report
+from precision_operator.incidents.report import IncidentKind, IncidentPhase, Report, open_report
 from precision_operator.incidents.slowness import CHECKS, say
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.kube.events import EventRecorder
-from precision_operator.kube.port import INCIDENTS
+from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from precision_operator.settings import IncidentSettings
 from precision_operator.signals.port import Sample, Series
 from tests.support.fake_kube import FakeKube, Key
@@ -161,3 +165,45 @@ def test_the_worst_pod_speaks_for_its_workload() -> None:
     assert say(CPU, answer, PODS) == "CPU: throttled in 40% of its periods (b); CPU: throttled in 0% of its periods (a)"
     busy = [sample("b-1", 0.6), sample("b-2", 0.0)]
     assert "busy 0% of the time (b)" in say(TENSOR, busy, PODS)
+
+
+async def test_a_drill_is_kept_once_with_who_asked_and_how_long_it_took() -> None:
+    kube, failed = FakeKube(), list[str]()
+    investigator = made(kube, Exporters(), failed)
+    world = promoted()
+    asked = {DRILL: f"{world.state.transition_id}: apps/Deployment/hot-1: a quarter", f"{DRILL}-by": "ada"}
+    world.policy = replace(world.policy, annotations=asked)
+    for seen in passes(world, 6):
+        investigator.observe(seen)
+    assert investigator.waiting == 1
+    await investigator.turn()
+    (report,) = incidents(kube)
+    drill = world.state.last_drill
+    assert drill is not None
+    assert (report.kind, report.severity, report.reason) == (IncidentKind.DRILL, None, "DrillPassed")
+    assert (report.workloads, report.phase, report.met_deadline) == (("hot-1",), IncidentPhase.CLOSED, True)
+    assert report.in_fallback_at == drill.ended_at
+    assert [moment.what for moment in report.timeline] == ["Drilling", "Requested", "InFallback", "DrillPassed"]
+    assert report.timeline[0].message == "asked for by ada: a quarter"
+    assert "no steps were lost" in report.message
+    assert failed == []
+
+
+async def test_a_drill_that_could_not_be_kept_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube, failed = FakeKube(), list[str]()
+    investigator = made(kube, Exporters(), failed)
+    world = promoted()
+    world.policy = replace(world.policy, annotations={DRILL: f"{world.state.transition_id}: fleet allow-restarts"})
+    *_, last = passes(world, 8)
+    create = kube.create
+
+    async def refused(resource: Resource, namespace: str, body: JsonObject) -> JsonObject:
+        monkeypatch.setattr(kube, "create", create)
+        raise Forbidden("may not create", status=403)
+
+    monkeypatch.setattr(kube, "create", refused)
+    for _ in range(2):
+        investigator.observe(last)
+        await investigator.turn()
+    assert [report.kind for report in incidents(kube)] == [IncidentKind.DRILL]
+    assert failed == ["Forbidden"]

@@ -11,12 +11,21 @@ from precision_operator.core.mitigation.windows import promotion_waits
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.promotion.rollout import assigned, target_changed
 from precision_operator.core.rollback.alone import follow_held, hold, retried
+from precision_operator.core.rollback.drill import drilling, rehearse
 from precision_operator.core.rollback.triggers import find_trigger
 from precision_operator.core.rollback.whole import begin_rollback
 
 
 def guard(facts: Facts) -> Outcome:
     """Roll back what breaches, take in new workloads, start again where the target was changed."""
+    facts, rehearsed = rehearse(facts)
+    if facts.state.drilled:
+        return Outcome(facts.state, assigned(facts), waiting=drilling(facts), notices=rehearsed)
+    outcome = _guard(facts)
+    return replace(outcome, notices=(*rehearsed, *outcome.notices))
+
+
+def _guard(facts: Facts) -> Outcome:
     facts, notices = mitigate(facts)
     state = facts.state
     trigger = find_trigger(facts)

@@ -81,7 +81,7 @@ def assigned(facts: Facts, *, escalate: bool = False, force: bool = False) -> tu
 
     Those that were rolled back by themselves are restarted where they do not answer.
     """
-    held = facts.state.held_keys
+    held = facts.state.back_keys
     members = frozenset(facts.state.members) - held
     found = {w.key for w, _ in facts.fleet.residual}
     desired = []

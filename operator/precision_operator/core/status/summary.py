@@ -36,6 +36,7 @@ def recorded(state: State) -> Summary:
         held=len(state.held),
         attempts=state.attempts,
         incident=state.incident,
+        last_drill=state.last_drill,
         conditions=state.conditions,
     )
 
