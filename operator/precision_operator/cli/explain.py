@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from precision_operator.api.commands import acknowledged, answers
+from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.state import Phase
-from precision_operator.cli.attention import bad_news, predicted_late_seconds
+from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting

@@ -38,6 +38,7 @@ from precision_operator.core.rollback.recovery import looked_after
 from precision_operator.core.rollback.whole import held, rolling_back
 from precision_operator.core.status.conditions import conditions, without_messages
 from precision_operator.core.status.summary import summarize
+from precision_operator.core.telling import remembered, unheard
 from precision_operator.reasons import Reason
 
 IDLE_SECONDS = 60.0
@@ -286,6 +287,9 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
     )
     found = conditions(replace(facts, state=before), replace(outcome, state=state), planned)
     state = replace(state, conditions=without_messages(found))
+    sent = facts.observation.told
+    if state != before or unheard(before, sent):
+        state = replace(state, told=remembered(state, sent, facts.now))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state, found
