@@ -36,6 +36,11 @@ class MessageKind(StrEnum):
         member.runbook, member.escalates = runbook or word.lower(), escalates
         return member
 
+    @classmethod
+    def known(cls, word: str) -> "MessageKind | None":
+        """The kind with this word; None: another version of the operator wrote it."""
+        return cls._value2member_map_.get(word)  # type: ignore[return-value]
+
     # Of an incident, kept in it.
     NOTICE = ("Notice", Tone.FAILURE, "a rollback was decided", "incident show -n {namespace} {incident}")
     ESCALATION = (
@@ -161,7 +166,7 @@ class MessageKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Notified:
     """One message that people got about a policy, so that no leader sends it again."""
 
     topic: Annotated[str, Field(longest=80)]

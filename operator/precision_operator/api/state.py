@@ -14,7 +14,7 @@ from precision_operator.api.choices import AS_DELETION_POLICY, Severity, Strateg
 from precision_operator.api.conditions import Condition
 from precision_operator.api.fields import Field, Rule, Time, Via
 from precision_operator.api.incident import Incident
-from precision_operator.api.messages import Told
+from precision_operator.api.messages import Notified
 from precision_operator.api.mitigation import Mitigation
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
@@ -214,7 +214,7 @@ class State:
     """How the rollback canary fares against the rest."""
     conditions: Annotated[tuple[Condition, ...], Field(name="state.conditions")] = ()
     """Without messages, but for alerts: those stand in the policy's status."""
-    told: Annotated[tuple[Told, ...], Field(name="state.told")] = ()
+    notified: Annotated[tuple[Notified, ...], Field(name="state.notified")] = ()
     """The messages that people got of what stands, and of the last hour."""
     writer: Annotated[str, Field(name="state.writer.holder")] = ""
     epoch: Annotated[int, Field(name="state.writer.epoch")] = 0

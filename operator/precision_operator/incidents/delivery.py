@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlencode
 
 from precision_operator.addresses import refusal_of
+from precision_operator.api.messages import MessageKind
 
 if TYPE_CHECKING:
     from apprise import NotifyBase
@@ -25,7 +26,6 @@ NICENESS = 10
 _STRUCTURED = ("jsons", "xmls", "forms")
 """What carries the facts as fields."""
 _NOT_A_CHAT = (*_STRUCTURED, "mailtos")
-_TYPES = {"Notice": "failure", "Escalation": "warning", "AllClear": "success"}
 
 
 class Note(TypedDict):
@@ -117,7 +117,7 @@ def inert(text: str) -> str:
 def _sent(service: "NotifyBase", note: Note, cleaned: Callable[[str], str]) -> bool:
     from apprise import NotifyFormat, NotifyType
 
-    kind = NotifyType(_TYPES.get(note["kind"], "info"))
+    kind = NotifyType((MessageKind.known(note["kind"]) or MessageKind.ATTENTION).tone)
     return bool(
         service.notify(
             title=cleaned(note["subject"]),

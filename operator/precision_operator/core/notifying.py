@@ -12,7 +12,7 @@ from typing import Final
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import predicted_late_seconds
-from precision_operator.api.messages import MessageKind, Told
+from precision_operator.api.messages import MessageKind, Notified
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
@@ -82,9 +82,9 @@ class Owed:
     due_at: float
     """From when on it may be sent; seconds since the epoch."""
 
-    def told(self, at: float) -> Told:
+    def notified(self, at: float) -> Notified:
         """The memory of it."""
-        return Told(self.call.topic, self.call.occasion, at, self.level)
+        return Notified(self.call.topic, self.call.occasion, at, self.level)
 
 
 def calls(state: State, now: float) -> tuple[Call, ...]:
@@ -92,15 +92,15 @@ def calls(state: State, now: float) -> tuple[Call, ...]:
     return tuple(call for find in _TABLE for call in find(state, now))
 
 
-def owed(state: State, told: Iterable[Told], now: float) -> tuple[Owed, ...]:
+def owed(state: State, notified: Iterable[Notified], now: float) -> tuple[Owed, ...]:
     """What stands and was not told of, or is to be escalated, with when each may be sent.
 
     Args:
         state: as it is now.
-        told: what people got already, of this state's memory and since.
+        notified: what people got already, of this state's memory and since.
         now: seconds since the epoch.
     """
-    known = {(entry.topic, entry.occasion): entry for entry in told}
+    known = {(entry.topic, entry.occasion): entry for entry in notified}
     lately = sorted(entry.at for entry in known.values() if entry.at > now - HOUR_SECONDS)
     newest: dict[str, float] = {}
     for topic, _ in known:
@@ -126,17 +126,17 @@ def _room_at(lately: list[float], taken: int, now: float) -> float:
     return min(lately[waits_for], now) + HOUR_SECONDS if waits_for < len(lately) else now + HOUR_SECONDS
 
 
-def remembered(state: State, sent: Iterable[Told], now: float) -> tuple[Told, ...]:
+def remembered(state: State, sent: Iterable[Notified], now: float) -> tuple[Notified, ...]:
     """The memory after ``sent``: what stands, and what was told of within the hour; nothing else is worth keeping."""
-    known = {(entry.topic, entry.occasion): entry for entry in (*state.told, *sent)}
+    known = {(entry.topic, entry.occasion): entry for entry in (*state.notified, *sent)}
     standing = {(call.topic, call.occasion) for call in calls(state, now)}
     kept = [e for key, e in known.items() if key in standing or now - HOUR_SECONDS < e.at <= now + HOUR_SECONDS]
     return tuple(sorted(kept, key=lambda e: (e.at, e.topic, e.occasion))[-KEPT:])
 
 
-def unheard(state: State, sent: Iterable[Told]) -> bool:
+def has_news(state: State, sent: Iterable[Notified]) -> bool:
     """Whether something was sent that the state does not know of."""
-    return not frozenset(sent) <= frozenset(state.told)
+    return not frozenset(sent) <= frozenset(state.notified)
 
 
 def _occasion(since: float, *words: object) -> str:
@@ -152,7 +152,7 @@ def _standing(state: State, kind: str, status: str) -> Condition | None:
     return found if found is not None and found.status == status else None
 
 
-def _told_of(kind: MessageKind, condition: Condition) -> Call:
+def _by_condition(kind: MessageKind, condition: Condition) -> Call:
     since = condition.last_transition_time
     return Call(kind, _occasion(since), since, condition.reason, condition.type)
 
@@ -164,7 +164,7 @@ def _rolling(state: State) -> bool:
 def _rollback_waiting(state: State, now: float) -> Iterable[Call]:
     statuses = ((kind, _ATTENTION[kind]) for kind in _WAITED_FOR)
     found = (_standing(state, kind, status) for kind, status in statuses) if state.phase is Phase.ROLLING_BACK else ()
-    return (_told_of(MessageKind.ROLLBACK_WAITING, condition) for condition in found if condition is not None)
+    return (_by_condition(MessageKind.ROLLBACK_WAITING, condition) for condition in found if condition is not None)
 
 
 def _deadline_at_risk(state: State, now: float) -> Iterable[Call]:
@@ -183,12 +183,12 @@ def _unresponsive(state: State, now: float) -> Iterable[Call]:
 
 def _blocked(state: State, now: float) -> Iterable[Call]:
     found = (_standing(state, kind, "True") for kind in ("Blocked", "Stuck"))
-    return (_told_of(MessageKind.WORKLOAD_BLOCKED, condition) for condition in found if condition is not None)
+    return (_by_condition(MessageKind.WORKLOAD_BLOCKED, condition) for condition in found if condition is not None)
 
 
 def _weights(state: State, now: float) -> Iterable[Call]:
     found = _standing(state, "WeightsSuspect", "True")
-    return (_told_of(MessageKind.WEIGHTS_SUSPECT, found),) if found is not None else ()
+    return (_by_condition(MessageKind.WEIGHTS_SUSPECT, found),) if found is not None else ()
 
 
 def _canary_held(state: State, now: float) -> Iterable[Call]:
@@ -259,7 +259,7 @@ def _attention(state: State, now: float) -> Iterable[Call]:
         settled = found is not None and now - found.last_transition_time >= SETTLE_SECONDS
         moved = kind != "AdmissionEnforced" or state.enforce
         if found is not None and settled and moved and kind not in waited_for:
-            yield _told_of(MessageKind.ATTENTION, found)
+            yield _by_condition(MessageKind.ATTENTION, found)
 
 
 def _degraded(state: State, now: float) -> Iterable[Call]:

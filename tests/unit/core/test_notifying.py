@@ -14,12 +14,12 @@ from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Incident, Scope
-from precision_operator.api.messages import MessageKind, Told
+from precision_operator.api.messages import MessageKind, Notified
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import HeldWorkload, Phase, State
 from precision_operator.core.decide import decide
-from precision_operator.core.telling import (
+from precision_operator.core.notifying import (
     DRILL_SECONDS,
     ESCALATE_SECONDS,
     HOUR_SECONDS,
@@ -110,10 +110,10 @@ def test_each_is_told_of_once_and_as_soon_as_it_has_settled(kind: str) -> None:
     if after:
         assert kind not in kinds(state, NOW + after - 1.0)
     now = NOW + after
-    (first,) = owed(state, state.told, now)
+    (first,) = owed(state, state.notified, now)
     assert (str(first.call.kind), first.level, first.due_at) == (kind, 0, now)
-    told = replace(state, told=remembered(state, [first.told(now)], now))
-    later = owed(told, told.told, now + 1.0)
+    told = replace(state, notified=remembered(state, [first.notified(now)], now))
+    later = owed(told, told.notified, now + 1.0)
     assert [entry.level for entry in later] == [1] * first.call.kind.escalates
 
 
@@ -134,25 +134,25 @@ def test_workloads_that_are_held_alone_wait_for_a_person_once_they_are_in_the_fa
 def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_was_told() -> None:
     state, _ = STANDS["ApprovalWanted"]
     (found,) = owed(state, (), NOW)
-    known = replace(state, told=remembered(state, [found.told(NOW)], NOW))
-    assert owed(known, known.told, NOW + 7 * HOUR_SECONDS) == ()
-    assert remembered(known, (), NOW + 7 * HOUR_SECONDS) == known.told, "what stands is remembered however long"
+    known = replace(state, notified=remembered(state, [found.notified(NOW)], NOW))
+    assert owed(known, known.notified, NOW + 7 * HOUR_SECONDS) == ()
+    assert remembered(known, (), NOW + 7 * HOUR_SECONDS) == known.notified, "what stands is remembered however long"
 
 
 def test_the_next_step_is_another_approval() -> None:
     state, _ = STANDS["ApprovalWanted"]
-    told = [found.told(NOW) for found in owed(state, (), NOW)]
+    told = [found.notified(NOW) for found in owed(state, (), NOW)]
     (again,) = owed(replace(state, transition_id=6), told, NOW + QUIET_SECONDS)
     assert again.due_at == NOW + QUIET_SECONDS
 
 
 def test_what_comes_and_goes_is_told_of_once_in_ten_minutes() -> None:
-    told: list[Told] = []
+    told: list[Notified] = []
     for minute in range(60):
         since = NOW + minute * 60.0
         flapping = State(conditions=(replace(condition("Stuck", "True"), last_transition_time=since),))
         told += [
-            found.told(since) for found in owed(flapping, told, since) if found.level == 0 and found.due_at <= since
+            found.notified(since) for found in owed(flapping, told, since) if found.level == 0 and found.due_at <= since
         ]
     assert [(b.at - a.at) >= QUIET_SECONDS for a, b in pairwise(told)] == [True] * (len(told) - 1)
     assert len(told) == HOUR_SECONDS / QUIET_SECONDS
@@ -166,25 +166,27 @@ def flood(now: float) -> State:
 
 
 def test_in_any_hour_no_more_than_a_dozen_are_told_of_a_policy() -> None:
-    told: list[Told] = []
+    told: list[Notified] = []
     for step in range(3 * 60):
         now = NOW + step * 60.0
-        told += [found.told(now) for found in owed(flood(now), told, now) if found.level == 0 and found.due_at <= now]
+        told += [
+            found.notified(now) for found in owed(flood(now), told, now) if found.level == 0 and found.due_at <= now
+        ]
     assert len(told) > 2 * MOST_AN_HOUR
     times = sorted(entry.at for entry in told)
     assert all(b - a >= HOUR_SECONDS for a, b in zip(times, times[MOST_AN_HOUR:], strict=False))
 
 
 def test_the_memory_is_bounded_and_forgets_what_is_over() -> None:
-    told = [Told(f"topic-{number}", "once", NOW + number) for number in range(3 * KEPT)]
+    told = [Notified(f"topic-{number}", "once", NOW + number) for number in range(3 * KEPT)]
     kept = remembered(State(), told, NOW + 3 * KEPT)
     assert len(kept) == KEPT
     assert kept[-1] == told[-1]
-    assert remembered(State(told=kept), (), NOW + 2 * HOUR_SECONDS) == ()
+    assert remembered(State(notified=kept), (), NOW + 2 * HOUR_SECONDS) == ()
 
 
 def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_quiet_time() -> None:
-    told = [Told("ApprovalWanted", "transition-2", NOW + 9e6)]
+    told = [Notified("ApprovalWanted", "transition-2", NOW + 9e6)]
     state, _ = STANDS["ApprovalWanted"]
     (found,) = owed(state, told, NOW)
     assert found.due_at <= NOW + QUIET_SECONDS
@@ -192,7 +194,7 @@ def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_quiet_ti
 
 def test_what_blocks_a_rollback_is_escalated_twice_and_an_approval_never() -> None:
     state, _ = STANDS["WorkloadBlocked"]
-    told = [found.told(NOW) for found in owed(state, (), NOW)]
+    told = [found.notified(NOW) for found in owed(state, (), NOW)]
     levels = []
     for seconds in ESCALATE_SECONDS:
         (found,) = owed(state, told, NOW)
@@ -202,7 +204,7 @@ def test_what_blocks_a_rollback_is_escalated_twice_and_an_approval_never() -> No
     assert levels == [1, 2]
     assert owed(state, told, NOW) == ()
     waits, _ = STANDS["ApprovalWanted"]
-    assert owed(waits, [found.told(NOW) for found in owed(waits, (), NOW)], NOW + 9e4) == ()
+    assert owed(waits, [found.notified(NOW) for found in owed(waits, (), NOW)], NOW + 9e4) == ()
 
 
 def healthy() -> World:
@@ -215,9 +217,9 @@ def healthy() -> World:
     return world
 
 
-def passes(world: World, sent: Sequence[Told]) -> bool:
+def passes(world: World, sent: Sequence[Notified]) -> bool:
     """Whether a pass with these deliveries writes the state."""
-    observation = replace(world.observe(), told=tuple(sent))
+    observation = replace(world.observe(), notified=tuple(sent))
     before = world.state
     decision = decide(world.policy, before, observation, world.now)
     world.commit(decision)
@@ -226,10 +228,10 @@ def passes(world: World, sent: Sequence[Told]) -> bool:
 
 def test_a_delivery_costs_one_write_and_nothing_after_it() -> None:
     world = healthy()
-    sent = [Told("ApprovalWanted", "transition-1", world.now)]
+    sent = [Notified("ApprovalWanted", "transition-1", world.now)]
     assert passes(world, ()) is False
     assert passes(world, sent) is True
-    assert world.state.told == tuple(sent)
+    assert world.state.notified == tuple(sent)
     assert passes(world, sent) is False
     world.now += 2 * HOUR_SECONDS
     assert passes(world, ()) is False, "that it may be forgotten is no reason to write"
