@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from precision_operator.api.messages import MessageKind
 from precision_operator.cli import parser as plugin
@@ -18,6 +19,7 @@ from precision_operator.incidents.wording import Wording, message
 from precision_operator.settings import MessageTemplate
 
 FULL = {name: f"<{name}>" for name in FIELDS}
+PAGE = (Path(__file__).parents[3] / "docs" / "notifications.md").read_text()
 RUNBOOKS = (Path(__file__).parents[3] / "docs" / "runbooks.md").read_text()
 ANCHORS = {title.lower() for title in re.findall(r"^#+ (\S+)$", RUNBOOKS, re.MULTILINE)}
 ABOUT = {"namespace": "team", "policy": "fleet", "incident": "fleet-4"}
@@ -80,6 +82,21 @@ def test_whatever_a_template_is_made_of_the_message_fits_and_keeps_its_end() -> 
     assert len(subject) <= 512
     assert len(body) <= BODY_CHARACTERS
     assert "\nRUN: run it\nRUNBOOK: xxx" in body
+
+
+def test_the_page_lists_every_kind_and_every_field_as_they_are() -> None:
+    for kind in MessageKind:
+        assert f"| `{kind}` | {kind.meaning} | {kind.tone} |" in PAGE
+    for name, meaning in FIELDS.items():
+        assert f"| `{name}` | {meaning} |" in PAGE
+
+
+def test_the_templates_of_the_page_are_taken() -> None:
+    (found,) = re.findall(r"^config:\n  messageTemplates:\n.*?(?=^```)", PAGE, re.DOTALL | re.MULTILINE)
+    settings = parse_settings(yaml.safe_load(found)["config"], environment={})
+    assert len(settings.message_templates) == 2
+    failed: list[str] = []
+    assert chosen(settings.message_templates, failed.append) == settings.message_templates
 
 
 def test_templates_stand_in_the_settings() -> None:
