@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.messages import Notified
@@ -21,6 +23,9 @@ from precision_operator.incidents.wording import Wording
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import NotificationChannel
 from tests.support.reported import CHANNELS, WorldClock
+from tests.support.rollbacks import QUICK
+
+pytestmark = pytest.mark.slow
 
 KEY = PolicyKey("ns", "fleet")
 APPROVED = {**FAST, "strategy": {"steps": [{"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}}
@@ -145,11 +150,7 @@ async def test_a_channel_that_refuses_is_asked_again_with_ever_longer_pauses_the
 
 
 async def test_a_held_fleet_asks_for_its_prerequisites_and_says_when_a_retry_is_possible() -> None:
-    stage = Stage(World(policy(**FAST)))
-    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
-        stage.world.add(name)
-    for _ in range(40):
-        stage.world.step(15.0)
+    stage = await healthy()
     stage.world.bad = {"hot-1": {Signal.OVERFLOW: 0.9}, "hot-2": {Signal.OVERFLOW: 0.9}}
     await stage.passes(20)
     assert stage.world.state.phase is Phase.HELD
@@ -220,3 +221,48 @@ async def test_what_stays_blocked_reaches_one_role_more_after_15_and_30_minutes(
         outgoing.message.body.count("RUNBOOK: docs/runbooks.md#workloadblocked") for _, outgoing in stage.delivered
     )
     assert len(subjects) == 2
+
+
+async def healthy(**spec: object) -> Stage:
+    stage = Stage(World(policy(**{**FAST, **spec})))
+    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
+        stage.world.add(name)
+    for _ in range(40):
+        stage.world.step(15.0)
+    assert stage.world.state.phase is Phase.HEALTHY
+    return stage
+
+
+async def test_an_investigation_is_reported_as_it_begins_and_as_it_ends_well() -> None:
+    stage = await healthy()
+    stage.world.everywhere = {Signal.SPEED: 0.7}
+    await stage.passes(30, 30.0)
+    assert [kind for _, kind in stage.kinds()] == ["InvestigationBegun"]
+    assert "until" in stage.delivered[0][1].message.body
+    stage.world.everywhere = {}
+    await stage.passes(60, 30.0)
+    assert [kind for _, kind in stage.kinds()] == ["InvestigationBegun", "InvestigationOver"]
+
+
+async def test_a_rollback_canary_that_helped_nobody_asks_a_person() -> None:
+    stage = await healthy(rollback={**QUICK, "strategies": {"P2": "Canary"}, "fleetShare": 0.5})
+    stage.world.everywhere = {Signal.SPEED: 0.7}
+    await stage.passes(260, 60.0)
+    assert stage.world.state.by_canary
+    held = [outgoing for _, outgoing in stage.delivered if outgoing.message.kind == "RollbackCanaryHeld"]
+    assert len(held) == 1
+    assert held[0].facts["incident"]
+    assert held[0].facts["command"] == "kubectl precision promote -n ns fleet"
+
+
+async def test_a_step_over_its_deadline_and_metrics_that_are_away_are_reported() -> None:
+    stage = Stage(World(policy(**FAST)))
+    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
+        stage.world.add(name)
+    for _ in range(40):
+        if stage.world.step(15.0).state.phase is Phase.PROGRESSING:
+            break
+    stage.world.metrics_away = True
+    await stage.passes(40, 60.0)
+    assert {"RolloutHeld", "MetricsMissing"} <= {kind for _, kind in stage.kinds()}
+    assert len(stage.kinds()) == len(set(stage.kinds())), "each once"
