@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import ssl
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.request import urlopen
 
 import yaml
 
+from lab.cluster.pki import Certificate
 from lab.cluster.ports import free_ports
 from lab.process import Daemon
 from lab.setup.debian import program_of
@@ -15,13 +19,24 @@ from lab.waiting import answers, wait_for
 
 
 class Alertmanager:
-    """An Alertmanager on a free port, with this configuration. A context manager; ready when entered."""
+    """An Alertmanager on a free port, with this configuration. A context manager; ready when entered.
 
-    def __init__(self, directory: Path, config: dict[str, Any]) -> None:
+    With a certificate it serves HTTPS; ``authority`` is what it chains to.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: dict[str, Any],
+        *,
+        certificate: Certificate | None = None,
+        authority: Path | None = None,
+    ) -> None:
         self.directory = directory
         self._config = config
+        self._certificate, self._authority = certificate, authority
         port = free_ports(1)[0]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
         self._daemon = Daemon(
             "alertmanager",
             [
@@ -30,6 +45,7 @@ class Alertmanager:
                 f"--storage.path={directory / 'data'}",
                 f"--web.listen-address=127.0.0.1:{port}",
                 "--cluster.listen-address=",
+                *([f"--web.config.file={directory / 'web.yml'}"] if certificate else []),
                 "--log.level=warn",
             ],
             directory,
@@ -38,6 +54,9 @@ class Alertmanager:
     def __enter__(self) -> Alertmanager:
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "alertmanager.yml").write_text(yaml.safe_dump(self._config))
+        if self._certificate is not None:
+            pair = {"cert_file": str(self._certificate.certificate), "key_file": str(self._certificate.key)}
+            (self.directory / "web.yml").write_text(yaml.safe_dump({"tls_server_config": pair}))
         self._daemon.start()
         wait_for(self._ready, what="Alertmanager to be ready", seconds=30, every=0.1, found=lambda: self._daemon.tail())
         return self
@@ -47,9 +66,18 @@ class Alertmanager:
     ) -> None:
         self._daemon.stop()
 
+    def alerts(self) -> list[dict[str, Any]]:
+        """What it has been sent, and has not expired."""
+        with urlopen(f"{self.url}/api/v2/alerts", timeout=10, context=self._context()) as answer:  # noqa: S310, RUF100
+            found: list[dict[str, Any]] = json.load(answer)
+        return found
+
+    def _context(self) -> ssl.SSLContext | None:
+        return ssl.create_default_context(cafile=self._authority) if self._authority is not None else None
+
     def _ready(self) -> bool:
         self._daemon.require_running()
-        return answers(f"{self.url}/-/ready")
+        return answers(f"{self.url}/-/ready", context=self._context())
 
 
 def _command(program: Path) -> list[str | Path]:

@@ -5,6 +5,7 @@ from urllib.parse import parse_qsl
 PLAIN = frozenset(
     [
         *(
+            "alertmanager",
             "amqp",
             "apprise",
             "bark",

@@ -26,11 +26,14 @@ from precision_operator.controller.registry import build_registry, run_kopf
 from precision_operator.controller.restarts import Restarts
 from precision_operator.controller.sink import InventorySink
 from precision_operator.controller.worker import Worker
+from precision_operator.incidents.announcer import Announcer
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.investigator import Investigator
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.reporter import Reporter
 from precision_operator.incidents.store import IncidentStore
+from precision_operator.incidents.templates import chosen
+from precision_operator.incidents.wording import Wording
 from precision_operator.inventory.caches import WATCHED, Inventory
 from precision_operator.kube.access import Access
 from precision_operator.kube.client import KubeClient
@@ -162,6 +165,16 @@ class App:
             settings=settings,
             clock=clock,
         )
+        wording = Wording.of(settings.incidents, chosen(settings.message_templates, metrics.report_error))
+        notifier = Notifier(settings.notifications, metrics=metrics, clock=clock, wording=wording)
+        self._announcer = Announcer(
+            notifier,
+            wording=wording,
+            metrics=metrics,
+            clock=clock,
+            leading=lambda: self._elector.is_leader,
+            changed=self._queue.add,
+        )
         store = IncidentStore(client, settings=settings.incidents, clock=clock)
         collector = EvidenceCollector(self._sources, settings.queries, failed=metrics.report_error)
         self._investigator = Investigator(collector, store, events=events, failed=metrics.report_error)
@@ -170,7 +183,8 @@ class App:
             store=store,
             collector=collector,
             settings=settings.incidents,
-            notifier=Notifier(settings.notifications, metrics=metrics, clock=clock),
+            notifier=notifier,
+            wording=wording,
             metrics=metrics,
             clock=clock,
             leading=lambda: self._elector.is_leader,
@@ -187,8 +201,9 @@ class App:
                 halt=halt,
                 metrics=metrics,
                 clock=clock,
-                observers=(self._reporter, self._investigator),
+                observers=(self._reporter, self._investigator, self._announcer),
                 verified=self._reporter.verified,
+                notified=self._announcer.notified,
                 leads=self._elector.leads,
             ),
             queue=self._queue,
@@ -261,7 +276,10 @@ class App:
                 ]
                 beside = [
                     group.create_task(part.run(), name=type(part).__name__.lower())
-                    for part in (self._halt, self._reporter, self._investigator, self._alerts, self._receiver)
+                    for part in (
+                        *(self._halt, self._reporter, self._investigator, self._announcer),
+                        *(self._alerts, self._receiver),
+                    )
                 ]
                 served = self._webhook
                 if served is not None:

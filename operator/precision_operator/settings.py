@@ -95,6 +95,10 @@ class IncidentSettings:
             pattern="^(https?://.*)?$",
         ),
     ] = ""
+    runbook_url: Annotated[
+        str,
+        Field("Where your people read docs/runbooks.md: each message ends with a link to its section.", longest=1024),
+    ] = "docs/runbooks.md"
 
 
 ROLES = ("on-call", "ml-lead", "executive")
@@ -102,7 +106,7 @@ ROLES = ("on-call", "ml-lead", "executive")
 
 @dataclass(frozen=True, slots=True)
 class NotificationChannel:
-    """Somewhere messages about rollbacks go. Policies cannot name one."""
+    """Somewhere messages go. Policies cannot name one."""
 
     url: Annotated[
         str,
@@ -131,6 +135,17 @@ class NotificationChannel:
         str, Field("CA bundle that the server's certificate must chain to; empty: the system's.", pattern="^/")
     ] = ""
     timeout_seconds: Annotated[float, Field("How long connecting, and each answer, may take.", above=0, most=60)] = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTemplate:
+    """The admin's own words of one kind of message. ``$name`` takes the value of a field (docs/notifications.md)."""
+
+    subject: Annotated[str, Field("Subject; empty: the built-in one.", longest=512)] = ""
+    body: Annotated[
+        str,
+        Field("Body; empty: the built-in one. The links and the command are appended in any case.", longest=8192),
+    ] = ""
 
 
 MODES = ("Auto", "Policy", "Webhook")
@@ -232,11 +247,19 @@ class Settings:
     notifications: Annotated[
         Mapping[str, NotificationChannel],
         Field(
-            "Who is notified of rollbacks, by a name of your choice: by `url` (an address of Apprise, over TLS; `$(NAME)` "
-            "takes an environment variable's value, see `extraEnv`) or `urlFile` (a file with it, from a Secret). `role` is "
-            "on-call, ml-lead (after 15 minutes without all trainers in fallback) or executive (after 30). See "
-            "docs/notifications.md.",
+            "Who is notified of rollbacks and of what waits for a person, by a name of your choice: by `url` (an address of "
+            "Apprise, over TLS; `$(NAME)` takes an environment variable's value, see `extraEnv`) or `urlFile` (a file with "
+            "it, from a Secret). `role` is on-call, ml-lead (after 15 minutes without all trainers in fallback) or "
+            "executive (after 30). See docs/notifications.md.",
             items=Field(either=("url", "urlFile")),
+        ),
+    ] = field(default_factory=dict)
+    message_templates: Annotated[
+        Mapping[str, MessageTemplate],
+        Field(
+            "Your own words by the kind of message, e.g. `Notice: {subject: …, body: …}`, with `$name` for its fields. One "
+            "that cannot be used is logged and counted (TemplateInvalid), and the built-in one is sent. See "
+            "docs/notifications.md.",
         ),
     ] = field(default_factory=dict)
     restart_budget: Annotated[

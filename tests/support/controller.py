@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_operator.admission.pod import admit
 from precision_operator.api.assignment import parse_assignment
+from precision_operator.api.messages import Notified
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.signal_records import SIGNALS
@@ -152,7 +153,10 @@ class Controller:
             metrics=self.metrics,
             clock=clock,
             leads=lambda epoch: self.leads(),
+            notified=lambda key: self.notified,
         )
+        self.notified: tuple[Notified, ...] = ()
+        """Messages that were sent, and that the state does not know of."""
         self.leads: Callable[[], bool] = lambda: True
         """Whether the Lease is held; asked before each write."""
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.conditions import Condition
 from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.messages import Notified
 from precision_operator.api.mitigation import Mitigation, MitigationResult, Rung
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Requirement, Selector
@@ -158,6 +159,7 @@ _records = st.fixed_dictionaries(
         "incident": st.none() | incidents,
         "comparison": st.none() | comparisons,
         "conditions": st.lists(conditions, max_size=3).map(tuple),
+        "notified": st.lists(st.builds(Notified, names, names, moments, counts), max_size=3).map(tuple),
         "writer": names,
         "epoch": counts,
     }

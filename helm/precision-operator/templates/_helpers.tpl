@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 has no default for, Helm keeps the null. */}}
 {{- define "precision-operator.config" -}}
 {{- $config := deepCopy .Values.config }}
-{{- range $entries := list $config.prometheus $config.queries $config.notifications }}
+{{- range $entries := list $config.prometheus $config.queries $config.notifications $config.messageTemplates }}
 {{- range $name, $entry := $entries }}{{- if kindIs "invalid" $entry }}{{- $_ := unset $entries $name }}{{- end }}{{- end }}
 {{- end }}
 {{- $name := include "precision-operator.webhookName" . }}

@@ -67,3 +67,12 @@ class Incident:
     checks: Annotated[
         Checks | None, Field("The verification checklist, counted; its lines stand in the PrecisionIncident.")
     ] = None
+
+
+def predicted_late_seconds(incident: Incident) -> float:
+    """By how much the restarts of a rollback under way were predicted to miss its deadline; 0: they were not."""
+    if incident.predicted_seconds is None or incident.last_ack_at is not None:
+        return 0.0
+    begun = max(incident.decided_at, incident.expedited_at or incident.decided_at)
+    late = begun + incident.predicted_seconds - incident.deadline_at
+    return late if late > 0 else 0.0  # also where one of them is not a number

@@ -15,6 +15,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.drill import Drill
 from precision_operator.api.fields import Field, Rule, Time, Via
 from precision_operator.api.incident import Incident
+from precision_operator.api.messages import Notified
 from precision_operator.api.mitigation import Mitigation
 from precision_operator.api.modes import Mode
 from precision_operator.api.selector import Selector
@@ -235,6 +236,8 @@ class State:
     """The last drill, or the one in progress: only in Healthy."""
     conditions: Annotated[tuple[Condition, ...], Field(name="state.conditions")] = ()
     """Without messages, but for alerts: those stand in the policy's status."""
+    notified: Annotated[tuple[Notified, ...], Field(name="state.notified")] = ()
+    """The messages that people got of what stands, and of the last hour."""
     writer: Annotated[str, Field(name="state.writer.holder")] = ""
     epoch: Annotated[int, Field(name="state.writer.epoch")] = 0
 

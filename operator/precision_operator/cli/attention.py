@@ -1,9 +1,8 @@
-"""What a person should look at: conditions that are bad news, and a deadline that will not be kept."""
+"""What a person should look at: conditions that are bad news."""
 
 from collections.abc import Iterable
 
 from precision_operator.api.conditions import Condition
-from precision_operator.api.incident import Incident
 
 _BAD_NEWS = {
     "Accepted": "False",
@@ -30,12 +29,3 @@ def bad_news(condition: Condition) -> bool:
 def needing_attention(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
     """Those that a person should look at."""
     return tuple(filter(bad_news, conditions))
-
-
-def predicted_late_seconds(incident: Incident) -> float:
-    """By how much the restarts of a rollback under way were predicted to miss its deadline; 0: they were not."""
-    if incident.predicted_seconds is None or incident.last_ack_at is not None:
-        return 0.0
-    begun = max(incident.decided_at, incident.expedited_at or incident.decided_at)
-    late = begun + incident.predicted_seconds - incident.deadline_at
-    return late if late > 0 else 0.0  # also where one of them is not a number

@@ -1,7 +1,6 @@
 """``explain``: why the policy stands where it does, what it waits for, and what a person can do."""
 
 import argparse
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,14 +9,16 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from precision_operator.api.commands import acknowledged, answers
+from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.state import Phase
-from precision_operator.cli.attention import bad_news, predicted_late_seconds
+from precision_operator.cli.attention import bad_news
 from precision_operator.cli.guidance import BY_CANARY, LEFT_BEHIND, PHASES
 from precision_operator.cli.output import age, console, phase_text, said, write_json
 from precision_operator.cli.summary import UNKNOWN_PERSON, concerned, summary, waiting
 from precision_operator.contract import SUSPEND_BY
 from precision_operator.core.rollback.drill import due
 from precision_operator.reasons import Reason
+from precision_operator.reasons.steps import whole
 
 if TYPE_CHECKING:
     from precision_operator.cli import Commands
@@ -106,13 +107,9 @@ def _meaning(target: "Target") -> str:
 def whole_step(step: str, session: "Session", target: "Target") -> str:
     """The step with the policy's name, and its commands whole."""
 
-    def whole(found: re.Match[str]) -> str:
-        first, *rest = found[1].split()
-        return f"`{session.kubectl(*rest) if first == 'kubectl' else session.plugin(first, *rest)}`"
-
     given = acknowledged(target.policy.annotations, transition_id=target.status.transition_id)
     missing = " ".join(item for item in target.policy.spec.reenable.prerequisites if item not in given)
-    return re.sub(r"`!([^`]+)`", whole, step.replace("{name}", target.policy.name).replace("{missing}", missing))
+    return whole(step, name=target.policy.name, missing=missing, kubectl=session.kubectl, plugin=session.plugin)
 
 
 def _reasons(target: "Target") -> Iterable[tuple[str, str]]:

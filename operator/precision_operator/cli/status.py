@@ -11,10 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import names
 from precision_operator.api.workload import shown
-from precision_operator.cli.attention import needing_attention, predicted_late_seconds
+from precision_operator.cli.attention import needing_attention
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.gain import gain_text
 from precision_operator.cli.output import DOCUMENTS, age, console, phase_text, said, write_document, write_name

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from precision_operator.api.assignment import VERSION, parse_assignment, state_version
 from precision_operator.api.gain import NOT_MEASURED
 from precision_operator.api.incident import Scope
+from precision_operator.api.messages import Notified
 from precision_operator.api.mitigation import news
 from precision_operator.api.policy import Policy, PolicyKey, deleted_policy, parse_policy
 from precision_operator.api.state import Phase, State
@@ -100,6 +101,7 @@ class Reconciler:
         clock: Clock,
         observers: Sequence[Observer] = (),
         verified: Callable[[PolicyKey], tuple[str, Checks] | None] = lambda key: None,
+        notified: Callable[[PolicyKey], tuple[Notified, ...]] = lambda key: (),
         leads: Callable[[int], bool] = lambda epoch: True,
     ) -> None:
         """A pass over one policy.
@@ -107,12 +109,14 @@ class Reconciler:
         Args:
             observers: who is shown each pass once it is carried out.
             verified: (incident, its checklist, counted) of a policy, where one was checked.
+            notified: messages about a policy that were sent, and that its state does not know of.
             leads: whether the Lease of that epoch is still held.
         """
         self._api = api
         self._leads = leads
         self._observers = tuple(observers)
         self._verified = verified
+        self._notified = notified
         self._resting: dict[PolicyKey, _Resting] = {}
         self._shown: dict[PolicyKey, float] = {}
         """Until when mere progress is not shown again, by the monotonic clock."""
@@ -213,7 +217,7 @@ class Reconciler:
 
     async def _gather(self, key: PolicyKey, policy: Policy, state: State) -> Observation:
         observation = await self._gatherer.gather(key, policy, state)
-        return replace(observation, verified=self._verified(key))
+        return replace(observation, verified=self._verified(key), notified=self._notified(key))
 
     def _show_observers(self, seen: RecordedPass) -> None:
         """After the policy's deletion too: an incident is followed until its rollback is over."""

@@ -24,6 +24,7 @@ from precision_operator.core.facts import Facts
 from precision_operator.core.lifecycle import continued, without_policy
 from precision_operator.core.memory import shortage_events
 from precision_operator.core.model import Evaluation, Observation
+from precision_operator.core.notifying import has_news, remembered
 from precision_operator.core.observed import observed, would_events
 from precision_operator.core.outcome import Outcome
 from precision_operator.core.plan import Plan, plan
@@ -288,6 +289,9 @@ def _finished(facts: Facts, before: State, outcome: Outcome, planned: Plan) -> t
     )
     found = conditions(replace(facts, state=before), replace(outcome, state=state), planned)
     state = replace(state, conditions=without_messages(found))
+    sent = facts.observation.notified
+    if state != before or has_news(before, sent):
+        state = replace(state, notified=remembered(state, sent, facts.now))
     if state != before:
         state = replace(state, writer=facts.observation.writer, epoch=facts.observation.epoch)
     return state, found

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from precision_operator.api.injection import Refusal
+from precision_operator.api.messages import Notified
 from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.verification import Checks
@@ -275,6 +276,8 @@ class Observation:
     """Nodes of terminating pods that do not answer: what runs there cannot be ended from here."""
     verified: tuple[str, Checks] | None = None
     """(incident, its checklist, counted), as the reporter has it; shown, and nothing is decided by it."""
+    notified: tuple[Notified, ...] = ()
+    """Messages that were delivered, and that the state does not know of yet; remembered, and nothing is decided by it."""
     writer: str = ""
     """Who decides: the Lease's holder."""
     epoch: int = 0

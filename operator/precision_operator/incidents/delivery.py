@@ -1,4 +1,4 @@
-"""The process that hands messages to Apprise: ``python -m precision_operator.incidents.delivery``, an order on its input.
+"""The process that hands messages to Apprise, or to Alertmanager: ``python -m precision_operator.incidents.delivery``.
 
 A process of its own, because Apprise takes 50 MiB that the operator would keep, blocks, and reads certificate authorities
 and proxies from the environment. Whoever started it ends it at the deadline, whatever the other side does.
@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlencode
 
 from precision_operator.addresses import refusal_of
+from precision_operator.api.messages import MessageKind
+from precision_operator.incidents.alert import SCHEME, address_of, alert_of
 
 if TYPE_CHECKING:
     from apprise import NotifyBase
 
 MEMORY_BYTES = 512 * 1024 * 1024
 """An answer without an end is no reason to take the operator's memory."""
+OK = 200
 NICENESS = 10
 """Decisions come first."""
 _STRUCTURED = ("jsons", "xmls", "forms")
 """What carries the facts as fields."""
 _NOT_A_CHAT = (*_STRUCTURED, "mailtos")
-_TYPES = {"Notice": "failure", "Escalation": "warning", "AllClear": "success"}
 
 
 class Note(TypedDict):
@@ -74,8 +76,15 @@ def deliver(order: Order) -> DeliveryResult:
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     delivered = 0
+    posts = order["url"].partition("://")[0].lower() == SCHEME
     for note in order["notes"]:
         why = refusal_of(order["url"])
+        if posts and not why:
+            why = _posted(order["url"], note, order["timeout_seconds"])
+            if why:
+                return DeliveryResult(delivered=delivered, said=why)
+            delivered += 1
+            continue
         service = None if why else _service(order["url"], note, order["timeout_seconds"])
         if service is None:
             return DeliveryResult(
@@ -88,6 +97,19 @@ def deliver(order: Order) -> DeliveryResult:
             return DeliveryResult(delivered=delivered, said="; ".join(said.lines[-4:]) or "not taken")
         delivered += 1
     return DeliveryResult(delivered=delivered, said="")
+
+
+def _posted(url: str, note: Note, timeout_seconds: float) -> str:
+    """Why Alertmanager did not take it; empty: it did. Apprise does not know it."""
+    import requests
+
+    where, user = address_of(url)
+    alert = alert_of(note["kind"], note["subject"], note["body"], note["facts"])
+    try:
+        answer = requests.post(where, json=[alert], auth=user, timeout=timeout_seconds, allow_redirects=False)
+    except requests.RequestException as error:
+        return f"Alertmanager: {error}"[:400]
+    return "" if answer.status_code == OK else f"Alertmanager answered {answer.status_code}: {answer.text[:200]}"
 
 
 def _service(url: str, note: Note, timeout_seconds: float) -> "NotifyBase | None":
@@ -117,7 +139,7 @@ def inert(text: str) -> str:
 def _sent(service: "NotifyBase", note: Note, cleaned: Callable[[str], str]) -> bool:
     from apprise import NotifyFormat, NotifyType
 
-    kind = NotifyType(_TYPES.get(note["kind"], "info"))
+    kind = NotifyType((MessageKind.known(note["kind"]) or MessageKind.ATTENTION).tone)
     return bool(
         service.notify(
             title=cleaned(note["subject"]),

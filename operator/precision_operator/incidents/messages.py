@@ -1,34 +1,34 @@
-"""The three messages of a rollback, and its escalation, as text for people. What was not measured is said to be unknown."""
-
-from dataclasses import dataclass
-from statistics import median
+"""The messages of a rollback, its escalation and its verification. What was not measured is said to be unknown."""
 
 from precision_operator.api.incident import Scope
-from precision_operator.api.signals import Signal
+from precision_operator.api.messages import MessageKind
 from precision_operator.api.spec import Severity
-from precision_operator.api.text import bounded
 from precision_operator.api.wire import parse_time
 from precision_operator.core.model import Evaluation
+from precision_operator.incidents.questions import CHANGED
 from precision_operator.incidents.report import Check, CheckResult, Message, Report, stamp
-
-SUBJECT_CHARACTERS, BODY_CHARACTERS = 512, 16384
-"""What the schema takes."""
+from precision_operator.incidents.wording import Wording, expected, lasted, listed, measured, message, steps_of
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """What the admin adds to the messages."""
+def notice(
+    report: Report,
+    wording: Wording,
+    *,
+    namespace: str,
+    now: float,
+    before: Evaluation | None,
+    late_seconds: float = 0.0,
+) -> Message:
+    """The first message: what happened, what is being done, until when, and what it is going to cost.
 
-    dashboard_url: str = ""
-    """Base URL of the dashboard; the policy's namespace and name are appended as variables."""
-    postmortem_after_seconds: float = 86400.0
-    """When to propose the post-mortem, after the decision."""
-    escalate_after_seconds: tuple[float, ...] = (900.0, 1800.0)
-    """When a rollback of which not every trainer has acknowledged is escalated, after the decision."""
-
-
-def notice(report: Report, wording: Wording, *, namespace: str, now: float) -> Message:
-    """The first message: what happened, what is being done, until when."""
+    Args:
+        report: of the incident.
+        wording: the admin's part.
+        namespace: of the policy.
+        now: seconds since the epoch.
+        before: the reading that the rollback was decided on.
+        late_seconds: by how much it is predicted to miss its deadline.
+    """
     label = "Action Required" if report.severity is Severity.P0 else "Rollback"
     whole = report.scope is not Scope.WORKLOAD
     steps = [
@@ -36,87 +36,124 @@ def notice(report: Report, wording: Wording, *, namespace: str, now: float) -> M
         f"Running trainers are asked for {report.fallback} at their next step boundary",
         "Pods that cannot change while they run are asked for a checkpoint, then deleted; their controllers replace them",
     ]
+    postmortem = stamp(report.decided_at + wording.postmortem_after_seconds)
     following = [
         "Trainers that do not acknowledge are restarted",
         "Success rate above 95 %, loss and throughput against the FP32 baseline are checked for 2 hours",
-        f"Post-mortem proposed for {stamp(report.decided_at + wording.postmortem_after_seconds)}",
+        f"Post-mortem proposed for {postmortem}",
     ]
-    body = [
-        f"IMPACT: {report.message} ({report.reason})",
-        f"STATUS: rollback of {_reach(report)} to {report.fallback} in progress",
-        f"ETA: {report.stages.deadline_at} ({_minutes(_seconds_left(report, now))} from now at the latest)",
-        *_numbered("ACTIONS TAKEN", steps),
-        *_numbered("NEXT STEPS", following),
-        *_links(report, wording, namespace),
-    ]
-    return _message("Notice", now, f"[{report.severity}] {namespace}/{report.policy}: {label}: {report.reason}", body)
+    fields = {
+        **_fields(report, wording, namespace),
+        "status": label,
+        "eta": f"{report.stages.deadline_at} ({lasted(_seconds_left(report, now))} from now at the latest)",
+        "late": lasted(late_seconds) if late_seconds > 0 else "",
+        "actions": listed(steps, numbered=True),
+        "next_steps": listed(following, numbered=True),
+        "expected": listed(expected(before)),
+    }
+    return message(MessageKind.NOTICE, fields, wording, now=now)
 
 
 def escalation(report: Report, wording: Wording, *, namespace: str, now: float) -> Message:
     """A rollback of which not every trainer has acknowledged."""
-    late = _minutes(now - report.decided_at)
-    body = [
-        f"IMPACT: {report.message} ({report.reason})",
-        f"STATUS: decided {late} ago, and not every trainer has reported {report.fallback}",
-        f"DEADLINE: {report.stages.deadline_at}",
-        *[f"- {moment.at} {moment.what}: {moment.message}" for moment in report.timeline[-5:]],
-        *_links(report, wording, namespace),
-    ]
-    return _message(
-        "Escalation", now, f"[{report.severity}] {namespace}/{report.policy}: unresolved after {late}", body
-    )
+    late = lasted(now - report.decided_at)
+    fields = {
+        **_fields(report, wording, namespace),
+        "status": f"decided {late} ago, and not every trainer has reported {report.fallback}",
+        "duration": late,
+        "timeline": listed(f"{moment.at} {moment.what}: {moment.message}" for moment in report.timeline[-5:]),
+        "next_steps": listed(steps_of("RollbackEscalated", namespace=namespace, name=report.policy), numbered=True),
+    }
+    return message(MessageKind.ESCALATION, fields, wording, now=now)
 
 
 def all_clear(
     report: Report, wording: Wording, *, namespace: str, now: float, before: Evaluation | None, after: Evaluation | None
 ) -> Message:
     """The last message: all are in the fallback, and nothing that was checked has failed."""
-    marks = {
-        CheckResult.PASSED: "ok",
-        CheckResult.UNKNOWN: "unknown",
-        CheckResult.FAILED: "FAILED",
-        CheckResult.PENDING: "pending",
+    fields = {
+        **_fields(report, wording, namespace),
+        "status": f"{report.fallback} confirmed",
+        "duration": lasted((report.in_fallback_at or now) - report.decided_at),
+        "deadline_result": "met" if report.met_deadline else "missed",
+        "verification": _verification(report),
+        **measured(before, after),
     }
-    checks = [f"- {marks[c.result]}: {c.name}{f' ({c.observed})' if c.observed else ''}" for c in report.checklist]
-    verdict = "met" if report.met_deadline else "missed"
-    body = [
-        f"STATUS: {report.fallback} confirmed by the processes of {_reach(report)}",
-        f"DURATION: {_minutes((report.in_fallback_at or now) - report.decided_at)}; deadline {verdict}",
-        "VERIFICATION:",
-        *checks,
-        "PERFORMANCE:",
-        *performance(before, after),
-        f"ROOT CAUSE: {report.message} ({report.reason}); see the incident's questions",
-        f"FOLLOW-UP: post-mortem proposed for {stamp(report.decided_at + wording.postmortem_after_seconds)}",
-        *_links(report, wording, namespace),
-    ]
-    return _message("AllClear", now, f"[RESOLVED] {namespace}/{report.policy}: {report.fallback} confirmed", body)
+    return message(MessageKind.ALL_CLEAR, fields, wording, now=now)
 
 
-def performance(before: Evaluation | None, after: Evaluation | None) -> list[str]:
-    """Throughput and time against the time before the rollback, by the speed signal (relative to the FP32 baseline)."""
-    was, is_ = _speed(before), _speed(after)
-    if not was or not is_:
-        return ["- throughput and time per sample: unknown (no speed signal on both sides)", "- memory: unknown"]
-    return [
-        f"- throughput: {is_ / was:.2f}x of before, {is_:.2f}x of the FP32 baseline",
-        f"- time per sample: {was / is_:.2f}x of before",
-        "- memory: unknown (read genesis_cuda_memory_allocated_bytes where there is CUDA)",
+def verification_failed(
+    report: Report, wording: Wording, *, namespace: str, now: float, before: Evaluation | None, after: Evaluation | None
+) -> Message:
+    """All are in the fallback, and it is not well: for people to look at."""
+    failed = [check.name for check in report.checklist if check.result is CheckResult.FAILED]
+    steps = [
+        "Look at what the checks found, and at the workloads: a rollback does not mend what FP32 does not cause",
+        *steps_of(report.reason, namespace=namespace, name=report.policy),
     ]
+    fields = {
+        **_fields(report, wording, namespace),
+        "status": ", ".join(failed),
+        "duration": lasted(now - report.decided_at),
+        "verification": _verification(report),
+        "next_steps": listed(steps, numbered=True),
+        **measured(before, after),
+    }
+    return message(MessageKind.VERIFICATION_FAILED, fields, wording, now=now)
 
 
 def unresolved(checks: tuple[Check, ...], window: str) -> bool:
     """Whether a line of the window, or of one before it, is failed or not looked at."""
-    order = ("Immediate", "Short", "Long")
-    looked = [c for c in checks if order.index(c.window) <= order.index(window)]
+    looked = _until(checks, window)
     return any(c.result in (CheckResult.FAILED, CheckResult.PENDING) for c in looked)
 
 
-def _speed(evaluation: Evaluation | None) -> float | None:
-    values = (
-        [s.values[Signal.SPEED] for s in evaluation.pods.values() if Signal.SPEED in s.values] if evaluation else []
-    )
-    return median(values) if values else None
+def has_failed(checks: tuple[Check, ...], window: str) -> bool:
+    """Whether a line of the window, or of one before it, is failed."""
+    return any(c.result is CheckResult.FAILED for c in _until(checks, window))
+
+
+def _until(checks: tuple[Check, ...], window: str) -> list[Check]:
+    order = ("Immediate", "Short", "Long")
+    return [c for c in checks if order.index(c.window) <= order.index(window)]
+
+
+_MARKS = {
+    CheckResult.PASSED: "ok",
+    CheckResult.UNKNOWN: "unknown",
+    CheckResult.FAILED: "FAILED",
+    CheckResult.PENDING: "pending",
+}
+
+
+def _verification(report: Report) -> str:
+    return listed(f"{_MARKS[c.result]}: {c.name}{f' ({c.observed})' if c.observed else ''}" for c in report.checklist)
+
+
+def _fields(report: Report, wording: Wording, namespace: str) -> dict[str, str]:
+    return {
+        "namespace": namespace,
+        "policy": report.policy,
+        "incident": report.id,
+        "severity": str(report.severity),
+        "scope": str(report.scope),
+        "reason": report.reason,
+        "impact": report.message,
+        "workloads": _reach(report),
+        "target": str(report.target),
+        "fallback": str(report.fallback),
+        "since": report.stages.decided_at,
+        "deadline": report.stages.deadline_at,
+        "root_cause": _root_cause(report),
+        "postmortem": stamp(report.decided_at + wording.postmortem_after_seconds),
+    }
+
+
+def _root_cause(report: Report) -> str:
+    """What called for it, and what the questions of the analysis found to have changed."""
+    answers = {answer.question: answer.answer for answer in report.questions}
+    changed = answers.get(CHANGED, "unknown")
+    return f"{report.message} ({report.reason}); changed recently: {changed}"
 
 
 def _reach(report: Report) -> str:
@@ -127,23 +164,3 @@ def _reach(report: Report) -> str:
 
 def _seconds_left(report: Report, now: float) -> float:
     return max(0.0, (parse_time(report.stages.deadline_at) or now) - now)
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
-
-
-def _numbered(title: str, lines: list[str]) -> list[str]:
-    return [f"{title}:", *(f"{number}. {line}" for number, line in enumerate(lines, 1))]
-
-
-def _links(report: Report, wording: Wording, namespace: str) -> list[str]:
-    links = [f"DETAILS: kubectl precision incident show -n {namespace} {report.id}"]
-    if wording.dashboard_url:
-        sign = "&" if "?" in wording.dashboard_url else "?"
-        links.append(f"DASHBOARD: {wording.dashboard_url}{sign}var-namespace={namespace}&var-policy={report.policy}")
-    return links
-
-
-def _message(kind: str, now: float, subject: str, body: list[str]) -> Message:
-    return Message(kind, stamp(now), bounded(subject, SUBJECT_CHARACTERS), "\n".join(body)[:BODY_CHARACTERS])

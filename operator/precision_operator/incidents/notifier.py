@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from precision_operator.api.messages import MessageKind
 from precision_operator.incidents.channels import NotDelivered, Outgoing, send
 from precision_operator.incidents.document import name_for
 from precision_operator.incidents.report import Message, Report
+from precision_operator.incidents.wording import Wording, links
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
 from precision_operator.runtime.backoff import Backoff
@@ -39,7 +41,7 @@ LOOK_AGAIN_SECONDS = 60.0
 
 Send = Callable[[NotificationChannel, Sequence[Outgoing]], Awaitable[int]]
 Key = tuple[str, str, str]
-"""(incident, kind and time of the message, channel)."""
+"""(what it is about, kind and time of the message, channel)."""
 
 
 class MessageResult(StrEnum):
@@ -53,6 +55,17 @@ class MessageResult(StrEnum):
     GIVEN_UP = "GivenUp"
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Messages about one thing, as they are handed over."""
+
+    whose: str
+    """What they are about: an incident's name, or a policy's, with the namespace."""
+    messages: tuple[Message, ...]
+    roles: Callable[[Message], tuple[str, ...]]
+    facts: Callable[[Message], Mapping[str, str]]
+
+
 @dataclass(slots=True)
 class _Lane:
     """One channel, and what waits for it."""
@@ -64,11 +77,20 @@ class _Lane:
 
 
 class Notifier:
-    """Delivers reports' messages, and notes on them to whom they went. Belongs to one event loop."""
+    """Delivers messages, and notes on them to whom they went. Belongs to one event loop."""
 
     def __init__(
-        self, channels: Mapping[str, NotificationChannel], *, metrics: Metrics, clock: Clock, send: Send = send
+        self,
+        channels: Mapping[str, NotificationChannel],
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        send: Send = send,
+        wording: Wording | None = None,
     ) -> None:
+        """``wording``: whose links go along where a channel carries fields."""
+        self._wording = wording or Wording()
+        self._listeners: list[Callable[[], None]] = []
         self._lanes = {name: _Lane(name, channel) for name, channel in sorted(channels.items())}
         self._metrics = metrics
         self._clock = clock
@@ -82,20 +104,41 @@ class Notifier:
 
     def due_at(self, report: Report, namespace: str) -> float | None:
         """When there is something to do for a report; None: nothing is owed."""
+        return self.next_at(self._post(report, namespace))
+
+    def deliver(self, report: Report, namespace: str) -> Report:
+        """Hand over all that is due; the report with what was delivered meanwhile. Returns at once, and never raises."""
+        messages = self.hand_over(self._post(report, namespace))
+        return report if messages is report.messages else replace(report, messages=messages)
+
+    def forget(self, report: Report, namespace: str) -> None:
+        """The incident is over: what waits already is tried once more, and nothing is noted of it."""
+        self.drop(f"{namespace}/{name_for(report)}")
+
+    def listen(self, tried: Callable[[], None]) -> None:
+        """``tried`` is called too when something was tried."""
+        self._listeners.append(tried)
+
+    @property
+    def idle(self) -> bool:
+        """There is no channel: nothing is ever owed."""
+        return not self._lanes
+
+    def next_at(self, post: Post) -> float | None:
+        """When there is something to do; None: every channel has taken every message, or was given up."""
         now, moments = self._clock.time(), []
-        for key, _, _ in self._owed(report, namespace):
+        for key, _, _ in self._owed(post):
             waits = key in self._queued or key in self._taken
             moments.append(now + LOOK_AGAIN_SECONDS if waits else self._tries.get(key, (0, 0.0))[1])
         return min(moments, default=None)
 
-    def deliver(self, report: Report, namespace: str) -> Report:
-        """Hand over all that is due; the report with what was delivered meanwhile. Returns at once, and never raises."""
-        now = self._clock.time()
-        for key, message, lane in self._owed(report, namespace):
+    def hand_over(self, post: Post) -> tuple[Message, ...]:
+        """Hand over all that is due; the messages with who took them meanwhile. Returns at once, and never raises."""
+        now, messages = self._clock.time(), post.messages
+        for key, message, lane in self._owed(post):
             if key in self._taken:
                 self._taken.discard(key)
-                messages = (_noted(m, lane.name) if _id(m) == _id(message) else m for m in report.messages)
-                report = replace(report, messages=tuple(messages))
+                messages = tuple(_noted(m, lane.name) if _id(m) == _id(message) else m for m in messages)
                 continue
             tries, due_at = self._tries.get(key, (0, 0.0))
             if due_at > now or key in self._queued:
@@ -105,13 +148,12 @@ class Notifier:
                 self._metrics.notification(lane.name, MessageResult.DEFERRED)
                 continue
             self._queued.add(key)
-            lane.waiting.append((key, Outgoing(message, _facts(report, namespace))))
+            lane.waiting.append((key, Outgoing(message, post.facts(message))))
             lane.wake.set()
-        return report
+        return messages
 
-    def forget(self, report: Report, namespace: str) -> None:
-        """The incident is over: what waits already is tried once more, and nothing is noted of it."""
-        whose = f"{namespace}/{name_for(report)}"
+    def drop(self, whose: str) -> None:
+        """Nothing more is noted of what waits already; it is tried once more."""
         self._tries = {key: value for key, value in self._tries.items() if key[0] != whose}
         self._taken = {key for key in self._taken if key[0] != whose}
         self._queued = {key for key in self._queued if key[0] != whose}
@@ -132,7 +174,8 @@ class Notifier:
             lane.wake.clear()
             while lane.waiting:
                 await self._batch(lane)
-                changed()
+                for tried in (changed, *self._listeners):
+                    tried()
 
     async def _batch(self, lane: _Lane) -> int:
         batch = [lane.waiting.popleft() for _ in range(min(BATCH, len(lane.waiting)))]
@@ -171,13 +214,28 @@ class Notifier:
             extra={"reason": NotDelivered.reason, "channel": key[2]},
         )
 
-    def _owed(self, report: Report, namespace: str) -> list[tuple[Key, Message, _Lane]]:
+    def _post(self, report: Report, namespace: str) -> Post:
+        facts = _facts(report, namespace)
+        return Post(
+            f"{namespace}/{name_for(report)}",
+            report.messages,
+            roles=lambda message: _roles(report, message),
+            facts=lambda message: {
+                **facts,
+                **links(
+                    MessageKind.known(message.kind) or MessageKind.NOTICE,
+                    {**facts, "incident": report.id},
+                    self._wording,
+                ),
+            },
+        )
+
+    def _owed(self, post: Post) -> list[tuple[Key, Message, _Lane]]:
         owed = []
-        whose = f"{namespace}/{name_for(report)}"
-        for message in report.messages:
-            roles = _roles(report, message)
+        for message in post.messages:
+            roles = post.roles(message)
             for name, lane in self._lanes.items():
-                key = (whose, _id(message), name)
+                key = (post.whose, _id(message), name)
                 tried = self._tries.get(key, (0, 0.0))[0]
                 if lane.channel.role in roles and name not in message.delivered and tried < TRIES:
                     owed.append((key, message, lane))
@@ -193,10 +251,23 @@ def _noted(message: Message, channel: str) -> Message:
 
 
 def _roles(report: Report, message: Message) -> tuple[str, ...]:
-    """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one."""
-    escalations = [m.at for m in report.messages if m.kind == "Escalation"]
-    reached = sum(at <= message.at for at in escalations) if message.kind != "AllClear" else len(escalations)
-    return _LADDER[: 1 + min(reached, len(_LADDER) - 1)]
+    """The first message goes to who is on call; each escalation reaches one rung higher; the all-clear whoever got one.
+
+    A verification that failed goes to them, and to the ML lead in any case: it is no incident of the platform any more.
+    """
+    escalations = [m.at for m in report.messages if m.kind == MessageKind.ESCALATION]
+    if message.kind == MessageKind.ALL_CLEAR:
+        reached = len(escalations)
+    elif message.kind == MessageKind.VERIFICATION_FAILED:
+        reached = max(1, len(escalations))
+    else:
+        reached = sum(at <= message.at for at in escalations)
+    return roles_of(reached)
+
+
+def roles_of(level: int) -> tuple[str, ...]:
+    """Who gets a message that was escalated so often."""
+    return _LADDER[: 1 + min(level, len(_LADDER) - 1)]
 
 
 def _facts(report: Report, namespace: str) -> dict[str, str]:

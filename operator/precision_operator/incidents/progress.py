@@ -4,12 +4,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from precision_operator.api.incident import predicted_late_seconds
+from precision_operator.api.messages import MessageKind
 from precision_operator.core.model import Evaluation
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.checklist import verify
-from precision_operator.incidents.messages import Wording, all_clear, escalation, notice, unresolved
+from precision_operator.incidents.messages import (
+    all_clear,
+    escalation,
+    has_failed,
+    notice,
+    unresolved,
+    verification_failed,
+)
 from precision_operator.incidents.report import CheckResult, IncidentPhase, Message, Milestone, Report, Windows, close
+from precision_operator.incidents.wording import Wording
 from precision_operator.replay.recording import Recording
+
+FAILED = MessageKind.VERIFICATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +40,12 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
     namespace, windows = seen.policy.namespace, pace.windows
     after = seen.observation.evaluation
     if not report.said("Notice"):
-        report = _say(report, notice(report, pace.wording, namespace=namespace, now=now))
+        late = predicted_late_seconds(incident) if (incident := seen.decision.state.incident) is not None else 0.0
+        said = notice(report, pace.wording, namespace=namespace, now=now, before=first, late_seconds=late)
+        report = _say(report, said)
     if report.phase is IncidentPhase.ACTIVE:
-        late = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
-        if sum(message.kind == "Escalation" for message in report.messages) < late:
+        due = sum(now - _asked_at(report, seen) >= seconds for seconds in pace.wording.escalate_after_seconds)
+        if sum(message.kind == "Escalation" for message in report.messages) < due:
             report = _say(report, escalation(report, pace.wording, namespace=namespace, now=now))
         return report
     elapsed = now - (report.in_fallback_at or report.decided_at)
@@ -39,6 +53,10 @@ def ripen(report: Report, seen: RecordedPass, pace: TrainingPace, *, now: float,
     clear = elapsed >= windows.short_seconds and not unresolved(report.checklist, "Long" if over else "Short")
     if clear and not report.said("AllClear"):
         message = all_clear(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
+        report = _say(report, message)
+    looked = "Long" if over else "Short"
+    if elapsed >= windows.short_seconds and has_failed(report.checklist, looked) and not report.said(FAILED):
+        message = verification_failed(report, pace.wording, namespace=namespace, now=now, before=first, after=after)
         report = _say(report, message)
     if over:
         failed = [c.name for c in report.checklist if c.result is CheckResult.FAILED]

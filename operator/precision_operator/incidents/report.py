@@ -11,6 +11,7 @@ from typing import Annotated
 from precision_operator.api.commands import Prerequisite, answered
 from precision_operator.api.fields import Field
 from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.messages import MessageKind
 from precision_operator.api.modes import Mode
 from precision_operator.api.spec import Severity
 from precision_operator.api.state import Phase
@@ -82,6 +83,11 @@ class Windows:
     long_seconds: float = 7200.0
 
 
+OF_INCIDENTS = tuple(
+    kind.value
+    for kind in (MessageKind.NOTICE, MessageKind.ESCALATION, MessageKind.ALL_CLEAR, MessageKind.VERIFICATION_FAILED)
+)
+"""Kinds of messages that stand in an incident."""
 AT = Field("When.", format="date-time")
 NAME = Field(longest=253)
 
@@ -120,7 +126,7 @@ class ReviewAnswer:
 class Message:
     """One text for people."""
 
-    kind: Annotated[str, Field("Which of them.", only=("Notice", "Escalation", "AllClear"))]
+    kind: Annotated[str, Field("Which of them.", only=OF_INCIDENTS)]
     at: Annotated[str, Field("When it was written.", format="date-time")]
     subject: Annotated[str, Field("Subject.", longest=512)]
     body: Annotated[str, Field("Body.", longest=16384)]

@@ -19,7 +19,6 @@ from precision_operator.incidents.checklist import counted
 from precision_operator.incidents.collector import EvidenceCollector
 from precision_operator.incidents.cost import ORIGIN, STEP, Cost, rolled_back, with_steps
 from precision_operator.incidents.evidence import series_of
-from precision_operator.incidents.messages import Wording
 from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
@@ -27,6 +26,7 @@ from precision_operator.incidents.questions import answer
 from precision_operator.incidents.report import IncidentPhase, Windows, carry_on, retried
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
+from precision_operator.incidents.wording import Wording
 from precision_operator.kube.port import KubeApi
 from precision_operator.observability.metrics import Metrics
 from precision_operator.reasons import Reason
@@ -62,8 +62,9 @@ class Reporter:
         clock: Clock,
         leading: Callable[[], bool],
         namespaces: Sequence[str] = (),
+        wording: Wording | None = None,
     ) -> None:
-        """``namespaces``: those that are watched; none: all."""
+        """``namespaces``: those that are watched; none: all. ``wording``: of the messages; None: as the settings say."""
         self._orphans = Orphans(api, namespaces=namespaces)
         self._store = store
         self._collector = collector
@@ -73,7 +74,7 @@ class Reporter:
         self._clock = clock
         self._leading = leading
         windows = Windows(settings.immediate_seconds, settings.short_seconds, settings.long_seconds)
-        self._pace = TrainingPace(windows, Wording(settings.dashboard_url, settings.postmortem_after_seconds))
+        self._pace = TrainingPace(windows, wording or Wording.of(settings))
         self._tracks: dict[PolicyKey, Track] = {}
         self._wake = asyncio.Event()
 

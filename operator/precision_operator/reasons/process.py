@@ -47,6 +47,12 @@ NOT_DELIVERED = (
     "a channel did not take a message",
     "check the channel's address and secret in the operator's configuration (docs/notifications.md)",
 )
+TEMPLATE_INVALID = (
+    "TemplateInvalid",
+    ATTENTION,
+    "a template of a message cannot be used, and the built-in one is sent",
+    "correct config.messageTemplates as the operator's log says (docs/notifications.md), and roll the operator out again",
+)
 WATCH_LOST = ("WatchLost", WAITING, "a watch ended unasked: the operator starts again and reads everything")
 LEASE_ACQUIRED = ("LeaseAcquired", NORMAL, "this replica leads now, and begins to act")
 LEADING = ("Leading", NORMAL, "this replica holds the Lease")

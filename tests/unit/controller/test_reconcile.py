@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from precision_operator.api.messages import Notified
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.state import Phase, State
@@ -51,6 +52,23 @@ async def test_a_new_policy_has_a_status_before_its_metrics_were_read_and_an_old
     rig.evaluations.forget(KEY)
     await finished(rig.manual, rig.reconciler.reconcile(KEY))
     assert (len(rig.kube.writes), rig.summary) == (before, shown)
+
+
+async def test_a_message_that_was_sent_is_remembered_with_the_next_pass_by_one_write_even_of_a_fleet_that_rests() -> (
+    None
+):
+    rig = await promoted()
+    for _ in range(3):
+        await rig.go()
+    before = len(rig.kube.writes)
+    rig.notified = (Notified("ApprovalWanted", "transition-1", rig.manual.time()),)
+    for _ in range(3):
+        await rig.go()
+    assert rig.state.notified == rig.notified
+    assert [write[:2] for write in rig.kube.writes[before:]] == [("update", "precisionassignments")]
+    rig.notified = ()
+    await rig.go()
+    assert len(rig.kube.writes) == before + 1
 
 
 async def test_a_fleet_is_promoted_step_by_step_and_then_costs_no_write() -> None:

@@ -338,7 +338,7 @@ def test_every_scheme_of_apprise_without_tls_is_known() -> None:
     schemes: set[str] = set()
     for service in NotificationManager().plugins():
         schemes |= {service.protocol} if isinstance(service.protocol, str) else set(service.protocol or ())
-    assert schemes == PLAIN - {"http"}
+    assert schemes == PLAIN - {"http", "alertmanager"}
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ async def test_a_check_that_fails_is_said_and_no_all_clear_is_given() -> None:
     stage = await rolled_back()
     stage.world.everywhere = {Signal.FAILURES: 0.5}
     await stage.passes(130, 60.0)
-    assert "AllClear" not in {m.kind for m in stage.report.messages}
+    assert [m.kind for m in stage.report.messages] == ["Notice", "VerificationFailed"]
+    assert "FAILED: Training completion rate above 95 %" in stage.report.messages[1].body
+    assert stage.delivered[1:] == [("ml-lead", "VerificationFailed"), ("on-call", "VerificationFailed")]
     assert stage.report.timeline[-1].what == "VerificationFailed"
     failed = [c for c in stage.report.checklist if c.result is CheckResult.FAILED]
     assert [c.name for c in failed] == ["Training completion rate above 95 %"]

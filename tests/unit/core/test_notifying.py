@@ -1,0 +1,237 @@
+"""What a person is told of: each kind once while it stands, again when it comes again, and never in a storm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from lab.model.policies import FAST, policy
+from lab.model.world import World
+from precision_operator.api.canary import CanaryVerdict, Comparison
+from precision_operator.api.choices import Severity, Strategy
+from precision_operator.api.conditions import Condition
+from precision_operator.api.incident import Incident, Scope
+from precision_operator.api.messages import MessageKind, Notified
+from precision_operator.api.mitigation import Mitigation, MitigationResult
+from precision_operator.api.signals import Signal
+from precision_operator.api.state import HeldWorkload, Phase, State
+from precision_operator.core.decide import decide
+from precision_operator.core.notifying import (
+    DRILL_SECONDS,
+    ESCALATE_SECONDS,
+    HOUR_SECONDS,
+    KEPT,
+    MOST_AN_HOUR,
+    NO_DATA_SECONDS,
+    QUIET_SECONDS,
+    SETTLE_SECONDS,
+    calls,
+    owed,
+    remembered,
+)
+from precision_operator.reasons import Reason
+
+NOW = 1_000_000.0
+OF_INCIDENTS = {"Notice", "Escalation", "AllClear", "VerificationFailed"}
+INCIDENT = Incident(
+    id="fleet-1",
+    severity=Severity.P1,
+    scope=Scope.FLEET,
+    reason="OverflowRateHigh",
+    message="too many",
+    workloads=("vit",),
+    detected_at=NOW - 90,
+    decided_at=NOW - 60,
+    deadline_at=NOW + 600,
+)
+WINDOW = Mitigation("apps/Deployment/vit", Signal.OVERFLOW, NOW - 60, NOW + 600)
+
+
+def condition(kind: str, status: str, reason: str = "Blocked", *, seconds: float = 0.0) -> Condition:
+    return Condition(kind, status, reason, "", last_transition_time=NOW - seconds)
+
+
+def rolling(**changes: object) -> State:
+    return State(phase=Phase.ROLLING_BACK, incident=replace(INCIDENT, **changes))  # type: ignore[arg-type]
+
+
+def progressing(reason: str, status: str = "False") -> tuple[Condition, ...]:
+    return (condition("Progressing", status, reason),)
+
+
+STANDS: dict[str, tuple[State, float]] = {
+    "DeadlineAtRisk": (rolling(predicted_seconds=900.0), 0.0),
+    "Unresponsive": (rolling(escalated=True), 0.0),
+    "WeightsSuspect": (State(conditions=(condition("WeightsSuspect", "True"),)), 0.0),
+    "WorkloadBlocked": (State(conditions=(condition("Stuck", "True"),)), 0.0),
+    "RollbackWaiting": (replace(rolling(), conditions=(condition("CapacityLost", "True"),)), 0.0),
+    "RollbackCanaryHeld": (
+        replace(
+            rolling(strategy=Strategy.CANARY), comparison=Comparison(verdict=CanaryVerdict.WORSE, ended_at=NOW - 5)
+        ),
+        0.0,
+    ),
+    "ApprovalWanted": (State(phase=Phase.PAUSED, transition_id=4, phase_since=NOW), 0.0),
+    "RolloutHeld": (
+        State(phase=Phase.PROGRESSING, conditions=progressing(Reason.PROGRESS_DEADLINE_EXCEEDED)),
+        0.0,
+    ),
+    "InvestigationBegun": (State(phase=Phase.HEALTHY, mitigations=(WINDOW,)), 0.0),
+    "InvestigationOver": (
+        State(phase=Phase.HEALTHY, mitigations=(replace(WINDOW, result=MitigationResult.MITIGATED),)),
+        0.0,
+    ),
+    "MetricsMissing": (
+        State(no_data_since=NOW, conditions=(condition("MetricsAvailable", "False", "NoSamples"),)),
+        NO_DATA_SECONDS,
+    ),
+    "Attention": (State(conditions=(condition("FailSafe", "False"),)), SETTLE_SECONDS),
+    "AcknowledgementsWanted": (State(phase=Phase.HELD, conditions=progressing(Reason.AWAITING_PREREQUISITES)), 0.0),
+    "RetryPossible": (State(phase=Phase.HELD, conditions=progressing(Reason.AWAITING_RETRY)), 0.0),
+    "DrillProposed": (State(phase=Phase.HEALTHY, phase_since=NOW), DRILL_SECONDS),
+}
+"""Kind → a state in which it stands, after so many seconds."""
+
+
+def kinds(state: State, now: float) -> list[str]:
+    return [str(call.kind) for call in calls(state, now)]
+
+
+def test_every_kind_about_a_policy_has_a_state() -> None:
+    assert set(STANDS) == {str(kind) for kind in MessageKind} - OF_INCIDENTS
+
+
+@pytest.mark.parametrize("kind", STANDS)
+def test_each_is_told_of_once_and_as_soon_as_it_has_settled(kind: str) -> None:
+    state, after = STANDS[kind]
+    if after:
+        assert kind not in kinds(state, NOW + after - 1.0)
+    now = NOW + after
+    (first,) = owed(state, state.notified, now)
+    assert (str(first.call.kind), first.level, first.due_at) == (kind, 0, now)
+    told = replace(state, notified=remembered(state, [first.notified(now)], now))
+    later = owed(told, told.notified, now + 1.0)
+    assert [entry.level for entry in later] == [1] * first.call.kind.escalates
+
+
+@pytest.mark.parametrize("kind", STANDS)
+def test_nothing_is_told_of_an_empty_state_or_one_that_has_passed(kind: str) -> None:
+    state, after = STANDS[kind]
+    assert calls(State(), NOW + after) == ()
+    over = replace(state, phase=Phase.PENDING, conditions=(), mitigations=(), incident=None, no_data_since=None)
+    assert calls(replace(over, comparison=None), NOW + after) == ()
+
+
+def test_workloads_that_are_held_alone_wait_for_a_person_once_they_are_in_the_fallback() -> None:
+    alone = State(phase=Phase.DEGRADED, held=(HeldWorkload("apps/Deployment/vit", "LossDiverged", NOW),))
+    assert kinds(replace(alone, incident=INCIDENT), NOW) == []
+    assert kinds(replace(alone, incident=replace(INCIDENT, last_ack_at=NOW)), NOW) == ["AcknowledgementsWanted"]
+
+
+def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_was_told() -> None:
+    state, _ = STANDS["ApprovalWanted"]
+    (found,) = owed(state, (), NOW)
+    known = replace(state, notified=remembered(state, [found.notified(NOW)], NOW))
+    assert owed(known, known.notified, NOW + 7 * HOUR_SECONDS) == ()
+    assert remembered(known, (), NOW + 7 * HOUR_SECONDS) == known.notified, "what stands is remembered however long"
+
+
+def test_the_next_step_is_another_approval() -> None:
+    state, _ = STANDS["ApprovalWanted"]
+    told = [found.notified(NOW) for found in owed(state, (), NOW)]
+    (again,) = owed(replace(state, transition_id=6), told, NOW + QUIET_SECONDS)
+    assert again.due_at == NOW + QUIET_SECONDS
+
+
+def test_what_comes_and_goes_is_told_of_once_in_ten_minutes() -> None:
+    told: list[Notified] = []
+    for minute in range(60):
+        since = NOW + minute * 60.0
+        flapping = State(conditions=(replace(condition("Stuck", "True"), last_transition_time=since),))
+        told += [
+            found.notified(since) for found in owed(flapping, told, since) if found.level == 0 and found.due_at <= since
+        ]
+    assert [(b.at - a.at) >= QUIET_SECONDS for a, b in pairwise(told)] == [True] * (len(told) - 1)
+    assert len(told) == HOUR_SECONDS / QUIET_SECONDS
+
+
+def flood(now: float) -> State:
+    """Everything at once, each time anew."""
+    names = ("Blocked", "Stuck", "WeightsSuspect", "CapacityLost", "PendingRevision")
+    since = [replace(condition(name, "True"), last_transition_time=now) for name in names]
+    return replace(rolling(escalated=True, predicted_seconds=9e6, decided_at=now), conditions=tuple(since))
+
+
+def test_in_any_hour_no_more_than_a_dozen_are_told_of_a_policy() -> None:
+    told: list[Notified] = []
+    for step in range(3 * 60):
+        now = NOW + step * 60.0
+        told += [
+            found.notified(now) for found in owed(flood(now), told, now) if found.level == 0 and found.due_at <= now
+        ]
+    assert len(told) > 2 * MOST_AN_HOUR
+    times = sorted(entry.at for entry in told)
+    assert all(b - a >= HOUR_SECONDS for a, b in zip(times, times[MOST_AN_HOUR:], strict=False))
+
+
+def test_the_memory_is_bounded_and_forgets_what_is_over() -> None:
+    told = [Notified(f"topic-{number}", "once", NOW + number) for number in range(3 * KEPT)]
+    kept = remembered(State(), told, NOW + 3 * KEPT)
+    assert len(kept) == KEPT
+    assert kept[-1] == told[-1]
+    assert remembered(State(notified=kept), (), NOW + 2 * HOUR_SECONDS) == ()
+
+
+def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_quiet_time() -> None:
+    told = [Notified("ApprovalWanted", "transition-2", NOW + 9e6)]
+    state, _ = STANDS["ApprovalWanted"]
+    (found,) = owed(state, told, NOW)
+    assert found.due_at <= NOW + QUIET_SECONDS
+
+
+def test_what_blocks_a_rollback_is_escalated_twice_and_an_approval_never() -> None:
+    state, _ = STANDS["WorkloadBlocked"]
+    told = [found.notified(NOW) for found in owed(state, (), NOW)]
+    levels = []
+    for seconds in ESCALATE_SECONDS:
+        (found,) = owed(state, told, NOW)
+        assert found.due_at == NOW + seconds
+        levels.append(found.level)
+        told = [replace(told[0], level=found.level)]
+    assert levels == [1, 2]
+    assert owed(state, told, NOW) == ()
+    waits, _ = STANDS["ApprovalWanted"]
+    assert owed(waits, [found.notified(NOW) for found in owed(waits, (), NOW)], NOW + 9e4) == ()
+
+
+def healthy() -> World:
+    world = World(policy(**FAST))
+    for name in ("hot-0", "hot-1", "hot-2", "hot-3"):
+        world.add(name)
+    for _ in range(40):
+        world.step(15.0)
+    assert world.state.phase is Phase.HEALTHY
+    return world
+
+
+def passes(world: World, sent: Sequence[Notified]) -> bool:
+    """Whether a pass with these deliveries writes the state."""
+    observation = replace(world.observe(), notified=tuple(sent))
+    before = world.state
+    decision = decide(world.policy, before, observation, world.now)
+    world.commit(decision)
+    return decision.state != before
+
+
+def test_a_delivery_costs_one_write_and_nothing_after_it() -> None:
+    world = healthy()
+    sent = [Notified("ApprovalWanted", "transition-1", world.now)]
+    assert passes(world, ()) is False
+    assert passes(world, sent) is True
+    assert world.state.notified == tuple(sent)
+    assert passes(world, sent) is False
+    world.now += 2 * HOUR_SECONDS
+    assert passes(world, ()) is False, "that it may be forgotten is no reason to write"
