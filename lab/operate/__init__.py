@@ -1,0 +1,1 @@
+"""What operating the product is like for a person, measured."""
