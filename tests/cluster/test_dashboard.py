@@ -72,8 +72,8 @@ class Fleet:
         where = ("ppol", "fleet", "-n", self.namespace)
         self.kubectl("patch", *where, "--subresource=status", "--type=merge", "-p", json.dumps(status))
         record = custom(self.namespace, "precisionassignments")
-        body = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PrecisionAssignment", "metadata": {"name": "fleet"}}
-        body |= assignment_to_wire(found.state)
+        head = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PrecisionAssignment", "metadata": {"name": "fleet"}}
+        body: Json = {**head, **assignment_to_wire(found.state)}
         self.operator.made("PATCH" if made else "POST", f"{record}/fleet" if made else record, body)
 
     def annotations(self) -> Json:

@@ -26,7 +26,7 @@ Criteria = Policy | None
 
 def of_counts(kept: Sequence[tuple[float, dict[str, int]]]) -> Chart:
     """Workloads by what the status counts, since the dashboard began to look."""
-    lines = [{"name": name, "points": [[at, counts[name]] for at, counts in kept]} for name in COUNTS]
+    lines: list[Chart] = [{"name": name, "points": [[at, counts[name]] for at, counts in kept]} for name in COUNTS]
     return _chart("workloads", "workloads", source="status", lines=lines)
 
 
@@ -67,9 +67,10 @@ def of_series(
     criterion = next((c for c in policy.spec.criteria if c.signal.value == name), None) if policy is not None else None
     lower = criterion is not None and criterion.lower_is_worse
     ranked = sorted(series, key=lambda one: _worst(one, lower=lower), reverse=not lower)
-    lines = [{"name": _name(one), "points": _points(one.points)} for one in ranked[:LINES]]
+    lines: list[Chart] = [{"name": _name(one), "points": _points(one.points)} for one in ranked[:LINES]]
     levels = [{"name": "breached " + ("below" if lower else "above"), "value": criterion.enter}] if criterion else []
-    unit = SIGNALS[Signal(name)].measure if name in set(Signal) else ""
+    record = SIGNALS[Signal(name)] if name in set(Signal) else None
+    unit = "" if record is None else record.measure if record.attributes else "steps"
     more = len(series) - len(lines)
     return _chart(name, unit, source=source, lines=lines, levels=levels, moments=moments, more=more)
 

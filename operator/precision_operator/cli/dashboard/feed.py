@@ -30,6 +30,8 @@ FLEET_SECONDS = 2.0
 """Between two reads of workloads and pods, at least; also as soon as a policy or its assignment changed."""
 SHARE = 0.1
 """Of the time that may go into reading workloads and pods: a large fleet is read more seldom."""
+RECORDING_SECONDS = 15.0
+"""Between two reads of the recording of a rollback, which grows while it goes on."""
 COUNTS_KEPT = 900
 ABOUT, POLICIES, WORKLOADS, DETAILS = "about", "policies", "workloads", "details"
 
@@ -81,6 +83,7 @@ class Feed:
         self._problem = ""
         self._counted = _Counted()
         self._trends = Trends(arguments)
+        self._recordings: dict[str, tuple[str, float, list[charts.Chart], list[str]]] = {}
 
     @contextmanager
     def page(self, watched: str) -> Iterator[Page]:
@@ -187,14 +190,26 @@ class Feed:
             events = []
             notes.append(f"no Events: {in_words(error, session.flags)}")
         found = [charts.of_counts(list(self._counted.kept[target.where])), *await self._trends.of(target)]
-        if target.status.incident is not None:
-            try:
-                found += await incidents.recorded(session, target.status.incident)
-            except OperatorError as error:
-                notes.append(f"no recordings: {bounded(str(error))}")
-        rows = {
+        recorded, missing = await self._recorded(session, target)
+        found += recorded
+        notes += missing
+        rows: dict[str, Row] = {
             "timeline": {"entries": history_rows(timeline(target, events))},
             "charts": {"charts": found},
             "notes": {"notes": notes},
         }
         self.board.put(f"{DETAILS}/{target.where}", rows)
+
+    async def _recorded(self, session: Session, target: Target) -> tuple[list[charts.Chart], list[str]]:
+        """Charts of the newest rollback, and why there are none. A recording is large: it is read anew now and then."""
+        incident, now = target.status.incident, time.monotonic()
+        if incident is None:
+            return [], []
+        known = self._recordings.get(target.where)
+        if known is None or known[0] != incident.id or now - known[1] > RECORDING_SECONDS:
+            try:
+                found, missing = await incidents.recorded(session, incident), []
+            except OperatorError as error:
+                found, missing = [], [f"no recordings: {bounded(str(error))}"]
+            self._recordings[target.where] = known = (incident.id, now, found, missing)
+        return known[2], known[3]

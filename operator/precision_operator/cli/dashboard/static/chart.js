@@ -1,9 +1,9 @@
 // A small chart: lines over time, a labelled threshold, moments; as a drawing that a screen reader has in words.
 
-import { atMinute, el, svg, zone } from "./dom.js";
+import { atMinute, atSecond, el, svg, zone } from "./dom.js";
 
 const WIDTH = 360, HEIGHT = 132, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 20;
-const TICKS = 3;
+const TICKS = 3, SHORT_SECONDS = 600, LINE = 10;
 
 /** A value with its unit. */
 export function amount(value, unit) {
@@ -24,17 +24,25 @@ const last = (line) => line.points.findLast(([, value]) => value !== null)?.[1] 
 const TITLES = { workloads: "Workloads", nonFinite: "Non-finite losses" };
 const title = (name) => TITLES[name] ?? name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 
-/** The chart as a figure. */
-export function chart(data) {
+/** The charts that have something to show, and in one line the names of those that have not. */
+export function charts(all) {
+  const empty = all.filter((data) => !drawable(data).length && !data.note);
+  const names = empty.map((data) => title(data.name).toLowerCase()).join(", ");
+  return [
+    el("div", { class: "charts" }, all.filter((data) => !empty.includes(data)).map(chart)),
+    names ? el("p", { class: "none" }, `No samples of ${names}: not known, which is not the same as good.`) : null,
+  ];
+}
+
+const drawable = (data) => data.lines.flatMap((line) => line.points).filter(([, value]) => value !== null);
+
+function chart(data) {
   const name = title(data.name);
   const caption = el("figcaption", {},
     el("strong", { title: data.meaning || false }, name), " ",
     el("span", { class: "faint" }, unitName(data.unit), " · ", data.source));
-  const points = data.lines.flatMap((line) => line.points).filter(([, value]) => value !== null);
-  if (!points.length) {
-    const why = data.note || "no samples: nothing is known, which is not the same as good";
-    return el("figure", { class: "chart" }, caption, el("p", { class: "none" }, why));
-  }
+  const points = drawable(data);
+  if (!points.length) return el("figure", { class: "chart" }, caption, el("p", { class: "none" }, data.note));
   const legend = el("ul", { class: "legend" }, data.lines.map((line, i) => el("li", {},
     el("span", { class: "swatch", "data-line": i, "aria-hidden": "true" }), el("span", { class: "series" }, line.name), " ",
     el("b", {}, amount(last(line), data.unit)))));
@@ -42,7 +50,7 @@ export function chart(data) {
   return el("figure", { class: "chart" }, caption, drawing(data, points, name), legend);
 }
 
-const unitName = (unit) => ({ share: "share, %", multiple: "multiple of FP32", workloads: "count" })[unit] ?? unit;
+const unitName = (unit) => ({ share: "share, %", multiple: "multiple of FP32", workloads: "count", steps: "count" })[unit] ?? unit;
 
 function drawing(data, points, name) {
   const times = points.map(([at]) => at);
@@ -53,8 +61,9 @@ function drawing(data, points, name) {
   const x = (at) => LEFT + ((at - start) / (end - start)) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - ((value - low) / (top - low)) * (HEIGHT - TOP - BOTTOM);
   const levels = data.levels.map((level) => `${level.name} ${amount(level.value, data.unit)}`);
+  const clock = end - start < SHORT_SECONDS ? atSecond : atMinute;
   const said = [
-    `${name}, ${data.source}, from ${atMinute(start)} to ${atMinute(end)} ${zone}`,
+    `${name}, ${data.source}, from ${clock(start)} to ${clock(end)} ${zone}`,
     ...data.lines.map((line) => `${line.name} last ${amount(last(line), data.unit)}`), ...levels,
   ].join("; ");
   const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said });
@@ -67,18 +76,18 @@ function drawing(data, points, name) {
       svg("text", { class: "tick", x: LEFT - 5, y: y(value) + 3.5, "text-anchor": "end" }, amount(value, data.unit)));
   }
   for (const [at, anchor] of [[start, "start"], [(start + end) / 2, "middle"], [end, "end"]]) {
-    drawn.append(svg("text", { class: "tick", x: x(at), y: HEIGHT - 5, "text-anchor": anchor }, atMinute(at)));
+    drawn.append(svg("text", { class: "tick", x: x(at), y: HEIGHT - 5, "text-anchor": anchor }, clock(at)));
   }
-  for (const mark of data.moments.filter((one) => one.at >= start && one.at <= end)) {
-    const side = x(mark.at) > WIDTH * 0.7 ? "end" : "start";
+  data.moments.filter((one) => one.at >= start && one.at <= end).forEach((mark, i) => {
+    const side = x(mark.at) > WIDTH * 0.6 ? "end" : "start";
     drawn.append(
       svg("line", { class: "moment", x1: x(mark.at), x2: x(mark.at), y1: TOP, y2: HEIGHT - BOTTOM }),
-      svg("text", { class: "mark", x: x(mark.at) + (side === "end" ? -3 : 3), y: TOP + 7, "text-anchor": side }, mark.name));
-  }
+      svg("text", { class: "mark", x: x(mark.at) + (side === "end" ? -3 : 3), y: (TOP + HEIGHT - BOTTOM) / 2 + i * LINE, "text-anchor": side }, mark.name));
+  });
   data.lines.forEach((line, i) => drawn.append(svg("path", { class: "line", "data-line": i, d: path(line.points, x, y, whole) })));
   data.levels.forEach((level, i) => drawn.append(
     svg("line", { class: "level", x1: LEFT, x2: WIDTH - RIGHT, y1: y(level.value), y2: y(level.value) }),
-    svg("text", { class: "mark threshold", x: WIDTH - RIGHT - 2, y: y(level.value) - 3, "text-anchor": "end" }, levels[i])));
+    svg("text", { class: "mark threshold", x: LEFT + 3, y: y(level.value) + (y(level.value) < TOP + LINE * 1.5 ? LINE : -3) }, levels[i])));
   return drawn;
 }
 

@@ -46,6 +46,7 @@ const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle:
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export const count = (value) => number.format(value);
+export const atSecond = (seconds) => clock.format(seconds * 1000);
 export const atMinute = (seconds) => minute.format(seconds * 1000);
 
 /** A moment, e.g. of a timeline: today's by the clock, others with their day; the whole is its title. */

@@ -1,6 +1,6 @@
 // Incidents: the list, and one with its evidence.
 
-import { chart } from "./chart.js";
+import { charts } from "./chart.js";
 import { ago, el, fact, moment, show, zone } from "./dom.js";
 
 async function read(path) {
@@ -35,7 +35,7 @@ export class Incidents {
 /** One incident. */
 export class Incident {
   constructor(namespace, name) {
-    this.body = el("div", {}, el("p", { class: "none" }, "Loading…"));
+    this.body = el("div", { class: "one" }, el("p", { class: "none" }, "Loading…"));
     this.node = el("div", { class: "one" }, el("p", { class: "crumb" }, el("a", { href: "#/incidents" }, "Incidents"), " / ", `${namespace}/${name}`), this.body);
     this.path = `incident?namespace=${encodeURIComponent(namespace)}&name=${encodeURIComponent(name)}`;
     this.update();
@@ -64,7 +64,7 @@ function parts(found) {
         fact("deadline", moment(stages.deadlineAt), ` (${met})`),
         fact("recorded", `${found.passes} decisions: `, el("code", {}, found.replay)),
         fact("as a folder", el("code", {}, found.export)))),
-    section("Evidence", `metrics around the breach, times in ${zone}`, found.charts.length ? el("div", { class: "charts" }, found.charts.map(chart)) : none()),
+    section("Evidence", `metrics around the breach, times in ${zone}`, found.charts.length ? charts(found.charts) : none()),
     section("Timeline", "", list(report.timeline).length ? el("ol", { class: "timeline" }, report.timeline.map((one) => el("li", {}, el("div", { class: "when" }, moment(one.at)), el("div", {}, el("b", {}, one.what), one.message ? `: ${one.message}` : "")))) : none()),
     section("Verification", "", list(report.checklist).length ? table(["Window", "Check", "Result", "Observed"], report.checklist.map((one) => [one.window, one.name, one.result ?? "Pending", one.observed ?? ""])) : none()),
     section("Root-cause questions", "", list(report.questions).length ? el("dl", { class: "questions" }, report.questions.map((one) => [el("dt", {}, one.question), el("dd", {}, one.answer, one.evidence ? el("p", { class: "faint" }, one.evidence) : null)])) : none()),

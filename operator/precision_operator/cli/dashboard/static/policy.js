@@ -1,6 +1,6 @@
 // One policy: phase, commands, timeline, signals, workloads.
 
-import { chart } from "./chart.js";
+import { charts } from "./chart.js";
 import { ago, count, el, fact, moment, show, zone } from "./dom.js";
 
 const SIGNS = { Pending: "○", Progressing: "▶", Paused: "❚❚", Healthy: "✓", Degraded: "!", RollingBack: "↩", Held: "■" };
@@ -46,9 +46,8 @@ export class Policy {
     show(this.timeline, el("h2", { id: "timeline-title" }, "Timeline ", el("small", {}, `newest first, ${zone}`)),
       (details.notes?.notes ?? []).map((note) => el("p", { class: "none" }, note)),
       entries.length ? el("ol", { class: "timeline", tabindex: "0", "aria-labelledby": "timeline-title" }, entries.map(entry)) : el("p", { class: "none" }, "Nothing is recorded yet."));
-    const charts = details.charts?.charts ?? [];
     show(this.signals, el("h2", { id: "signals-title" }, "Signals ", el("small", {}, `times in ${zone}`)),
-      el("div", { class: "charts" }, charts.map(chart)));
+      charts(details.charts?.charts ?? []));
   }
 }
 
