@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import math
 from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import parse_policy
+from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
-from precision_operator.cli.dashboard.board import Board
+from precision_operator.cli.dashboard.board import Board, Row
 from precision_operator.cli.dashboard.charts import LINES, of_series
+from precision_operator.cli.dashboard.feed import Feed, Page
 from precision_operator.cli.dashboard.guard import Ask, Guard
 from precision_operator.cli.dashboard.orders import Wish, buttons
 from precision_operator.cli.dashboard.rows import CellVerdict, mode, verdict
+from precision_operator.cli.dashboard.trends import Trends
 from precision_operator.cli.fleet import BreachLine, PodLine, WorkloadLine
 from precision_operator.cli.live import LiveReport
 from precision_operator.cli.session import Session
@@ -23,6 +29,7 @@ from precision_operator.errors import ConfigurationError
 from precision_operator.signals.port import Series
 from tests.support.cli import HELD, WAITING, Cli, stands
 from tests.support.policies import policy as policy_of
+from tests.support.prometheus_bodies import STAMP, failure, http, serve, success
 
 GUARD = Guard(4711)
 OWN = Ask("GET", "127.0.0.1:4711", cookie=GUARD.key)
@@ -154,3 +161,67 @@ def test_a_chart_shows_the_series_nearest_to_a_breach_with_the_policy_s_threshol
     assert [one["name"] for one in lines] == names[:1:-1]
     assert lines[0]["points"] == [[1.0, 0.06], [2.0, None]]
     assert (found["levels"], found["more"]) == ([{"name": "breached above", "value": 0.3}], 2)
+
+
+def arguments(prometheus: str = "") -> argparse.Namespace:
+    """What the command line gave."""
+    return argparse.Namespace(all_namespaces=False, prometheus=prometheus, queries=None, bearer_token_file="")
+
+
+def answer(head: str) -> bytes:
+    """A Prometheus that has the overflow of two pods, and refuses what is asked of speed."""
+    (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]
+    if "samples_per_second" in query:
+        return http(failure("execution", "too many samples"), "422 Unprocessable Entity")
+    if "overflow" not in query:
+        return http(success("matrix", []))
+    pods = [{"metric": {"pod": f"vit-{n}"}, "values": [[STAMP, "0.1"], [STAMP + 15, f"0.{n}"]]} for n in (2, 4)]
+    return http(success("matrix", pods))
+
+
+async def test_with_prometheus_each_signal_has_a_chart_or_says_why_not_and_is_not_asked_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    target = await Session(cli.fake, "default").policy("fleet")
+    with serve() as prometheus:
+        prometheus.answer = answer
+        trends = Trends(arguments(prometheus.url))
+        charts = {str(chart["name"]): chart for chart in await trends.of(target)}
+        asked = len(prometheus.heads)
+        await trends.of(target)
+        assert len(prometheus.heads) == asked
+    lines: list[dict[str, object]] = charts["overflow"]["lines"]  # type: ignore[assignment]
+    assert [one["name"] for one in lines] == ["vit-4", "vit-2"]
+    assert "too many samples" in str(charts["speed"]["note"])
+    assert set(charts) == set(Signal)
+
+
+async def told(feed: Feed, page: Page) -> dict[str, dict[str, Row | None]]:
+    """The first news of a page that has policies in it."""
+    async for news in feed.news(page, seconds=60.0):
+        if "policies" in news:
+            return news
+    raise AssertionError("the news ended")
+
+
+async def test_nothing_is_read_until_a_page_is_open_and_each_is_told_everything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    cli.trainer("a", "fp16")
+    feed = Feed(Session(cli.fake, "default"), arguments())
+    reading = asyncio.ensure_future(feed.run())
+    try:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cli.fake.reads == []
+        with feed.page("") as one, feed.page("") as other:
+            first = await told(feed, one)
+            again = await told(feed, other)
+    finally:
+        reading.cancel()
+    assert set(first["policies"]) == set(again["policies"]) == {"default/fleet"}
+    assert set(again["workloads"]) == {"default/fleet/apps/Deployment/a"}
