@@ -31,7 +31,7 @@ from tests.support import trainers
 from tests.support.cli import FLEET, stands
 from tests.support.fake_kube import FakeKube
 
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 """For what a page must show; a busy machine is no finding."""
 expect.set_options(timeout=PATIENCE_MS)
 

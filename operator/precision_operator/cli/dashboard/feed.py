@@ -28,8 +28,10 @@ LOOK_SECONDS = 1.0
 """Between two reads of policies and assignments, which are few."""
 FLEET_SECONDS = 2.0
 """Between two reads of workloads and pods, at least; also as soon as a policy or its assignment changed."""
-SHARE = 0.1
+SHARE = 0.25
 """Of the time that may go into reading workloads and pods: a large fleet is read more seldom."""
+LONGEST_SECONDS = 15.0
+"""Between two reads of workloads and pods, at most."""
 RECORDING_SECONDS = 15.0
 """Between two reads of the recording of a rollback, which grows while it goes on."""
 COUNTS_KEPT = 900
@@ -168,7 +170,8 @@ class Feed:
 
     def _pause_seconds(self, *, changed: bool) -> float:
         """How long workloads and pods are not read after they were."""
-        return self._read_seconds * 2 if changed else max(FLEET_SECONDS, self._read_seconds / SHARE)
+        steady = max(FLEET_SECONDS, self._read_seconds / SHARE)
+        return min(self._read_seconds if changed else steady, LONGEST_SECONDS)
 
     def _policy(self, target: Target) -> Row:
         there = replace(self._session, namespace=target.policy.namespace)
