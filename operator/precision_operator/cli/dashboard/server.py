@@ -5,6 +5,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 
@@ -129,7 +130,8 @@ class Server:
         """What is there, then what changes, until the page is closed."""
         stream = web.StreamResponse(headers={**SECURITY_HEADERS, "Content-Type": "text/event-stream"})
         await stream.prepare(request)
-        with self.feed.page(request.query.get("policy", "")) as page:
+        # A page that is closed while it is written to has no more to hear.
+        with suppress(ConnectionResetError), self.feed.page(request.query.get("policy", "")) as page:
             whole = True
             async for news in self.feed.news(page, seconds=ALIVE_SECONDS):
                 if whole or news:
