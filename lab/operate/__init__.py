@@ -1,1 +1,1 @@
-"""What people operate with, tried against real servers: messages on their way out."""
+"""What operating the product is like for a person, measured."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import CommandFailed, LabError
+from lab.locking import machine_lock
 from lab.process import run
 from lab.progress import step
 
@@ -42,6 +43,7 @@ NODE = (
     Program("mmdebstrap", "mmdebstrap"),
     Program("/usr/share/keyrings/debian-archive-trixie-stable.gpg", "debian-archive-keyring"),
 )
+BROWSER = Program("chromium", "chromium")
 
 
 def require_control_plane_programs() -> None:
@@ -64,6 +66,13 @@ def require_node_programs() -> None:
             "run the same command with sudo, or CONTEXT=name for a cluster you have",
         )
     _require((*CONTROL_PLANE, *NODE))
+
+
+def browser_program() -> str:
+    """The browser in which the dashboard is tested; installed where the machine has none."""
+    with machine_lock("browser"):
+        _require((BROWSER,))
+    return shutil.which(BROWSER.name) or BROWSER.name
 
 
 def _require(programs: tuple[Program, ...]) -> None:

@@ -29,6 +29,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "steer": ("promote", "pause", "resume", "rollback", "drill", "retry"),
     "ack": ("ack",),
     "release": ("holds", "release", "uninstall"),
+    "dashboard": ("dashboard",),
     "incident": ("incident",),
     "replay": ("replay",),
     "backtest": ("backtest",),

@@ -1,6 +1,7 @@
 """``ack``: what a person acknowledges before what was rolled back is retried."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -11,7 +12,7 @@ from precision_operator.cli.flags import meant
 from precision_operator.cli.output import console, said, write_json
 from precision_operator.cli.steer import waits_for_retry
 from precision_operator.cli.summary import UNKNOWN_PERSON
-from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag
+from precision_operator.cli.write import Asked, Planned, Write, asked, carry_out, dry_run_flag, message_flag
 
 if TYPE_CHECKING:
     from precision_operator.api.commands import Answer
@@ -80,13 +81,23 @@ async def _ack(session: "Session", arguments: argparse.Namespace) -> int:
         raise CommandRefused(f"{error}; the policy's name stands before the items") if forgotten else error from None
     if not arguments.items:
         return _show(target, arguments)
+    return await carry_out(session, target, acknowledging(target, arguments.items, asked(arguments)), arguments)
+
+
+def acknowledging(target: "Target", items: Sequence[Prerequisite], said_with: Asked) -> Planned:
+    """The acknowledgement of these prerequisites.
+
+    Raises:
+        CommandRefused: nothing waits for one.
+    """
+    from precision_operator.cli.session import CommandRefused
+
     if target.policy.deleted or not waits_for_retry(target):
         raise CommandRefused(
             f"{target.where} is {target.status.phase}: only what was rolled back waits for acknowledgements"
         )
-    write = Write({item.annotation: answering(target, arguments) for item in arguments.items})
-    done = f"acknowledged {', '.join(arguments.items)}"
-    return await carry_out(session, target, write, arguments=arguments, done=done)
+    answer = said_with.answering(target)
+    return Planned(Write({item.annotation: answer for item in items}), f"acknowledged {', '.join(items)}")
 
 
 def _show(target: "Target", arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.policy import PolicyKey
 from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase
+from precision_operator.api.wire import format_time
 from precision_operator.cli.live import LiveReport, report_of
 from precision_operator.cli.session import Session, Target
 from precision_operator.cli.summary import under_way
@@ -72,6 +73,35 @@ class WorkloadLine:
     def reported(self) -> tuple[Mode, ...]:
         """The modes that its processes report now, where Prometheus was asked."""
         return tuple(sorted({pod.report.mode for pod in self.pods if pod.report is not None and pod.report.mode}))
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "delivery": self.delivery,
+            "key": self.key,
+            "assigned": self.assigned,
+            "generation": self.generation,
+            "reported": self.reported,
+            "acknowledged": self.acknowledged,
+            "problems": self.problems,
+            "breaches": [
+                {"signal": b.signal, "severity": b.severity, "since": format_time(b.since), "measured": b.measured}
+                for b in self.breaches
+            ],
+            "pods": [
+                {
+                    "name": p.name,
+                    "node": p.node,
+                    "requested": p.requested,
+                    "generation": p.generation,
+                    "problems": p.problems,
+                    **({"reports": p.report.as_json()} if p.report is not None else {}),
+                }
+                for p in self.pods
+            ],
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from precision_operator.api.wire import format_time
 from precision_operator.api.workload import shown
 from precision_operator.cli.flags import LISTED_OUTPUTS, connection_flags
 from precision_operator.cli.live import add_flags, readings, targets_of
@@ -71,37 +70,8 @@ def _json(fleet: "FleetView") -> dict[str, object]:
     return {
         **summary(fleet.target),
         "cohorts": [
-            {"name": cohort.name, "workloads": [_workload_json(workload) for workload in cohort.workloads]}
+            {"name": cohort.name, "workloads": [workload.as_json() for workload in cohort.workloads]}
             for cohort in fleet.cohorts
-        ],
-    }
-
-
-def _workload_json(line: "WorkloadLine") -> dict[str, object]:
-    return {
-        "name": line.name,
-        "kind": line.kind,
-        "delivery": line.delivery,
-        "key": line.key,
-        "assigned": line.assigned,
-        "generation": line.generation,
-        "reported": line.reported,
-        "acknowledged": line.acknowledged,
-        "problems": line.problems,
-        "breaches": [
-            {"signal": b.signal, "severity": b.severity, "since": format_time(b.since), "measured": b.measured}
-            for b in line.breaches
-        ],
-        "pods": [
-            {
-                "name": p.name,
-                "node": p.node,
-                "requested": p.requested,
-                "generation": p.generation,
-                "problems": p.problems,
-                **({"reports": p.report.as_json()} if p.report is not None else {}),
-            }
-            for p in line.pods
         ],
     }
 

@@ -85,20 +85,28 @@ async def _list(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.kube.port import INCIDENTS
 
     found = await session.api.list(INCIDENTS, session.namespace)
-    wanted = [b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))]
-    wanted.sort(key=_decided_at, reverse=True)
+    wanted = listed([b for b in found if arguments.policy in (None, mapping(b.get("report")).get("policy"))])
     if arguments.output == "json":
-        write_json([{"name": _name(body), **_summary(body)} for body in wanted])
+        hidden = {"namespace"}  # it is the one that was asked for
+        write_json([{key: value for key, value in row.items() if key not in hidden} for row in wanted])
         return 0
     rows = Table(box=None, pad_edge=False)
     for column in ("NAME", "POLICY", "SEVERITY", "SCOPE", "PHASE", "REASON", "AGE"):
         rows.add_column(column, overflow="fold")
-    for body in wanted:
-        summary = _summary(body)
-        cells = [summary[key] for key in ("policy", "severity", "scope", "phase", "reason")]
-        rows.add_row(said(_name(body)), *map(said, cells), age(_decided_at(body)))
+    for row in wanted:
+        cells = [row[key] for key in ("name", "policy", "severity", "scope", "phase", "reason")]
+        rows.add_row(*map(said, cells), age(parse_time(row["decidedAt"]) or 0.0))
     console().print(rows)
     return 0
+
+
+def listed(bodies: "Sequence[JsonObject]") -> list[dict[str, str]]:
+    """Incidents in few words, newest first."""
+    newest = sorted(bodies, key=_decided_at, reverse=True)
+    return [
+        {"namespace": text(mapping(body.get("metadata")).get("namespace")), "name": _name(body), **_summary(body)}
+        for body in newest
+    ]
 
 
 async def _show(session: "Session", arguments: argparse.Namespace) -> int:

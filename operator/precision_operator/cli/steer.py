@@ -1,8 +1,7 @@
 """``promote``, ``pause``, ``resume``, ``rollback``, ``drill``, ``retry``: each refuses what would not be acted on."""
 
 import argparse
-import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from precision_operator.api.drill import DrillOrder, drill_value
 from precision_operator.api.state import Phase
 from precision_operator.api.text import names
 from precision_operator.api.workload import name_of, shown
-from precision_operator.cli.write import Write, answering, carry_out, dry_run_flag, message_flag, nothing_to_do
+from precision_operator.cli.write import Already, Asked, Planned, Write, asked, carry_out, dry_run_flag, message_flag
 from precision_operator.core.commands import Refused, allowed
 from precision_operator.reasons import Reason
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session, Target
 
-Act = Callable[["Session", "Target", argparse.Namespace], Awaitable[int]]
+Plan = Callable[["Session", "Target", Asked], Planned | Already]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,8 @@ class Verb:
 
     help: str
     description: str
-    act: Act
+    plan: Plan
+    """What it writes. Raises CommandRefused, with what to do instead."""
     says_why: bool = True
     """It is an annotation, which can carry a reason."""
 
@@ -48,12 +48,13 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
             added.add_argument(
                 "--allow-restarts", action="store_true", help="also what only a restart moves: loses steps"
             )
-        added.set_defaults(run=_runner(verb.act))
+        added.set_defaults(run=_runner(verb.plan))
 
 
-def _runner(act: Act) -> Callable[[argparse.Namespace], int]:
+def _runner(plan: Plan) -> Callable[[argparse.Namespace], int]:
     async def steer(session: "Session", arguments: argparse.Namespace) -> int:
-        return await act(session, await session.policy(arguments.policy), arguments)
+        target = await session.policy(arguments.policy)
+        return await carry_out(session, target, plan(session, target, asked(arguments)), arguments)
 
     def run(arguments: argparse.Namespace) -> int:
         from precision_operator.cli.session import connected
@@ -103,7 +104,7 @@ def _needs_a_policy(session: "Session", target: "Target") -> None:
         raise _refused(target, f"was deleted, so nobody reads its commands{_instead(session, target, found)}")
 
 
-async def _promote(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _promote(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.PROMOTE)
     step = target.status.step
     if target.state.by_canary:
@@ -112,63 +113,61 @@ async def _promote(session: "Session", target: "Target", arguments: argparse.Nam
         done = f"step {step} approved"
     else:
         done = f"step {step} promoted all the same"
-    write = Write({Command.PROMOTE: answering(target, arguments)})
-    return await carry_out(session, target, write, arguments=arguments, done=done)
+    return Planned(Write({Command.PROMOTE: given.answering(target)}), done)
 
 
-async def _pause(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _pause(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
     if target.policy.spec.suspend:
-        return nothing_to_do(target, arguments=arguments, why="is paused already")
+        return Already("is paused already")
     write = Write(suspend=True)
-    if target.status.phase is Phase.ROLLING_BACK and not arguments.dry_run:
+    if target.status.phase is Phase.ROLLING_BACK and not given.dry_run:
         line = write.kubectl(session, target.policy.name)
         raise _refused(
             target, f"is being rolled back: a pause would leave it half moved. Where that is meant: `{line}`"
         )
-    done = "paused: nothing is moved, forward or back, and nothing is watched, until `resume`"
-    return await carry_out(session, target, write, arguments=arguments, done=done)
+    return Planned(write, "paused: nothing is moved, forward or back, and nothing is watched, until `resume`")
 
 
-async def _resume(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _resume(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
     if target.policy.spec.suspend:
-        return await carry_out(session, target, Write(suspend=False), arguments=arguments, done="resumed")
+        return Planned(Write(suspend=False), "resumed")
     if target.status.phase is Phase.PAUSED:
         line = session.plugin("promote", target.policy.name)
         raise _refused(target, f"is not paused by a person, its rollout waits for approval: `{line}`")
-    return nothing_to_do(target, arguments=arguments, why="is not paused")
+    return Already("is not paused")
 
 
-async def _rollback(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _rollback(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _needs_a_policy(session, target)
-    status, emergency = target.status, bool(arguments.emergency)
+    status, emergency = target.status, given.emergency
     command = Command.ABORT if emergency else Command.ROLLBACK
     found = allowed(command, target.policy, target.state)
     if isinstance(found, Refused):
         if found.reason is Reason.OBSERVING:
             _only_if_allowed(session, target, command)
-        return nothing_to_do(target, arguments=arguments, why=f"is {status.phase} already: {status.reason}")
+        return Already(f"is {status.phase} already: {status.reason}")
     # A pause must not stand in the way of safety: both in one write, so that nothing is promoted in between.
     resumed = False if target.policy.spec.suspend else None
-    write = Write({command: answering(target, arguments)}, suspend=resumed)
+    write = Write({command: given.answering(target)}, suspend=resumed)
     how = "emergency rollback" if emergency else "gradual rollback"
     done = f"{how} of {status.total} workloads to {target.policy.spec.fallback} asked for"
     done += ", and its pause ended" if resumed is not None else ""
-    return await carry_out(session, target, write, arguments=arguments, done=done)
+    return Planned(write, done)
 
 
-async def _drill(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _drill(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.DRILL)
     if target.status.reason == Reason.HALTED:
         raise _refused(target, "is halted with the whole cluster, so the operator would not act")
-    key = _moved(target, arguments.workload) if arguments.workload else ""
-    order = DrillOrder(key, bool(arguments.allow_restarts), " ".join(str(arguments.message).split()))
+    key = _moved(target, given.workload) if given.workload else ""
+    order = DrillOrder(key, given.allow_restarts, given.why)
     write = Write({Command.DRILL: f"{target.status.transition_id}: {drill_value(order)}"})
     who = shown(key) if key else f"{len(target.state.members)} workloads"
     watch = session.plugin("status", target.policy.name)
     done = f"drill of {who} asked for: to {target.policy.spec.fallback} and back by itself. To follow it: `{watch}`"
-    return await carry_out(session, target, write, arguments=arguments, done=done)
+    return Planned(write, done)
 
 
 def _moved(target: "Target", word: str) -> str:
@@ -186,16 +185,16 @@ def waits_for_retry(target: "Target") -> bool:
     return target.status.phase is Phase.HELD or bool(target.state.held) or target.state.by_canary
 
 
-async def _retry(session: "Session", target: "Target", arguments: argparse.Namespace) -> int:
+def _retry(session: "Session", target: "Target", given: Asked) -> Planned | Already:
     _only_if_allowed(session, target, Command.RETRY)
     status = target.status
-    given = acknowledged(target.policy.annotations, transition_id=status.transition_id)
-    missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in given]
+    known = acknowledged(target.policy.annotations, transition_id=status.transition_id)
+    missing = [str(p) for p in target.policy.spec.reenable.prerequisites if p not in known]
+    note = ""
     if missing and waits_for_retry(target):
         line = session.plugin("ack", target.policy.name, *missing)
-        sys.stderr.write(f"note: it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`\n")
-    write = Write({Command.RETRY: answering(target, arguments)})
-    return await carry_out(session, target, write, arguments=arguments, done="retry asked for")
+        note = f"it starts once these are acknowledged: {', '.join(missing)}. To do so: `{line}`"
+    return Planned(Write({Command.RETRY: given.answering(target)}), "retry asked for", note)
 
 
 VERBS: Mapping[str, Verb] = {

@@ -65,30 +65,91 @@ def message_flag(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("-m", "--message", default="", help="why: kept beside the command")
 
 
-def answering(target: Target, arguments: argparse.Namespace) -> str:
-    """What a command's annotation says: the transition that it answers, and why."""
-    why = " ".join(str(arguments.message).split())
-    return f"{target.status.transition_id}: {why}" if why else str(target.status.transition_id)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person adds to a command."""
+
+    message: str = ""
+    """Why."""
+    emergency: bool = False
+    workload: str = ""
+    """The only one that a drill concerns; empty: the fleet."""
+    allow_restarts: bool = False
+    dry_run: bool = False
+
+    @property
+    def why(self) -> str:
+        """The reason in one line."""
+        return " ".join(self.message.split())
+
+    def answering(self, target: Target) -> str:
+        """What a command's annotation says: the transition that it answers, and why."""
+        transition = str(target.status.transition_id)
+        return f"{transition}: {self.why}" if self.why else transition
 
 
-async def carry_out(session: Session, target: Target, write: Write, *, arguments: argparse.Namespace, done: str) -> int:
-    """Write, or only say how; ``done`` tells a person what happens now."""
-    name = target.policy.name
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A command that has something to do, as it is written."""
+
+    write: Write
+    done: str
+    """What happens then, for a person."""
+    note: str = ""
+    """What a person still has to do, so that it happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Already:
+    """It is so already."""
+
+    why: str
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """What the command line adds to a command; not every verb has all flags."""
+    given = vars(arguments)
+    return Asked(
+        str(given.get("message", "")),
+        emergency=bool(given.get("emergency")),
+        workload=str(given.get("workload", "")),
+        allow_restarts=bool(given.get("allow_restarts")),
+        dry_run=bool(given["dry_run"]),
+    )
+
+
+async def carry_out(session: Session, target: Target, plan: Planned | Already, arguments: argparse.Namespace) -> int:
+    """Write, or only say how."""
+    if isinstance(plan, Already):
+        return _nothing_to_do(target, arguments=arguments, why=plan.why)
+    if plan.note:
+        sys.stderr.write(f"note: {plan.note}\n")
+    write, name = plan.write, target.policy.name
     line = write.kubectl(session, name)
     if not arguments.dry_run:
-        body = write.signed(await user_of(session))
-        try:
-            await session.api.merge_patch(POLICIES, session.namespace, name, body)
-        except Forbidden as error:
-            raise denied(session, target, error, *write.verbs) from error
+        await send(session, target, write)
     if arguments.output == "json":
         report = {"policy": name, "namespace": session.namespace, "transitionId": target.status.transition_id}
         write_json({**report, "patch": write.patch(), "kubectl": line, "dryRun": bool(arguments.dry_run)})
     elif arguments.dry_run:
         sys.stdout.write(f"{line}\n")
     else:
-        sys.stdout.write(f"{target.where}: {done}\n")
+        sys.stdout.write(f"{target.where}: {plan.done}\n")
     return 0
+
+
+async def send(session: Session, target: Target, write: Write, *, dry_run: bool = False) -> JsonObject:
+    """Write with the user's own rights, or have the API server judge it and write nothing; what the policy becomes.
+
+    Raises:
+        CommandRefused: the user may not; the message says which right is missing.
+    """
+    name, body = target.policy.name, write.signed(await user_of(session))
+    act = session.api.dry_run if dry_run else session.api.merge_patch
+    try:
+        return await act(POLICIES, session.namespace, name, body)
+    except Forbidden as error:
+        raise denied(session, target, error, *write.verbs) from error
 
 
 def denied(session: Session, target: Target, error: Forbidden, *verbs: str) -> CommandRefused:
@@ -109,8 +170,7 @@ async def user_of(session: Session) -> str | None:
     return text(mapping(mapping(answer.get("status")).get("userInfo")).get("username")) or None
 
 
-def nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:
-    """It is so already."""
+def _nothing_to_do(target: Target, *, arguments: argparse.Namespace, why: str) -> int:
     if arguments.output == "json":
         report = {"policy": target.policy.name, "namespace": target.policy.namespace}
         write_json({**report, "transitionId": target.status.transition_id, "patch": {}, "message": why})

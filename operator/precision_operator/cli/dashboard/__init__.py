@@ -1,0 +1,36 @@
+"""``dashboard``: a local page with the rights of the user's kubeconfig; it shows what the other verbs read and writes what
+they write. It may import the other verbs, ``core``, ``incidents``, ``replay`` and ``signals``, and decides nothing itself.
+"""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from precision_operator.cli.live import add_flags
+
+if TYPE_CHECKING:
+    from precision_operator.cli import Commands
+
+
+def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
+    """Add the verb."""
+    verb = commands.add_parser(
+        "dashboard",
+        parents=[common],
+        help="a local web page of the fleet, with your own rights",
+        description="Serve a page on 127.0.0.1 until Ctrl-C: the fleet by mode and verdict, each policy's phase, timeline "
+        "and signals, incidents with their evidence, and the commands, each with a preview. It reads and writes with the "
+        "rights of your kubeconfig. The address that is printed opens the page once, in one browser.",
+    )
+    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
+    verb.add_argument("--port", type=int, default=0, help="default: a free one")
+    verb.add_argument("--open", action="store_true", help="open the page in the default browser")
+    add_flags(verb)
+    verb.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until the user ends it."""
+    from precision_operator.cli.dashboard.server import serve
+    from precision_operator.cli.session import connected
+
+    return connected(arguments, serve)

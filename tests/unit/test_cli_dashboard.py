@@ -1,0 +1,227 @@
+"""What the dashboard decides nowhere else: who may ask, what a page is told, and what a cell says."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from precision_operator.api.modes import Mode
+from precision_operator.api.policy import parse_policy
+from precision_operator.api.signals import Signal
+from precision_operator.api.spec import Delivery
+from precision_operator.api.state import Phase
+from precision_operator.cli.dashboard.board import Board, Row
+from precision_operator.cli.dashboard.charts import LINES, of_series
+from precision_operator.cli.dashboard.feed import Feed, Page
+from precision_operator.cli.dashboard.guard import Ask, Guard
+from precision_operator.cli.dashboard.orders import Wish, buttons
+from precision_operator.cli.dashboard.rows import CellVerdict, mode, verdict
+from precision_operator.cli.dashboard.trends import Trends
+from precision_operator.cli.fleet import BreachLine, PodLine, WorkloadLine
+from precision_operator.cli.live import LiveReport
+from precision_operator.cli.session import Session
+from precision_operator.errors import ConfigurationError
+from precision_operator.signals.port import Series
+from tests.support.cli import HELD, WAITING, Cli, stands
+from tests.support.policies import policy as policy_of
+from tests.support.prometheus_bodies import STAMP, failure, http, serve, success
+
+GUARD = Guard(4711)
+OWN = Ask("GET", "127.0.0.1:4711", cookie=GUARD.key)
+WRITE = replace(OWN, method="POST", origin="http://127.0.0.1:4711", site="same-origin", header="1")
+
+
+@pytest.mark.parametrize("ask", [OWN, WRITE, replace(OWN, host="localhost:4711"), replace(OWN, site="none")])
+def test_the_page_itself_may_ask(ask: Ask) -> None:
+    assert GUARD.refusal(ask) == ""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        replace(OWN, host="evil.example:4711"),
+        replace(OWN, host="127.0.0.1:4712"),
+        replace(OWN, host="127.0.0.1"),
+        replace(OWN, host=None),
+        replace(OWN, origin="http://evil.example"),
+        replace(OWN, origin="null"),
+        replace(OWN, origin="http://127.0.0.1:4712"),
+        replace(OWN, site="cross-site"),
+        replace(OWN, site="same-site"),
+        replace(WRITE, header=None),
+        replace(WRITE, origin=None),
+    ],
+)
+def test_another_host_origin_or_site_and_a_write_without_the_header_are_refused(ask: Ask) -> None:
+    assert GUARD.refusal(ask) != ""
+
+
+def test_the_token_opens_the_page_once_and_no_other_word_does() -> None:
+    guard = Guard(4711)
+    token = guard.address.partition("token=")[2]
+    assert not guard.admit(replace(OWN, token="x" * len(token)))
+    assert not guard.admit(replace(OWN, token=None))
+    assert guard.admit(replace(OWN, token=token))
+    assert not guard.admit(replace(OWN, token=token))
+
+
+def test_the_cookie_is_known_by_its_value_alone() -> None:
+    assert GUARD.known(OWN)
+    assert not GUARD.known(replace(OWN, cookie="é"))
+    assert not GUARD.known(replace(OWN, cookie=None))
+
+
+def test_a_page_is_told_what_changed_and_what_is_gone_and_nothing_twice() -> None:
+    board = Board()
+    assert board.put("workloads", {"a": {"mode": "fp32"}, "b": {"mode": "fp32"}})
+    seen = board.version
+    assert not board.put("workloads", {"a": {"mode": "fp32"}, "b": {"mode": "fp32"}})
+    assert board.since(seen, ["workloads"]) == {}
+    assert board.put("workloads", {"a": {"mode": "fp16"}})
+    assert board.since(seen, ["workloads"]) == {"workloads": {"a": {"mode": "fp16"}, "b": None}}
+    assert board.since(0, ["workloads", "policies"]) == {"workloads": {"a": {"mode": "fp16"}}}
+
+
+def test_what_is_gone_is_forgotten_once_every_page_was_told() -> None:
+    board = Board()
+    board.put("workloads", {"a": {}})
+    seen = board.version
+    board.put("workloads", {})
+    board.forget(seen)
+    assert board.since(seen, ["workloads"]) == {"workloads": {"a": None}}
+    board.forget(board.version)
+    assert board.since(seen, ["workloads"]) == {}
+
+
+def line(**given: object) -> WorkloadLine:
+    """A workload with a pod that was asked for FP16."""
+    pod = PodLine("a-1", "node-1", Mode.FP16, 7, ())
+    known = WorkloadLine("a", "Deployment", "apps/Deployment/a", Delivery.HOT, Mode.FP16, 7, True, (), (), (pod,))
+    return replace(known, **given)  # type: ignore[arg-type]  # of a WorkloadLine
+
+
+@pytest.mark.parametrize(
+    ("found", "held", "said"),
+    [
+        (line(), False, CellVerdict.ACKNOWLEDGED),
+        (line(acknowledged=False), False, CellVerdict.WAITING),
+        (line(acknowledged=None), False, CellVerdict.UNKNOWN),
+        (line(), True, CellVerdict.HELD),
+        (line(breaches=(BreachLine("overflow", "P1", 0.0),)), True, CellVerdict.BREACHED),
+    ],
+)
+def test_a_cell_says_the_worst_that_is_known_of_a_workload(found: WorkloadLine, held: bool, said: CellVerdict) -> None:
+    assert verdict(found, held=held) is said
+
+
+def test_a_cell_has_the_mode_that_is_reported_else_the_one_that_was_requested() -> None:
+    (pod,) = line().pods
+    reporting = replace(pod, report=LiveReport(Mode.BF16, 7, 1.0, {}))
+    other, dark = replace(pod, requested=Mode.FP32), replace(pod, requested=None)
+    assert mode(line()) == ("fp16", "requested")
+    assert mode(line(pods=(reporting,))) == ("bf16", "reported")
+    assert mode(line(pods=(pod, other))) == ("mixed", "requested")
+    assert mode(line(pods=(pod, dark))) == ("unknown", "not known")
+    assert mode(line(pods=())) == ("unknown", "not known")
+
+
+async def test_the_buttons_follow_the_rules_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Cli(capsys)
+    for name, found in {"waiting": WAITING, "held": HELD, "healthy": stands(Phase.HEALTHY)}.items():
+        cli.policy(found, name=name)
+    session = Session(cli.fake, "default")
+    allowed = {
+        name: {button["verb"] for button in buttons(session, await session.policy(name)) if not button["refused"]}
+        for name in ("waiting", "held", "healthy")
+    }
+    assert allowed == {
+        "waiting": {"promote", "pause", "rollback", "emergency"},
+        "held": {"pause", "ack", "retry"},
+        "healthy": {"pause", "rollback", "emergency"},
+    }
+    assert cli.fake.writes == []
+
+
+@pytest.mark.parametrize("raw", [None, {}, {"verb": "delete"}, {"verb": "ack", "items": ["nothing"]}])
+def test_what_is_no_command_is_refused(raw: object) -> None:
+    with pytest.raises(ConfigurationError, match="expected one of"):
+        Wish.read(raw)
+
+
+def test_a_chart_shows_the_series_nearest_to_a_breach_with_the_policy_s_threshold() -> None:
+    names = [f"vit-{number}" for number in range(LINES + 2)]
+    series = [Series({"pod": name}, ((1.0, number / 100), (2.0, math.nan))) for number, name in enumerate(names)]
+    found = of_series("overflow", series, parse_policy(policy_of()), source="Prometheus")
+    lines: list[dict[str, object]] = found["lines"]  # type: ignore[assignment]
+    assert [one["name"] for one in lines] == names[:1:-1]
+    assert lines[0]["points"] == [[1.0, 0.06], [2.0, None]]
+    assert (found["levels"], found["more"]) == ([{"name": "breached above", "value": 0.3}], 2)
+
+
+def arguments(prometheus: str = "") -> argparse.Namespace:
+    """What the command line gave."""
+    return argparse.Namespace(all_namespaces=False, prometheus=prometheus, queries=None, bearer_token_file="")
+
+
+def answer(head: str) -> bytes:
+    """A Prometheus that has the overflow of two pods, and refuses what is asked of speed."""
+    (query,) = parse_qs(urlsplit(head.split(" ", 2)[1]).query)["query"]
+    if "samples_per_second" in query:
+        return http(failure("execution", "too many samples"), "422 Unprocessable Entity")
+    if "overflow" not in query:
+        return http(success("matrix", []))
+    pods = [{"metric": {"pod": f"vit-{n}"}, "values": [[STAMP, "0.1"], [STAMP + 15, f"0.{n}"]]} for n in (2, 4)]
+    return http(success("matrix", pods))
+
+
+async def test_with_prometheus_each_signal_has_a_chart_or_says_why_not_and_is_not_asked_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    target = await Session(cli.fake, "default").policy("fleet")
+    with serve() as prometheus:
+        prometheus.answer = answer
+        trends = Trends(arguments(prometheus.url))
+        charts = {str(chart["name"]): chart for chart in await trends.of(target)}
+        asked = len(prometheus.heads)
+        await trends.of(target)
+        assert len(prometheus.heads) == asked
+    lines: list[dict[str, object]] = charts["overflow"]["lines"]  # type: ignore[assignment]
+    assert [one["name"] for one in lines] == ["vit-4", "vit-2"]
+    assert "too many samples" in str(charts["speed"]["note"])
+    assert set(charts) == set(Signal)
+
+
+async def told(feed: Feed, page: Page) -> dict[str, dict[str, Row | None]]:
+    """The first news of a page that has policies in it."""
+    async for news in feed.news(page, seconds=60.0):
+        if "policies" in news:
+            return news
+    raise AssertionError("the news ended")
+
+
+async def test_nothing_is_read_until_a_page_is_open_and_each_is_told_everything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli = Cli(capsys)
+    cli.policy(stands(Phase.HEALTHY))
+    cli.trainer("a", "fp16")
+    feed = Feed(Session(cli.fake, "default"), arguments())
+    reading = asyncio.ensure_future(feed.run())
+    try:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert cli.fake.reads == []
+        with feed.page("") as one, feed.page("") as other:
+            first = await told(feed, one)
+            again = await told(feed, other)
+    finally:
+        reading.cancel()
+    assert set(first["policies"]) == set(again["policies"]) == {"default/fleet"}
+    assert set(again["workloads"]) == {"default/fleet/apps/Deployment/a"}
