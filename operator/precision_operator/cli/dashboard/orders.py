@@ -19,6 +19,7 @@ BUTTONS: Mapping[str, str] = {
     "pause": "Pause",
     "resume": "Resume",
     "rollback": "Roll back",
+    "drill": "Drill",
     EMERGENCY: "Emergency rollback",
     ACK: "Acknowledge",
     "retry": "Retry",
