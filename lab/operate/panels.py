@@ -154,8 +154,7 @@ def until_filled(prometheus_url: str, directory: Path) -> None:
 
 def missed(found: Section) -> list[str]:
     """The bounds that it misses."""
-    if not isinstance(found, dict):
-        return [f"expected figures of panels, found {found!r}"]
+    assert isinstance(found, dict)
     gpu = found["gpu"]
     wrong = [f"expected data in {title}, found none" for title in found["without_data"]]
     if found["count"] < AT_LEAST:
