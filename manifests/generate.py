@@ -1,12 +1,12 @@
-"""Make everything that is derived: the CRDs, the recording rules, the chart's version, its value `config` with
-values.schema.json, its and the package's copies, docs/reference and manifests/base/operator.yaml.
+"""Make everything that is derived: the CRDs, the recording rules, the dashboards, the chart's version, its value `config`
+with values.schema.json, its and the package's copies, docs/reference and manifests/base/operator.yaml.
 
     python manifests/generate.py            write
     python manifests/generate.py --check    write nothing; exit 1 and name what is out of date
 
 Sources: the version in operator/precision_operator/__init__.py, its reasons, its settings.py, and the models in its api/;
-manifests/admission/, manifests/webhook/, manifests/monitoring/, manifests/values.chart.schema.json (the schema of what the
-chart alone knows) and helm/precision-operator (values.yaml but for `config`, templates). Needs
+manifests/admission/, manifests/webhook/, manifests/monitoring/, manifests/dashboards/, manifests/values.chart.schema.json
+(the schema of what the chart alone knows) and helm/precision-operator (values.yaml but for `config`, templates). Needs
 `helm` (the laboratory's, or from PATH); without it, --check leaves out manifests/base/operator.yaml, which is rendered from
 the chart.
 """
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]  # the models of this checkout, whatever is installed
 
 from manifests.crds import all_crds  # noqa: E402
+from manifests.dashboards import DASHBOARDS  # noqa: E402
 from manifests.recording import with_records  # noqa: E402
 from manifests.values import values_schema, with_config  # noqa: E402
 from precision_operator.reasons import Reason, ReasonSeverity  # noqa: E402
@@ -37,6 +38,7 @@ CRD = ROOT / "crds" / "precision.genesis.ai_precisionpolicies.yaml"
 VERSION = ROOT / "operator" / "precision_operator" / "__init__.py"
 CHART_SCHEMA = ROOT / "manifests" / "values.chart.schema.json"
 ALERTS = ROOT / "manifests" / "monitoring" / "alerts.yaml"
+DASHBOARDS_MADE = ROOT / "manifests" / "monitoring" / "dashboards"
 GENERATED = "by `make generate`; do not edit."
 
 
@@ -75,7 +77,10 @@ def copies() -> dict[Path, str]:
     packaged = ROOT / "operator" / "precision_operator" / "cli" / "precisionpolicies.yaml"
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted(CRD.parent.glob("*.yaml"))}
     monitoring = {CHART / "files" / "monitoring" / ALERTS.name: ALERTS.read_text()}
-    return {**crds, packaged: CRD.read_text(), **found, **monitoring}
+    # for the chart, and for people who import them by hand
+    folders = (CHART / "files" / "dashboards", DASHBOARDS_MADE)
+    dashboards = {folder / name: text for folder in folders for name, text in DASHBOARDS.items()}
+    return {**crds, packaged: CRD.read_text(), **found, **monitoring, **dashboards}
 
 
 def rendered(program: Path) -> str:
@@ -272,7 +277,11 @@ def main() -> int:
     expected = copies()
     for path, content in expected.items():
         settle(path, content)
-    for path in (*(CHART / "files").rglob("*.yaml"), *SHIPPED.rglob("*.yaml")):
+    for path in (
+        *filter(Path.is_file, (CHART / "files").rglob("*")),
+        *SHIPPED.rglob("*.yaml"),
+        *DASHBOARDS_MADE.glob("*.json"),
+    ):
         if path not in expected:
             wrong.append(str(path.relative_to(ROOT)))
             if not check:

@@ -64,8 +64,18 @@ def _workloads() -> str:
     return f"count by (namespace, mode) (count by (namespace, workload, mode) ({PODS}))"
 
 
+def by_workload(signal: Signal) -> str:
+    """The record of a signal by workload, whose worst pod counts."""
+    worst = "min" if SIGNALS[signal].default.lower_is_worse else "max"
+    return f"namespace_workload:genesis_{_name(signal)}:{worst}"
+
+
+def _name(signal: Signal) -> str:
+    return re.sub(r"(?=[A-Z])", "_", signal).lower()
+
+
 def _levels(signal: Signal, record: SignalRecord) -> Iterator[str]:
-    name = re.sub(r"(?=[A-Z])", "_", signal).lower()
+    name = _name(signal)
     pod = f"namespace_workload_pod:genesis_{name}:window{WINDOW}"
     worst = "min" if record.default.lower_is_worse else "max"
     yield _rule(
@@ -73,7 +83,7 @@ def _levels(signal: Signal, record: SignalRecord) -> Iterator[str]:
         f"({everywhere(record.query)})\n* on (namespace, pod) group_left (workload, mode) {PODS}",
     )
     known = f"{pod} == {pod}"  # what is no number is in no mean and is nobody's worst
-    yield _rule(f"namespace_workload:genesis_{name}:{worst}", f"{worst} by (namespace, workload) ({known})")
+    yield _rule(by_workload(signal), f"{worst} by (namespace, workload) ({known})")
     yield _rule(f"namespace_mode:genesis_{name}:avg", f"avg by (namespace, mode) ({known})")
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import yaml
 
+from lab import paths
 from lab.cluster.kubectl import Kubectl
 from lab.images.catalogue import PROMETHEUS
 
+RULES = paths.ROOT / "manifests" / "monitoring" / "alerts.yaml"
 MANIFEST = Path(__file__).parent.parent / "manifests" / "prometheus.yaml"
 NAMESPACE = "monitoring"
 URL = f"http://prometheus.{NAMESPACE}.svc:9090"
@@ -18,8 +20,10 @@ URL = f"http://prometheus.{NAMESPACE}.svc:9090"
 def apply_prometheus(
     kubectl: Kubectl, *, image: str = PROMETHEUS.reference, pull_policy: str = "Never", seconds: float = 120
 ) -> str:
-    """Apply Prometheus, wait until it answers, and return its address, which the node's host reaches too."""
+    """Apply Prometheus and the rules that ship, wait until it answers; its address, which the node's host reaches too."""
     for item in yaml.safe_load_all(MANIFEST.read_text()):
+        if item["kind"] == "ConfigMap":
+            item["data"]["rules.yaml"] = RULES.read_text()
         if item["kind"] == "Deployment":
             container = item["spec"]["template"]["spec"]["containers"][0]
             container.update({"image": image, "imagePullPolicy": pull_policy})

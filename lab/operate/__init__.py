@@ -1,1 +1,1 @@
-"""What operating the product is like for a person, measured."""
+"""What people operate with, measured: alerts, rules, dashboards, messages and the page of the fleet."""

@@ -17,6 +17,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from lab.alertmanager import Alertmanager
 from lab.cluster.pki import Authority, Certificate
+from lab.isolation.part import Section
 from precision_operator.api.messages import MessageKind
 from precision_operator.incidents.channels import Outgoing, send
 from precision_operator.incidents.wording import Wording, links, message
@@ -35,6 +36,9 @@ ABOUT = {
     "duration": "12.3 s",
 }
 SILENT = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}
+
+
+LEAST_KINDS = 8
 
 
 @dataclass
@@ -76,6 +80,16 @@ def messages(directory: Path | None = None) -> Mapping[str, int]:
         "delivered_webhook": len(taken.kinds("webhook")),
         "delivered_alertmanager": len(taken.kinds("alertmanager")),
     }
+
+
+def missed(found: Section) -> list[str]:
+    """Kinds that are missing, or did not reach a server."""
+    assert isinstance(found, Mapping)
+    kinds = found["kinds"]
+    wrong = [f"expected {name} = kinds = {kinds}, found {count}" for name, count in found.items() if count != kinds]
+    return (
+        wrong if len(MessageKind) >= LEAST_KINDS else [f"expected at least {LEAST_KINDS} kinds, found {kinds}", *wrong]
+    )
 
 
 async def sent(directory: Path, batch: Sequence[Outgoing]) -> Taken:

@@ -1,0 +1,163 @@
+"""The panels of the dashboards that ship: each of their queries is asked of a Prometheus, as Grafana would ask.
+
+Grafana itself is not here. What it makes of the files is held against its published schema (``grafana/``) by
+tests/chart/test_dashboards.py; what Prometheus answers is asked here. There is no GPU here either: the panels of GPUs are
+asked of a Prometheus that has scraped ``recorded/dcgm.prom``, and are counted apart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from lab import paths
+from lab.cluster import Cluster
+from lab.cluster.monitoring import apply_prometheus
+from lab.errors import LabError
+from lab.isolation.part import Figures, Section
+from lab.operate.recorded import DCGM, served
+from lab.progress import step
+from lab.prometheus import Prometheus
+from lab.waiting import wait_for
+
+FOLDER = paths.ROOT / "manifests" / "monitoring" / "dashboards"
+CHOSEN = {"$namespace": ".*", "$policy": ".*", "$__rate_interval": "1m"}
+"""What Grafana fills in where a person has chosen nothing."""
+HOUR = 3600.0
+FILLED = "sum(precision_rollback_stage_seconds_count) > 0 and on () sum(genesis_training_steps_total) > 0"
+"""Trainers have trained, and were rolled back."""
+AT_LEAST = 15
+"""Panels beside the GPUs'."""
+
+
+class Panel(NamedTuple):
+    """One panel of a file."""
+
+    dashboard: str
+    title: str
+    queries: tuple[str, ...]
+
+    @property
+    def gpu(self) -> bool:
+        """It shows what a DCGM exporter reports."""
+        return any("DCGM_" in query for query in self.queries)
+
+
+def shipped() -> list[Panel]:
+    """All panels, in the files' order."""
+    files = [(path, json.loads(path.read_text())) for path in sorted(FOLDER.glob("*.json"))]
+    return [
+        Panel(path.stem, panel["title"], tuple(filled(target["expr"]) for target in panel["targets"]))
+        for path, dashboard in files
+        for panel in dashboard["panels"]
+        if panel["type"] != "row"
+    ]
+
+
+def filled(query: str) -> str:
+    """A query with its variables filled in."""
+    for name, value in CHOSEN.items():
+        query = query.replace(name, value)
+    return query
+
+
+def panels(prometheus_url: str, *, seconds: float = HOUR) -> Figures:
+    """How many panels beside the GPUs' there are, and how many have data in the last ``seconds``; which have none.
+
+    Raises:
+        LabError: Prometheus refuses a query.
+    """
+    asked = [panel for panel in shipped() if not panel.gpu]
+    without = [panel for panel in asked if not has_data(panel, prometheus_url, seconds=seconds)]
+    return {
+        "count": len(asked),
+        "with_data": len(asked) - len(without),
+        "without_data": [f"{panel.dashboard}: {panel.title}" for panel in without],
+    }
+
+
+def gpu_panels(directory: Path) -> Figures:
+    """The same of the GPUs' panels, from series that are recorded."""
+    asked = [panel for panel in shipped() if panel.gpu]
+    with recorded_gpus(directory) as url:
+        found = sum(has_data(panel, url, seconds=60) for panel in asked)
+    return {"gpu": len(asked), "gpu_with_data": found, "gpu_fed_from": f"recorded: {DCGM.relative_to(paths.ROOT)}"}
+
+
+@contextmanager
+def recorded_gpus(directory: Path) -> Iterator[str]:
+    """A Prometheus that scrapes the recorded series as those of an exporter's pod; its address."""
+    with served() as address:
+        labels = {"namespace": "gpu-operator", "pod": "dcgm-exporter"}
+        job = {"job_name": "recorded", "static_configs": [{"targets": [address], "labels": labels}]}
+        timing = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        with Prometheus(directory, {"global": timing, "scrape_configs": [job]}) as prometheus:
+            scraped = 'up{job="recorded"} == 1'
+            wait_for(lambda: bool(prometheus.query(scraped)), what="the recorded series", seconds=30, every=0.1)
+            yield prometheus.url
+
+
+def has_data(panel: Panel, prometheus_url: str, *, seconds: float) -> bool:
+    """Whether each query of the panel gives a number at some time; NaN is none."""
+    return all(_numbers(query, prometheus_url, seconds=seconds) for query in panel.queries)
+
+
+def _numbers(query: str, prometheus_url: str, *, seconds: float) -> bool:
+    now = time.time()
+    asked = {"query": query, "start": now - seconds, "end": now, "step": max(1.0, seconds / 240)}
+    address = f"{prometheus_url}/api/v1/query_range?{urllib.parse.urlencode(asked)}"
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            series = json.load(answer)["data"]["result"]
+    except urllib.error.HTTPError as error:
+        said = error.read().decode(errors="replace")[:500]
+        raise LabError(
+            f"an answer to {query}", said, "mend the query in manifests/dashboards, then `make generate`"
+        ) from error
+    return any(math.isfinite(float(value)) for each in series for _, value in each["values"])
+
+
+def measure(directory: Path) -> Section:
+    """Of the full cluster's Prometheus, after the demo's story has filled it."""
+    cluster = Cluster()
+    found_running = cluster.running()
+    with step("the full cluster"):
+        cluster.up()
+    try:
+        url = apply_prometheus(cluster.kubectl)
+        until_filled(url, directory)
+        return {**panels(url), **gpu_panels(directory / "gpu")}
+    finally:
+        if not found_running:
+            cluster.down()
+
+
+def until_filled(prometheus_url: str, directory: Path) -> None:
+    """Play the demo, unless its trainers have filled this Prometheus within the hour."""
+    if _numbers(FILLED, prometheus_url, seconds=60):
+        return
+    with step("the demo, to fill Prometheus"), open(directory / "demo.log", "w") as log:
+        subprocess.run(
+            [sys.executable, "-m", "lab.demo"], cwd=paths.ROOT, stdout=log, stderr=log, timeout=1200, check=True
+        )
+
+
+def missed(found: Section) -> list[str]:
+    """The bounds that it misses."""
+    assert isinstance(found, dict)
+    wrong = [f"expected data in {title}, found none" for title in found["without_data"]]
+    if found["count"] < AT_LEAST:
+        wrong.append(f"expected {AT_LEAST} panels beside the GPUs' or more, found {found['count']}")
+    if found["gpu_with_data"] < found["gpu"]:
+        wrong.append(f"expected data in all {found['gpu']} panels of GPUs, found it in {found['gpu_with_data']}")
+    return wrong

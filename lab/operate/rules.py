@@ -1,0 +1,97 @@
+"""Alerts, recording rules and runbooks: how many there are, and how many of them are tested.
+
+The tests of rules write promtool's test files. These are kept and given to promtool again here, and a rule counts as tested
+only where a file that promtool passes names it: an alert where it fires in one test and does not in another, a recording rule
+where a value is expected of it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lab import paths
+from lab.docs.commands import all_blocks, shell_blocks
+from lab.errors import LabError
+from lab.isolation.part import Figures, Section
+from lab.prometheus import prometheus_program
+
+Json = Mapping[str, Any]
+RULES = paths.ROOT / "manifests" / "monitoring" / "alerts.yaml"
+RUNBOOKS = "docs/runbooks.md"
+
+
+def alerts(directory: Path) -> Figures:
+    """Alerts, and their runbooks with the commands in these."""
+    names = _shipped("alert")
+    expected: dict[str, set[bool]] = defaultdict(set)
+    for test in _passed("tests/chart/test_rules.py", directory):
+        for looked in test.get("alert_rule_test", []):
+            expected[looked["alertname"]].add(bool(looked["exp_alerts"]))
+    page = (paths.ROOT / RUNBOOKS).read_text()
+    commands, run = _commands()
+    return {
+        "rules": len(names),
+        "tested": sum(expected[name] == {True, False} for name in names),
+        "runbooks": sum(f"\n### {name}\n" in page for name in names),
+        "runbook_commands": commands,
+        "runbook_commands_run": run,
+    }
+
+
+def recording_rules(directory: Path) -> Figures:
+    """Recording rules."""
+    names = _shipped("record")
+    expected = {
+        looked["expr"]
+        for test in _passed("tests/chart/test_records.py", directory)
+        for looked in test.get("promql_expr_test", [])
+        if looked["exp_samples"]
+    }
+    return {"rules": len(names), "tested": len(names & expected)}
+
+
+def missed(found: Section) -> list[str]:
+    """What is not tested, or has no runbook or a command that nothing runs."""
+    assert isinstance(found, Mapping)
+    halves = (("rules", "tested"), ("rules", "runbooks"), ("runbook_commands", "runbook_commands_run"))
+    return [
+        f"expected {whole} = {part}, found {found[whole]} and {found[part]}"
+        for whole, part in halves
+        if part in found and found[whole] != found[part]
+    ]
+
+
+def _shipped(kind: str) -> set[str]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule[kind] for group in groups for rule in group["rules"] if kind in rule}
+
+
+def _passed(module: str, directory: Path) -> list[Json]:
+    """The tests of the files that a test module writes and promtool passes."""
+    kept = directory / "tests"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={kept}", module]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise LabError(f"{module} to pass", done.stdout[-2000:], f"run {' '.join(command[1:])}")
+    files = [path for path in kept.glob("*/test.yaml") if not path.parent.is_symlink()]
+    judged = [path for path in files if _promtool(path)]
+    return [test for path in judged for test in yaml.safe_load(path.read_text())["tests"]]
+
+
+def _promtool(path: Path) -> bool:
+    command = [prometheus_program("promtool"), "test", "rules", path]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def _commands() -> tuple[int, int]:
+    """Commands in the runbooks' blocks, and those of blocks that a test reads from the page and runs."""
+    blocks = [block for block in shell_blocks(all_blocks()) if block.page == RUNBOOKS]
+    counted = [(sum(line.startswith("kubectl ") for line in block.text.splitlines()), block.test) for block in blocks]
+    return sum(number for number, _ in counted), sum(number for number, test in counted if test)

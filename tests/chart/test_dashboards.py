@@ -1,0 +1,120 @@
+"""The Grafana dashboards that ship. Grafana cannot be had here: its published schema judges the files, and Prometheus the
+queries.
+
+What the full cluster's Prometheus answers to them: `make operate PARTS=panels`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from lab.operate.panels import AT_LEAST, filled, gpu_panels, shipped
+from tests.support.charted import Render
+
+Json = dict[str, Any]
+ROOT = Path(__file__).parents[2]
+FILES = {path.name: path for path in (ROOT / "manifests" / "monitoring" / "dashboards").glob("*.json")}
+DASHBOARDS: dict[str, Json] = {name: json.loads(path.read_text()) for name, path in FILES.items()}
+PANELS: dict[str, Json] = {
+    f"{name}: {panel['title']}": panel
+    for name, dashboard in DASHBOARDS.items()
+    for panel in dashboard["panels"]
+    if panel["type"] != "row"
+}
+SCHEMA = Draft7Validator(json.loads((ROOT / "lab" / "operate" / "grafana" / "dashboard.schema.json").read_text()))
+RULES = yaml.safe_load((ROOT / "manifests" / "monitoring" / "alerts.yaml").read_text())["groups"]
+RECORDS = {rule["record"] for group in RULES for rule in group["rules"] if "record" in rule}
+REFERENCES = "".join((ROOT / "docs" / page).read_text() for page in ("contract.md", "reference/metrics.md"))
+OTHERS = {
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    *(f"DCGM_FI_{name}" for name in ("DEV_GPU_UTIL", "PROF_PIPE_TENSOR_ACTIVE", "DEV_FB_USED", "DEV_GPU_TEMP")),
+}
+"""Of client libraries and other exporters."""
+
+
+def documented(metric: str) -> bool:
+    base = re.sub(r"_bucket$", "", metric)
+    return re.search(rf"[`,]{base}[`{{]", REFERENCES) is not None
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_a_dashboard_fits_the_schema_that_grafana_publishes(name: str) -> None:
+    assert [f"{error.json_path}: {error.message[:300]}" for error in SCHEMA.iter_errors(DASHBOARDS[name])] == []
+
+
+def test_the_schema_knows_the_options_of_each_kind_of_panel() -> None:
+    """It refuses what Grafana would pass over in silence."""
+    broken = json.loads(json.dumps(DASHBOARDS["precision-fleet.json"]))
+    next(panel for panel in broken["panels"] if panel["type"] == "timeseries")["options"]["legnd"] = {}
+    assert not SCHEMA.is_valid(broken)
+
+
+@pytest.mark.parametrize("title", sorted(PANELS))
+def test_each_metric_of_a_panel_is_in_a_reference(title: str) -> None:
+    for target in PANELS[title]["targets"]:
+        promql_parser.parse(filled(target["expr"]))
+        bare = re.sub(r'"[^"]*"|\{[^}]*\}|\b(by|on|group_left) \([^)]*\)', "", target["expr"])
+        names = set(
+            re.findall(r"\b(?:namespace_|genesis_|precision_|reconcile_|workqueue_|process_|DCGM_)[\w:]+", bare)
+        )
+        assert names
+        assert [name for name in names - RECORDS - OTHERS if not documented(name)] == []
+
+
+@pytest.mark.parametrize("title", sorted(PANELS))
+def test_a_panel_says_what_it_shows_what_to_do_and_in_which_unit(title: str) -> None:
+    panel = PANELS[title]
+    assert re.search(r"\. .+\.$", panel["description"]), "a sentence of what it shows, one of what to do"
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["fieldConfig"]["defaults"]["noValue"].startswith("no data: ")
+    assert panel["fieldConfig"]["defaults"]["custom"].get("spanNulls", False) is False, "what is absent is unknown"
+    assert all(target["legendFormat"] and target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
+
+
+def test_runbooks_that_panels_name_are_there() -> None:
+    page = (ROOT / "docs" / "runbooks.md").read_text()
+    text = " ".join(panel["description"] for panel in PANELS.values())
+    named = set(re.findall(r"(\w+) in docs/runbooks\.md|docs/runbooks\.md, (\w+)", text))
+    assert named
+    assert [name for pair in named for name in pair if name and f"### {name}\n" not in page] == []
+
+
+def test_there_are_panels_enough_beside_those_of_gpus() -> None:
+    assert sum(not panel.gpu for panel in shipped()) >= AT_LEAST
+
+
+def test_panels_of_gpus_show_what_a_dcgm_exporter_reports(tmp_path: Path) -> None:
+    """From recorded series: there is no GPU here."""
+    found = gpu_panels(tmp_path)
+    assert (found["gpu"], found["gpu_with_data"]) == (4, 4)
+    assert str(found["gpu_fed_from"]).startswith("recorded: ")
+
+
+def test_panels_do_not_overlap() -> None:
+    for name, dashboard in DASHBOARDS.items():
+        taken = [
+            (place["x"] + x, place["y"] + y)
+            for place in (panel["gridPos"] for panel in dashboard["panels"])
+            for x in range(place["w"])
+            for y in range(place["h"])
+        ]
+        assert len(taken) == len(set(taken)), name
+        assert max(x for x, _ in taken) == 23
+
+
+def test_the_chart_gives_each_dashboard_to_grafanas_sidecar(render: Render) -> None:
+    objects = render("dashboards.enabled=true", "dashboards.annotations.grafana_folder=Precision")
+    maps = [o for o in objects if "grafana_dashboard" in o["metadata"].get("labels", {})]
+    assert {key: json.loads(text) for o in maps for key, text in o["data"].items()} == DASHBOARDS
+    assert {o["metadata"]["labels"]["grafana_dashboard"] for o in maps} == {"1"}
+    assert {o["metadata"]["annotations"]["grafana_folder"] for o in maps} == {"Precision"}
+    assert len({o["metadata"]["name"] for o in maps}) == len(DASHBOARDS)
