@@ -1,8 +1,8 @@
 """Alerts, recording rules and runbooks: how many there are, and how many of them are tested.
 
-The tests of rules write promtool's test files. These are kept and given to promtool again here, and a rule counts as tested
-only where a file that promtool passes names it: an alert where it fires in one test and does not in another, a recording rule
-where a value is expected of it.
+The tests of rules write promtool's test files. These are kept and given to promtool again here. A rule counts as
+tested only where a file that promtool passes names it: an alert where it fires in one test and does not in another, a
+recording rule where a value is expected of it.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def webpage() -> Webpage:
     code = subprocess.run(command, cwd=paths.ROOT, check=False).returncode
     if code != 0 or not REPORT.exists():
         raise LabError("every way through the dashboard to pass", f"exit code {code}", f"run {' '.join(command[1:])}")
-    found = figures(REPORT)
-    return found
+    return figures(REPORT)
 
 
 def missed(found: Section) -> list[str]:

@@ -57,7 +57,7 @@ def test_a_workload_goes_to_its_fallback_is_timed_and_goes_back_by_itself() -> N
     world = promoted()
     drill(world, f"{key('hot-1')}: before the release")
     world.step(1.0)
-    assert (world.state.phase, world.state.drilled) == (Phase.HEALTHY, {key("hot-1")})
+    assert (world.state.phase, set(world.state.drilled)) == (Phase.HEALTHY, {key("hot-1")})
     assert world.state.assigned(key("hot-1")) is Mode.FP32
     until(world, over)
     found = of(world)
