@@ -9,7 +9,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo generate check admission restarts isolation harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
+.PHONY: help setup demo generate check admission restarts isolation surfaces harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ restarts: setup ## Restart every kind on the full cluster, kill leaders meanwhil
 
 isolation: setup ## Measure how well tenants are kept apart; writes build/isolation.json (PARTS="decide …" for some of them)
 	@$(PYTHON) -m lab.isolation $(PARTS)
+
+surfaces: setup ## Paste every block of the pages beside a cluster, try every value of the chart; writes build/surfaces.json (root)
+	@$(PYTHON) -m lab.surfaces
 
 harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about a minute)
 	@$(PYTHON) -m lab.harmless $(CASES)
