@@ -90,50 +90,47 @@ def group(answers: Mapping[str, Sequence[Sample]], signals: Mapping[str, Signal]
 
 def _acknowledgements(samples: Sequence[Sample], pods: defaultdict[str, _Pod], at: float) -> set[str]:
     """The newest acknowledgement of each pod; returns the pods whose newest ones contradict each other."""
-    newest: dict[str, list[Sample]] = {}
+    newest: dict[str, Sample] = {}
+    contradicting: set[str] = set()
     for sample in samples:
-        name = sample.labels.get("pod")
-        if not name or not isfinite(sample.value):
+        name, value = sample.labels.get("pod"), sample.value
+        if not name or not isfinite(value):
             continue
         best = newest.get(name)
-        if best is None or sample.value > best[0].value:
-            newest[name] = [sample]
-        elif sample.value == best[0].value:
-            best.append(sample)
-    contradicting: set[str] = set()
-    for name, candidates in newest.items():
-        pod = pods[name]
-        pod.sampled_at = at + candidates[0].value
-        said = {(sample.labels.get("mode"), sample.labels.get("generation")) for sample in candidates}
-        if len(said) > 1:
+        if best is None or value > best.value:
+            newest[name] = sample
+            contradicting.discard(name)
+        elif value == best.value and _said(sample) != _said(best):
             contradicting.add(name)
-            continue
-        mode, generation = said.pop()
-        pod.mode = parse_mode(mode)
-        pod.generation = generation_text(generation)
+    for name, sample in newest.items():
+        pod = pods[name]
+        pod.sampled_at = at + sample.value
+        if name not in contradicting:
+            pod.mode, pod.generation = _acknowledged(*_said(sample))
     return contradicting
+
+
+def _said(sample: Sample) -> tuple[str | None, str | None]:
+    return sample.labels.get("mode"), sample.labels.get("generation")
+
+
+@lru_cache(maxsize=_DESCRIPTIONS)
+def _acknowledged(mode: str | None, generation: str | None) -> tuple[Mode | None, int | None]:
+    return parse_mode(mode), generation_text(generation)
 
 
 def _values(
     samples: Sequence[Sample], pods: defaultdict[str, _Pod], query: str, signal: Signal | None, *, at: float
 ) -> set[str]:
     """Each pod's value of one query; returns the pods that have several."""
-    found: dict[str, Sample] = {}
-    twice: set[str] = set()
-    for sample in samples:
-        name = sample.labels.get("pod")
-        if not name:
-            continue
-        if name in found:
-            twice.add(name)
-        found[name] = sample
-    for name in twice:
-        del found[name]
+    found, twice = _once(samples)
+    if signal is not None:
+        for name, sample in found.items():
+            pods[name].values[signal] = sample.value
+        return twice
     for name, sample in found.items():
         pod = pods[name]
-        if signal is not None:
-            pod.values[signal] = sample.value
-        elif query == STEPS:
+        if query == STEPS:
             pod.steps = sample.value
         elif query == SHORTAGE:
             pod.shortage_bytes = sample.value
@@ -145,6 +142,22 @@ def _values(
             said = sample.labels.get
             pod.runs_on = _runs_on(said("torch", ""), said("device", ""), said("capability", ""), said("world_size"))
     return twice
+
+
+def _once(samples: Sequence[Sample]) -> tuple[dict[str, Sample], set[str]]:
+    """The sample of each pod that has one, and the pods that have several."""
+    found: dict[str, Sample] = {}
+    twice: set[str] = set()
+    for sample in samples:
+        name = sample.labels.get("pod")
+        if not name:
+            continue
+        if name in found:
+            twice.add(name)
+        found[name] = sample
+    for name in twice:
+        del found[name]
+    return found, twice
 
 
 @lru_cache(maxsize=_DESCRIPTIONS)

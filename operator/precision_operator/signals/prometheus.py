@@ -10,6 +10,7 @@ other sources. At the deadline the connection is shut down under the thread, whi
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,7 @@ from urllib3.util.retry import Retry
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.port import Sample, Series
-from precision_operator.signals.transport import BoundedAdapter, PlainSession, runs_in_this_thread, shorten
+from precision_operator.signals.transport import BoundedAdapter, Element, PlainSession, runs_in_this_thread, shorten
 
 T = TypeVar("T")
 
@@ -137,7 +138,7 @@ class _Client:
         """
         oldest = time.time() - STAMP_SECONDS
         return [
-            _sample(element, oldest=oldest)
+            _read(element, oldest=oldest) if type(element) is Element else _sample(element, oldest=oldest)
             for element in self._send(deadline, lambda options: self._connect.custom_query(query, **options))
         ]
 
@@ -159,8 +160,9 @@ class _Client:
         runs_in_this_thread(self._adapter)
         try:
             self._connect.headers = self._headers()
-            # The library hands `timeout` on to requests, which takes a float.
-            return send({"params": {"timeout": f"{max(1, int(left * 1000))}ms"}, "timeout": cast(int, left)})
+            # In whole seconds, so that the address is the same again; our own deadline is exact. The library hands
+            # `timeout` on to requests, which takes a float.
+            return send({"params": {"timeout": f"{math.ceil(left)}s"}, "timeout": cast(int, left)})
         except SignalError:
             raise
         except requests.Timeout:
@@ -184,6 +186,17 @@ class _Client:
             token = Path(self._endpoint.bearer_token_file).read_text(encoding="ascii").strip()
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+
+def _read(element: Element, *, oldest: float) -> Sample:
+    """As ``_sample``, of what was read as one."""
+    stamp, number = element.value
+    if stamp >= oldest and number.isascii() and "_" not in number:
+        try:
+            return Sample(element.metric, float(number))
+        except ValueError:
+            pass
+    return _sample({"metric": element.metric, "value": [stamp, number]}, oldest=oldest)  # which says what is wrong
 
 
 def _sample(element: object, *, oldest: float) -> Sample:
