@@ -14,7 +14,7 @@ from typing import Any
 from lab import paths
 from lab.cluster import Cluster, Kubectl
 from lab.cluster.monitoring import apply_prometheus
-from lab.images import TRAINER
+from lab.images import TOOLS
 from lab.process import run
 from lab.progress import step
 from lab.setup.kube import kube_binaries
@@ -45,7 +45,7 @@ def trainer(kind: str, *, contract: bool) -> Json:
     inject = {"precision.genesis.ai/inject": "trainer"} if contract else {}
     container = {
         "name": "trainer",
-        "image": TRAINER.reference,
+        "image": TOOLS.reference,
         "imagePullPolicy": "Never",
         "command": [
             *("python3", "-m", "precision_trainer", "train", "transformer", "--batch-size=4"),
