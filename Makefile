@@ -9,7 +9,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo generate check admission restarts isolation operate harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
+.PHONY: help setup demo generate check admission restarts isolation surfaces operate harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ isolation: setup ## Measure how well tenants are kept apart; writes build/isolat
 
 operate: setup ## Count what people operate by: alerts, rules, panels, messages, pages; writes build/operate.json (PARTS="alerts …" for some of them)
 	@$(PYTHON) -m lab.operate $(PARTS)
+
+surfaces: setup ## Paste every block of the pages beside a cluster, try every value of the chart; writes build/surfaces.json (root)
+	@$(PYTHON) -m lab.surfaces
 
 harmless: setup ## Train small scripts without and with the trainer, compare every loss; writes build/harmless.json (about a minute)
 	@$(PYTHON) -m lab.harmless $(CASES)

@@ -136,7 +136,7 @@ def test(suite: Suite, *more: str) -> None:
     _static(suite)
     suite.pytest("tests/unit", "tests/property", workers=CHECK_WORKERS)
     suite.stage("go test (lab/kube)", lambda: call(test_command(), cwd=MODULE, env=ENVIRONMENT))
-    suite.pytest("tests/chart")
+    suite.pytest("tests/chart", workers=CLUSTER_WORKERS)
     suite.pytest("tests/trainer")
     suite.pytest("tests/cluster", workers=CLUSTER_WORKERS)
     cluster = Cluster()

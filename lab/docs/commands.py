@@ -1,10 +1,10 @@
 """The commands that pages show: each ``sh`` block, and what runs it.
 
-Above a block stands one of three comments::
+Above a block stands one of these comments::
 
+    <!-- run by: make surfaces -->                          pasted into a shell beside the lab's cluster
     <!-- run by: tests/chart/test_install.py::test_… -->   a test reads the block from the page and runs it
     <!-- not run: needs Docker -->                          it needs something that is not at hand
-    <!-- not run yet -->                                    it could be run
 
 ``python -m lab.docs.commands`` prints all of them as JSON.
 """
@@ -22,7 +22,7 @@ from lab import paths
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
-_MARK = re.compile(r"<!-- (?:run by: (?P<test>\S+)|not run: (?P<reason>.+?)|(?P<later>not run yet)) -->\s*\Z")
+_MARK = re.compile(r"<!-- (?:run by: (?P<test>.+?)|not run: (?P<reason>.+?)) -->\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,18 @@ class Block:
     """What runs it."""
     reason: str = ""
     """Why nothing can run it here."""
-    later: bool = False
-    """Nothing runs it yet."""
 
     @property
     def is_marked(self) -> bool:
         """Whether the page says what runs it, or that nothing does."""
-        return bool(self.test or self.reason or self.later)
+        return bool(self.test or self.reason)
 
 
 def blocks_of(page: str, text: str) -> Iterator[Block]:
     """Every fenced block of a page."""
     for fence in _FENCE.finditer(text):
         found = _MARK.search(text, 0, fence.start())
-        mark = found.groupdict(default="") if found else {"test": "", "reason": "", "later": ""}
+        mark = found.groupdict(default="") if found else {"test": "", "reason": ""}
         yield Block(
             page=page,
             line=text.count("\n", 0, fence.start()) + 1,
@@ -59,7 +57,6 @@ def blocks_of(page: str, text: str) -> Iterator[Block]:
             text=re.sub(rf"^{fence['indent']}", "", fence["body"], flags=re.MULTILINE),
             test=mark["test"],
             reason=mark["reason"],
-            later=bool(mark["later"]),
         )
 
 
@@ -81,7 +78,6 @@ def main() -> int:
         "blocks": len(found),
         "run": sum(bool(block.test) for block in found),
         "marked": sum(bool(block.reason) for block in found),
-        "later": sum(block.later for block in found),
     }
     print(json.dumps({**counts, "list": [asdict(block) for block in found]}, indent=2, ensure_ascii=False))
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -188,9 +189,18 @@ class Watched:
         """When Prometheus first had it from a pod that it trains in this mode."""
         query = f'genesis_precision_info{{namespace="{self.fleet.namespace}",pod="{pod}",mode="{mode}"}}[15m]'
         url = f"{self.prometheus_url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            series = json.load(answer)["data"]["result"]
+        series = wait_for(lambda: _answer(url), what=f"{pod} in Prometheus, which trains in {mode}", seconds=60)
         return min(float(at) for one in series for at, _ in one["values"])
+
+
+def _answer(url: str) -> list[Json]:
+    """What Prometheus has; nothing while its pod is not ready, as on a busy node."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found: list[Json] = json.load(answer)["data"]["result"]
+    except urllib.error.URLError:
+        return []
+    return found
 
 
 def budget(name: str, namespace: str) -> Json:

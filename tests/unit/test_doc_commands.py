@@ -8,6 +8,7 @@ import yaml
 
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
+from lab.surfaces.pages import MARK, WALKS
 from precision_operator.cli import MODULES, parser
 from precision_operator.cli.lint import lint
 from tests.support.policies import policy
@@ -47,16 +48,22 @@ def test_a_policy_that_a_page_shows_is_accepted(body: dict[str, object]) -> None
 @pytest.mark.parametrize("block", SHELL, ids=where)
 def test_a_block_of_commands_says_what_runs_it(block: Block) -> None:
     assert block.is_marked, (
-        f"expected above {where(block)} `<!-- run by: TEST -->`, `<!-- not run: REASON -->` or `<!-- not run yet -->`"
+        f"expected above {where(block)} `<!-- run by: {MARK} -->`, `<!-- run by: TEST -->` or `<!-- not run: REASON -->`"
     )
 
 
-@pytest.mark.parametrize("block", [block for block in SHELL if block.test], ids=where)
+@pytest.mark.parametrize("block", [block for block in SHELL if "::" in block.test], ids=where)
 def test_what_runs_a_block_reads_it_from_its_page(block: Block) -> None:
     path, _, name = block.test.partition("::")
     source = (paths.ROOT / path).read_text()
     assert f"def {name}(" in source
     assert block.page.rpartition("/")[2] in source, f"expected {path} to read {block.page}"
+
+
+def test_what_the_lab_pastes_is_what_pages_say_it_pastes() -> None:
+    named = {block.page for block in SHELL if block.test == MARK}
+    assert named == {walk.page for walk in WALKS}
+    assert {block.test for block in SHELL if block.test and "::" not in block.test} == {MARK}
 
 
 def test_at_most_a_quarter_of_the_blocks_needs_what_is_not_at_hand() -> None:

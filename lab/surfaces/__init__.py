@@ -1,0 +1,1 @@
+"""What a person meets first (pages, chart, plugin), tried as that person would, on a real cluster."""

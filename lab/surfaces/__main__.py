@@ -1,0 +1,156 @@
+"""``python -m lab.surfaces``: pastes every block of the pages into a shell beside a cluster of its own, tries every value
+of the chart, and writes build/surfaces.json; 1 where something did not run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.table import Table
+
+from lab import paths
+from lab.cluster import Cluster
+from lab.docs.commands import all_blocks, blocks_of, shell_blocks
+from lab.errors import LabError
+from lab.progress import console, say, step
+from lab.surfaces.chart import tested, versions_run
+from lab.surfaces.pages import WALKS, Walk, installed
+from lab.surfaces.scene import Scene, build, processes_cpu
+from lab.surfaces.shell import Shell, commands_of
+
+RESULT = paths.BUILD / "surfaces.json"
+LOG = paths.BUILD / "surfaces.log"
+"""What every block printed."""
+BLOCK_SECONDS = 420
+STARTS = 5
+
+Figures = dict[str, object]
+
+
+class Pages:
+    """Pastes pages, and remembers what ran."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.ran = 0
+        self.commands = 0
+        self.failed: list[str] = []
+        LOG.write_text("")
+
+    def paste(self, walk: Walk) -> None:
+        """Paste one page. A block that fails is told, and the page goes on."""
+        folder = Path(tempfile.mkdtemp(dir=self._scene.folder.parent)) if not walk.cluster else self._scene.folder
+        (self._scene.folder / ".environment").unlink(missing_ok=True)
+        environment = self._scene.environment
+        if not walk.cluster:
+            environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        with step(walk.page), Shell(folder, environment) as shell:
+            for place, block in enumerate(walk.blocks()):
+                where = f"{block.page}:{block.line}"
+                try:
+                    if place in walk.before:
+                        walk.before[place](self._scene)
+                    self._one(shell, where, filled(block.text, walk.fill(self._scene)))
+                except LabError as error:
+                    self.failed.append(f"{where}: {error}")
+                    say(f"{where}: {error}")
+
+    def readme(self) -> None:
+        """Paste the README's block, but for the push: the node has the images."""
+        text = (paths.ROOT / "README.md").read_text()
+        (block,) = shell_blocks(list(blocks_of("README.md", text)))
+        without = "\n".join(line for line in block.text.splitlines() if not line.startswith("make push"))
+        with step("README.md"), Shell(self._scene.folder, self._scene.environment) as shell:
+            self._one(shell, f"README.md:{block.line}", filled(without, installed(self._scene)))
+
+    def _one(self, shell: Shell, where: str, text: str) -> None:
+        begun = time.monotonic()
+        said = shell.paste(text, seconds=BLOCK_SECONDS)
+        self.ran += 1
+        self.commands += commands_of(text)
+        with LOG.open("a") as log:
+            log.write(f"━━ {where} ({time.monotonic() - begun:.1f} s)\n{text}\n{said}\n")
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A block with the reader's own names and addresses in it."""
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def pages(scene: Scene) -> tuple[Figures, list[str]]:
+    """Paste the README, the quick start and every other page; the figures, and what failed.
+
+    What a newcomer needs ends with the quick start.
+    """
+    pasted = Pages(scene)
+    begun = time.monotonic()
+    pasted.readme()
+    first, *others = WALKS
+    pasted.paste(first)
+    newcomer: Figures = {"minutes": round((time.monotonic() - begun) / 60, 1), "commands": pasted.commands}
+    seconds = start_up(scene)
+    for walk in others:
+        pasted.paste(walk)
+    blocks = shell_blocks(all_blocks())
+    counts: Figures = {
+        "blocks": len(blocks),
+        "run": pasted.ran,
+        "by_tests": sum("::" in block.test for block in blocks) - 1,  # the README's is run here too
+        "marked": sum(bool(block.reason) for block in blocks),
+    }
+    return {"doc_commands": counts, "cli_startup_cpu_seconds": seconds, "newcomer": newcomer}, pasted.failed
+
+
+def start_up(scene: Scene) -> float:
+    """CPU seconds of a verb that asks the cluster: the least of a few."""
+    plugin = str(scene.folder / "venv" / "bin" / "kubectl-precision")
+    return round(min(processes_cpu([plugin, "get"], scene.environment) for _ in range(STARTS)), 2)
+
+
+def main() -> int:
+    """Run everything, write, show. A cluster that was running keeps running, without what the pages made."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.unlink(missing_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="surfaces-"))
+    cluster = Cluster()
+    found_running = cluster.running()
+    try:
+        with step("chart"):
+            values, dead = tested(folder)
+        (folder / "reader").mkdir()
+        scene = build(cluster, folder / "reader")
+        of_pages, failed = pages(scene)
+    finally:
+        if not found_running:
+            cluster.down()
+        shutil.rmtree(folder, ignore_errors=True)
+    found: Figures = {"chart": {"values_tested": values, "kubernetes_versions": versions_run()}, **of_pages}
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    show(found)
+    failed += [f"chart: no value of {path} was found that changes what is rendered" for path in dead]
+    for sentence in failed:
+        print(sentence, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def show(found: Figures) -> None:
+    """For a person."""
+    table = Table("surfaces", "", "")
+    for part, figures in found.items():
+        for name, value in figures.items() if isinstance(figures, Mapping) else [("", figures)]:
+            table.add_row(part, str(name), str(value))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

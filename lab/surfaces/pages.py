@@ -1,0 +1,178 @@
+"""Which pages are pasted, in which order, and what the lab does between their blocks.
+
+Nothing is left out of a block. What a reader must fill in (an address, the number of an incident) is filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import yaml
+
+from lab import paths
+from lab.docs.commands import Block, all_blocks, blocks_of
+from lab.process import run
+from lab.surfaces.scene import FAULT, POLICY, TRAINING, Scene, trainer
+
+MARK = "make surfaces"
+"""What pages name above a block that is run here."""
+
+Hook = Callable[[Scene], None]
+Fill = Callable[[Scene], Mapping[str, str]]
+
+
+def _nothing(_: Scene) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One page, pasted from its top to its end."""
+
+    page: str
+    before: Mapping[int, Hook] = field(default_factory=dict)
+    """What must be so before a block; by the block's place among those that are run, from 0."""
+    fill: Fill = _nothing
+    """What stands in a block for the reader to replace, and what they put there."""
+    cluster: bool = True
+
+    def blocks(self) -> list[Block]:
+        """Its blocks that name this run."""
+        return [block for block in all_blocks() if block.page == self.page and block.test == MARK]
+
+
+def _namespace(name: str) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _fleet_file(scene: Scene) -> None:
+    """The policy that the page shows, in the file that it names; and the trainers of the reader's team."""
+    page = "docs/quick-start.md"
+    shown = [block for block in blocks_of(page, (paths.ROOT / page).read_text()) if block.language == "yaml"]
+    (scene.folder / "fleet.yaml").write_text(shown[0].text)
+    scene.kubectl.apply(trainer("Deployment", contract=False), trainer("StatefulSet", contract=True))
+    for kind in ("deployment", "statefulset"):
+        scene.kubectl("rollout", "status", f"{kind}/vit", "-n", TRAINING, "--timeout=180s", timeout=200)
+
+
+def _hurry(scene: Scene) -> None:
+    scene.hurry()
+
+
+def _healthy(scene: Scene) -> None:
+    scene.healthy()
+
+
+def _held(scene: Scene) -> None:
+    if scene.policy()["status"].get("phase") != "Held":
+        scene.healthy()
+        plugin = scene.folder / "venv" / "bin" / "kubectl-precision"
+        run([plugin, "rollback", POLICY, "-n", TRAINING, "--emergency", "-m", "a rehearsal"], env=scene.environment)
+        scene.wait_for_phase("Held")
+
+
+def _monitors(scene: Scene) -> None:
+    """The kinds of the Prometheus operator, without the operator: the chart asks for no more."""
+    for kind, plural in (
+        ("ServiceMonitor", "servicemonitors"),
+        ("PodMonitor", "podmonitors"),
+        ("PrometheusRule", "prometheusrules"),
+    ):
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        group = "monitoring.coreos.com"
+        scene.kubectl.apply(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {
+                    "group": group,
+                    "scope": "Namespaced",
+                    "names": {"kind": kind, "plural": plural},
+                    "versions": [version],
+                },
+            }
+        )
+        scene.kubectl("wait", "--for=condition=Established", f"crd/{plural}.{group}", "--timeout=30s")
+
+
+def _argocd(scene: Scene) -> None:
+    configuration = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "argocd-cm", "namespace": "argocd"}}
+    scene.kubectl.apply(_namespace("argocd"), configuration)
+
+
+def _faults_end(scene: Scene) -> None:
+    scene.kubectl("annotate", "pods", "--all", "-n", TRAINING, f"{FAULT}-")
+    scene.healthy()
+
+
+def _node(scene: Scene) -> Mapping[str, str]:
+    (node,) = scene.kubectl.json("get", "nodes")["items"]
+    return {"worker-1 worker-2": node["metadata"]["name"]}
+
+
+def _incident(scene: Scene) -> Mapping[str, str]:
+    found = scene.kubectl.json("get", "precisionincidents", "-n", TRAINING)["items"]
+    newest = max(found, key=lambda incident: str(incident["metadata"]["creationTimestamp"]))
+    (scene.folder / "policy.yaml").write_text(yaml.safe_dump(_written(scene.policy())))
+    return {"fleet-4": newest["metadata"]["name"], "http://…": scene.prometheus, "--since 30d": "--since 1h"}
+
+
+def _written(policy: Mapping[str, object]) -> dict[str, object]:
+    metadata = {"name": POLICY, "namespace": TRAINING}
+    return {"apiVersion": policy["apiVersion"], "kind": policy["kind"], "metadata": metadata, "spec": policy["spec"]}
+
+
+def _tokens(_: Scene) -> Mapping[str, str]:
+    return {'"$OLD" "$NEW"': f'"{"0" * 64}" "{"1" * 64}"'}
+
+
+def _checkout(_: Scene) -> Mapping[str, str]:
+    return {'"genesis-precision[operator,lint]"': '".[operator,lint]"'}
+
+
+def _checkpoints(scene: Scene) -> Mapping[str, str]:
+    return {"/ckpt": str(scene.folder / "ckpt"), "step-000000000800": "step-*"}
+
+
+def _label(_: Scene) -> Mapping[str, str]:
+    return {"<your fleet's label>": "fleet=vision"}
+
+
+def installed(scene: Scene) -> Mapping[str, str]:
+    """What the README's block needs: images that are on the node already."""
+    del scene
+    return {
+        "--set image.registry=host/path": "--set image.registry=localhost --set image.tag=dev --set image.pullPolicy=Never"
+    }
+
+
+WALKS = (
+    Walk("docs/quick-start.md", before={1: _fleet_file, 3: _hurry}, fill=_checkout),
+    Walk("docs/onboarding.md", before={0: _healthy}),
+    Walk("docs/troubleshooting.md"),
+    Walk("docs/gitops.md", before={1: _argocd}),
+    Walk("docs/safety.md"),
+    Walk("docs/promotion.md", fill=_node),
+    Walk("docs/roles.md"),
+    Walk("docs/several-teams.md"),
+    Walk("docs/restarts.md"),
+    Walk("docs/reference/kinds.md"),
+    Walk("docs/reference/old-annotations.md", fill=_label),
+    Walk("docs/alertmanager.md", fill=_tokens),
+    Walk("docs/notifications.md"),
+    Walk("docs/network-policy.md"),
+    Walk("docs/reference/cli.md", before={0: _healthy}, fill=_checkout),
+    Walk("docs/runbooks.md", before={0: _monitors}),
+    Walk("docs/incidents.md", before={0: _held}, fill=_incident),
+    Walk("docs/retry.md", before={0: _held}),
+    Walk("docs/drill.md", before={0: _healthy}),
+    Walk("docs/reference/admission.md", before={0: _healthy}),
+    Walk("docs/models.md", cluster=False),
+    Walk("docs/trainer.md", cluster=False, fill=_checkpoints),
+    Walk("docs/analyzer.md", cluster=False),
+    Walk("docs/install.md", before={0: _monitors}),
+)
+"""In this order: the quick start makes the fleet that the others look at, and the last one uninstalls."""
