@@ -2,7 +2,7 @@
 
 Grafana itself is not here. What it makes of the files is held against its published schema (``grafana/``) by
 tests/chart/test_dashboards.py; what Prometheus answers is asked here. There is no GPU here either: the panels of GPUs are
-asked of a Prometheus that has scraped ``recorded/dcgm.prom``, and are counted apart.
+asked of a Prometheus that has scraped ``exposition/dcgm.prom``, which no device reported, and are counted apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.cluster import Cluster
 from lab.cluster.monitoring import apply_prometheus
 from lab.errors import LabError
 from lab.isolation.part import Figures, Section
-from lab.operate.recorded import DCGM, served
+from lab.operate.exposition import DCGM, served
 from lab.progress import step
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
@@ -87,23 +87,27 @@ def panels(prometheus_url: str, *, seconds: float = HOUR) -> Figures:
 
 
 def gpu_panels(directory: Path) -> Figures:
-    """The same of the GPUs' panels, from series that are recorded."""
+    """The same of the GPUs' panels, from series written by hand: they show that queries fit, not what a GPU does."""
     asked = [panel for panel in shipped() if panel.gpu]
-    with recorded_gpus(directory) as url:
+    with written_gpus(directory) as url:
         found = sum(has_data(panel, url, seconds=60) for panel in asked)
-    return {"gpu": len(asked), "gpu_with_data": found, "gpu_fed_from": f"recorded: {DCGM.relative_to(paths.ROOT)}"}
+    return {
+        "gpu": len(asked),
+        "gpu_with_data": found,
+        "gpu_fed_from": f"written by hand, from no device: {DCGM.relative_to(paths.ROOT)}",
+    }
 
 
 @contextmanager
-def recorded_gpus(directory: Path) -> Iterator[str]:
-    """A Prometheus that scrapes the recorded series as those of an exporter's pod; its address."""
+def written_gpus(directory: Path) -> Iterator[str]:
+    """A Prometheus that scrapes the written series as those of an exporter's pod; its address."""
     with served() as address:
         labels = {"namespace": "gpu-operator", "pod": "dcgm-exporter"}
-        job = {"job_name": "recorded", "static_configs": [{"targets": [address], "labels": labels}]}
+        job = {"job_name": "gpus", "static_configs": [{"targets": [address], "labels": labels}]}
         timing = {"scrape_interval": "1s", "scrape_timeout": "1s"}
         with Prometheus(directory, {"global": timing, "scrape_configs": [job]}) as prometheus:
-            scraped = 'up{job="recorded"} == 1'
-            wait_for(lambda: bool(prometheus.query(scraped)), what="the recorded series", seconds=30, every=0.1)
+            scraped = 'up{job="gpus"} == 1'
+            wait_for(lambda: bool(prometheus.query(scraped)), what="the written series", seconds=30, every=0.1)
             yield prometheus.url
 
 
@@ -144,7 +148,7 @@ def measure(directory: Path) -> Section:
 
 def until_filled(prometheus_url: str, directory: Path) -> None:
     """Play the demo, unless its trainers have filled this Prometheus within the hour."""
-    if _numbers(FILLED, prometheus_url, seconds=60):
+    if _numbers(FILLED, prometheus_url, seconds=HOUR):
         return
     with step("the demo, to fill Prometheus"), open(directory / "demo.log", "w") as log:
         subprocess.run(

@@ -86,7 +86,7 @@ def _passed(module: str, directory: Path) -> list[Json]:
 
 
 def _promtool(path: Path) -> bool:
-    command = [prometheus_program("promtool"), "test", "rules", path]
+    command: list[str | Path] = [prometheus_program("promtool"), "test", "rules", path]
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 

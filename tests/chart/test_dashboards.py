@@ -92,11 +92,11 @@ def test_there_are_panels_enough_beside_those_of_gpus() -> None:
     assert sum(not panel.gpu for panel in shipped()) >= AT_LEAST
 
 
-def test_panels_of_gpus_show_what_a_dcgm_exporter_reports(tmp_path: Path) -> None:
-    """From recorded series: there is no GPU here."""
+def test_panels_of_gpus_find_series_in_the_format_of_a_dcgm_exporter(tmp_path: Path) -> None:
+    """Series written by hand: there is no GPU here, and the figures say so."""
     found = gpu_panels(tmp_path)
     assert (found["gpu"], found["gpu_with_data"]) == (4, 4)
-    assert str(found["gpu_fed_from"]).startswith("recorded: ")
+    assert str(found["gpu_fed_from"]).startswith("written by hand, from no device: ")
 
 
 def test_panels_do_not_overlap() -> None:

@@ -1,4 +1,4 @@
-"""Series that are written down, because nothing here reports them; served as an exporter serves them."""
+"""Series that are written by hand, because no device here reports them; served as an exporter serves them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Exposition(BaseHTTPRequestHandler):
 def served() -> Iterator[str]:
     """``host:port`` of an HTTP server with the series."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Exposition)
-    thread = threading.Thread(target=server.serve_forever, name="recorded series", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, name="written series", daemon=True)
     thread.start()
     try:
         yield f"127.0.0.1:{server.server_port}"
