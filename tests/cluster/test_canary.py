@@ -175,7 +175,7 @@ def test_a_canary_that_fares_no_better_is_held_until_a_person_promotes_it(fleets
     assert comparison is not None
     assert comparison.looks == 2
     number = status["transitionId"]
-    assert f"promote={number}" in held["message"]
+    assert f"kubectl precision promote fleet -n {scene.namespace}" in held["message"]
     scene.kubectl("annotate", "ppol", "fleet", "-n", scene.namespace, f"precision.genesis.ai/promote={number}")
     assert scene.wait_phase("Held", seconds=90)["incident"]["strategy"] == "Gradual"
     assert_all_in_fallback(scene)
