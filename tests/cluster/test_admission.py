@@ -8,7 +8,7 @@ function makes of the first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -21,7 +21,7 @@ from tests.support.api import Api, Place
 from tests.support.asking import MOUNT, RESTRICTED, asking
 from tests.support.bodies import ALL_PODS, Json, assignment, container, found, literal, pod
 from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
-from tests.support.corpus import corpus, scenes
+from tests.support.corpus import concerned, corpus, scenes
 from tests.support.shipped import assign_policy, inject_policy
 
 CORPUS = corpus()
@@ -81,14 +81,14 @@ def governed(request: pytest.FixtureRequest, places: dict[str, Place], kubectl: 
     kubectl.apply(*assign_policy(), *inject_policy())
 
 
-def pods_for(scene: str) -> dict[str, Json]:
+def pods_for(scene: str) -> Mapping[str, Json]:
     """Selectors see labels only: one pod for each set of labels shows what they select. Without an assignment, only the
     injection has anything to do.
     """
     if scene == "none":
         return {name: body for name, body in CORPUS.items() if asks(body)}
     if scene != "selectors":
-        return CORPUS
+        return concerned(scene, CORPUS)
     unrecorded = {name: body for name, body in CORPUS.items() if "admitted" not in found(body)}
     by_labels = {json.dumps(body["metadata"]["labels"]): name for name, body in unrecorded.items()}
     return {name: unrecorded[name] for name in by_labels.values()}

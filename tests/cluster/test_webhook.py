@@ -36,7 +36,7 @@ from tests.support.cluster_scene import (
     staged,
 )
 from tests.support.comparison import MARKER, MARKING, differences, measured, plainly, wait_for_marker
-from tests.support.corpus import corpus, scenes
+from tests.support.corpus import concerned, corpus, scenes
 from tests.support.shadow_trainers import ShadowTrainers
 from tests.support.webhooks import Endpoints
 
@@ -147,7 +147,7 @@ def test_every_pod_becomes_what_the_function_says_and_none_is_refused(
         place = Place(api)
         place.assign(*assignments, MARKING)
         wait_for_marker(place)
-        for pod_name, difference in differences(place, CORPUS, stored, assignments).items():
+        for pod_name, difference in differences(place, concerned(name, CORPUS), stored, assignments).items():
             wrong[f"{name}: {pod_name}"] = difference
         place.leave()
     plain.leave()

@@ -58,6 +58,14 @@ def indexed() -> dict[str, Json]:
     }
 
 
+def concerned(scene: str, pods: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The pods that a scene says something new of: a scene of indexes of those that have one, or claim to."""
+    if not scene.startswith("indexed"):
+        return pods
+    numbered = indexed()
+    return {name: body for name, body in pods.items() if name in numbered}
+
+
 def generated() -> dict[str, Json]:
     """Pods drawn at random, the same each time."""
     draw = random.Random(_SEED)
