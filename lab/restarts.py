@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lab import paths
+from lab import paths, process
 from lab.interrupts import take_sigterm_as_interrupt
 from lab.model.predictions import Prediction, all_of_them
 from lab.model.predictions import figures as predicted
-from lab.process import call
 from lab.progress import console, step
 
 TESTS = ("tests/cluster/test_killed_suspensions.py", "tests/e2e/test_restarts.py")
@@ -106,7 +105,7 @@ def main() -> int:
     for old in (REPORT, RESULT):
         old.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={REPORT}", *TESTS]
-    code = call(command)
+    code = process.call(command)
     if not REPORT.exists():
         return code or 1
     with step("emergencies of random fleets"):

@@ -87,7 +87,7 @@ def test_no_difference_is_held_once_the_window_is_over_and_a_person_is_told_how_
     assert world.really_in(Mode.FP32) == canary_of(world)
     progressing = condition(world, "Progressing")
     assert (progressing.status, progressing.reason) == ("False", "CanaryNoDifference")
-    assert f"promote={world.state.transition_id}" in progressing.message
+    assert "kubectl precision promote fleet -n ns" in progressing.message
 
 
 def test_no_difference_goes_on_to_the_rest_where_the_policy_says_so() -> None:

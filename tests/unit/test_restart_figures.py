@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from lab import paths, restarts
+from lab import paths, process, restarts
 from lab.model.predictions import Prediction, drawn, predicted
 from lab.model.predictions import figures as of_predictions
 from lab.restarts import Figures, figures, out_of_bounds
@@ -84,12 +83,12 @@ def test_a_kind_that_no_test_restarted_is_named(kind: str) -> None:
 def test_the_command_fails_where_a_test_does_or_a_figure_is_out_of_bounds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, ratio: float, tests: int, code: int
 ) -> None:
-    def pytest_run(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+    def pytest_run(_: process.Arguments) -> int:
         (tmp_path / "restarts.xml").write_text("<testsuites/>")
-        return subprocess.CompletedProcess((), tests)
+        return tests
 
     found = good(predictions={"count": 60, "p90_error_ratio": ratio})
-    monkeypatch.setattr(subprocess, "run", pytest_run)
+    monkeypatch.setattr(process, "call", pytest_run)
     monkeypatch.setattr(restarts, "REPORT", tmp_path / "restarts.xml")
     monkeypatch.setattr(restarts, "RESULT", tmp_path / "restarts.json")
     monkeypatch.setattr(paths, "ROOT", tmp_path)

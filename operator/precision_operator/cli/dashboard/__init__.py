@@ -21,7 +21,6 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         "and signals, incidents with their evidence, and the commands, each with a preview. It reads and writes with the "
         "rights of your kubeconfig. The address that is printed opens the page once, in one browser.",
     )
-    verb.add_argument("-A", "--all-namespaces", action="store_true", help="policies of all namespaces")
     verb.add_argument("--port", type=int, default=0, help="default: a free one")
     verb.add_argument("--open", action="store_true", help="open the page in the default browser")
     add_flags(verb)
