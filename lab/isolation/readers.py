@@ -14,7 +14,8 @@ from lab.isolation.texts import QUERY_CHARACTERS
 from precision_operator.admission.injection import inject
 from precision_operator.admission.known import KnownAssignments
 from precision_operator.admission.review import patch_for
-from precision_operator.api.commands import ANNOTATIONS, Answer, answers
+from precision_operator.api.commands import ANNOTATIONS, REASON_CHARACTERS, Answer, answers
+from precision_operator.api.drill import drill_order
 from precision_operator.api.injection import parse_refusal
 from precision_operator.api.modes import parse_mode
 from precision_operator.api.policy import Policy, parse_policy
@@ -24,6 +25,7 @@ from precision_operator.api.text import MESSAGE_CHARACTERS, bounded
 from precision_operator.api.wire import duration_seconds, generation_text, parse_time
 from precision_operator.contract import (
     ADMITTED,
+    DRILL,
     ECHO_NONCE,
     ENABLE,
     ENABLE_ENV,
@@ -37,6 +39,7 @@ from precision_operator.contract import (
     WORKLOAD,
 )
 from precision_operator.controller.echo import moved_on
+from precision_operator.incidents.cost import Cost, with_steps
 from precision_operator.incidents.evidence import LABEL_CHARACTERS, SERIES_LIMIT, Question, keep, series_of
 from precision_operator.incidents.logs import excerpt
 from precision_operator.incidents.slowness import CHECKS, say
@@ -80,6 +83,7 @@ def readers() -> Mapping[str, Reader]:
         "everything of a workload": lambda text: [kind.read(filled(workload(), text)) for kind in KINDS],
         "everything of a policy": _policy,
         "annotations of a policy": lambda text: answers(_commanded(text).annotations),
+        "a drill of a policy": lambda text: drill_order({DRILL: text}, why_characters=REASON_CHARACTERS),
         "a selector": lambda text: parse_selector(filled(workload()["spec"]["selector"], text)).matches({text: text}),
         "a workload's key": lambda text: workload_key(filled(pod(labels={WORKLOAD: text}), text)),
         "a disruption budget": lambda text: budget_against([filled(pod(), text)], [filled(_budget(), text)]),
@@ -94,6 +98,9 @@ def readers() -> Mapping[str, Reader]:
         "labels of evidence": _kept,
         "labels of a slow trainer": lambda text: say(
             CHECKS[0], [Sample({"pod": "p", "batch_size": text}, 1.0)], {"p": "w"}
+        ),
+        "labels of a pod that a rollback restarted": lambda text: with_steps(
+            Cost(), _steps(text), _steps(text), pods={text: "w"}, since=1.0
         ),
         "labels of an alert": _alert,
         "a denial": lambda text: (denying_policies(ValueError(text)), denial(ValueError(text))),
@@ -355,6 +362,10 @@ def _kept(text: str) -> object:
     if max(len(word) for series in found for pair in series.labels.items() for word in pair) > LABEL_CHARACTERS:
         raise ValueError("expected bounded labels: an incident holds them")
     return kept
+
+
+def _steps(text: str) -> list[Series]:
+    return [Series({"pod": text}, ((0.0, 1.0), (2.0, 3.0)))]
 
 
 def _alert(text: str) -> object:

@@ -89,14 +89,14 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def pages(scene: Scene) -> tuple[Figures, list[str]]:
     """Paste the README, the quick start and every other page; the figures, and what failed.
 
-    What a newcomer needs ends with the quick start.
+    What a new user needs ends with the quick start.
     """
     pasted = Pages(scene)
     begun = time.monotonic()
     pasted.readme()
     first, *others = WALKS
     pasted.paste(first)
-    newcomer: Figures = {"minutes": round((time.monotonic() - begun) / 60, 1), "commands": pasted.commands}
+    until_guarded: Figures = {"minutes": round((time.monotonic() - begun) / 60, 1), "commands": pasted.commands}
     seconds = start_up(scene)
     for walk in others:
         pasted.paste(walk)
@@ -107,7 +107,7 @@ def pages(scene: Scene) -> tuple[Figures, list[str]]:
         "by_tests": sum("::" in block.test for block in blocks) - 1,  # the README's is run here too
         "marked": sum(bool(block.reason) for block in blocks),
     }
-    return {"doc_commands": counts, "cli_startup_cpu_seconds": seconds, "newcomer": newcomer}, pasted.failed
+    return {"doc_commands": counts, "cli_startup_cpu_seconds": seconds, "newcomer": until_guarded}, pasted.failed
 
 
 def start_up(scene: Scene) -> float:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lab.cluster import ControlPlane
-from lab.cluster.manifests import OPERATOR
 from lab.waiting import wait_for
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.wire import parse_time
@@ -21,7 +19,7 @@ from precision_operator.kube.client import KubeClient
 from precision_operator.runtime.clock import SystemClock
 from precision_operator.signals.queries import BUILT_IN, render
 from tests.support.cluster_fleet import Json, policy
-from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback
+from tests.support.cluster_scene import HOT, NO_SPEED, Scene, assert_all_in_fallback, listing_nodes
 from tests.support.shadow_trainers import Fault
 from tests.support.side_by_side import LITERAL, bind, side_by_side
 
@@ -63,7 +61,7 @@ def fleets(
     """Fleets in FP16, hot trainers of them mildly in breach."""
     directory = tmp_path_factory.mktemp("canary")
     fleets = side_by_side(control_plane, directory, POLICIES, operator=operator_kubeconfig, hot=len(HOT))
-    with listing_nodes(control_plane), fleets as scenes:
+    with listing_nodes(control_plane.kubectl), fleets as scenes:
         place = {workload: "disabled" if workload in LABELLED else "enabled" for workload in HOT}
         nodes = bind(scenes["nodes"], place, label="fp16")
         for name, scene in scenes.items():
@@ -76,24 +74,6 @@ def fleets(
                 scene.shadow.faults = dict.fromkeys(FAULTY, SLOW if name == "no-help" else MILD)
         yield scenes
         control_plane.kubectl("delete", "node", *nodes)
-
-
-@contextmanager
-def listing_nodes(control_plane: ControlPlane) -> Iterator[None]:
-    """The operator may list nodes, as the chart allows it where it is asked to."""
-    rbac, group = {"apiVersion": "rbac.authorization.k8s.io/v1"}, "rbac.authorization.k8s.io"
-    metadata = {"name": "test-nodes"}
-    _, _, namespace, name = OPERATOR.split(":")
-    role = {**rbac, "kind": "ClusterRole", "metadata": metadata}
-    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
-    binding = {**rbac, "kind": "ClusterRoleBinding", "metadata": metadata}
-    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    reference = {"apiGroup": group, "kind": "ClusterRole", "name": metadata["name"]}
-    control_plane.kubectl.apply({**role, "rules": [rule]}, {**binding, "roleRef": reference, "subjects": [subject]})
-    try:
-        yield
-    finally:
-        control_plane.kubectl("delete", "clusterrole,clusterrolebinding", metadata["name"])
 
 
 def break_together(scene: Scene, names: list[str]) -> None:

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from lab.cluster import Kubectl
+from lab.cluster.manifests import OPERATOR
 from lab.prometheus import Prometheus
 from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
@@ -211,3 +212,16 @@ def assert_all_in_fallback(scene: Scene) -> None:
     )
     assignment = scene.assignment()
     assert (assignment["default"], assignment["modes"], assignment["enforce"]) == ("fp32", {}, True)
+
+
+@contextmanager
+def listing_nodes(kubectl: Kubectl) -> Iterator[None]:
+    """The operator may list nodes, as the chart allows it where it is asked to."""
+    *_, namespace, name = OPERATOR.split(":")
+    kubectl("create", "clusterrole", "test-nodes", "--verb=list", "--resource=nodes")
+    account = f"--serviceaccount={namespace}:{name}"
+    kubectl("create", "clusterrolebinding", "test-nodes", "--clusterrole=test-nodes", account)
+    try:
+        yield
+    finally:
+        kubectl("delete", "clusterrole,clusterrolebinding", "test-nodes")

@@ -142,7 +142,7 @@ async def test_the_buttons_follow_the_rules_of_the_command_line(capsys: pytest.C
     assert allowed == {
         "waiting": {"promote", "pause", "rollback", "emergency"},
         "held": {"pause", "ack", "retry"},
-        "healthy": {"pause", "rollback", "emergency"},
+        "healthy": {"drill", "pause", "rollback", "emergency"},
     }
     assert cli.fake.writes == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -107,7 +108,8 @@ def incident(cli: Cli, **stages: str) -> None:
 SO_FAR = "12 steps lost; 0.25 h of restarts; 1.00 h of slower training in the fallback, so far"
 
 
-def test_incident_and_history_say_what_a_rollback_has_cost_so_far(cli: Cli) -> None:
+def test_incident_and_history_say_what_a_rollback_has_cost_so_far(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
     cli.policy(HELD)
     incident(cli)
     assert SO_FAR in cli("incident", "show", "fleet-5")
