@@ -49,7 +49,10 @@ def run(
 
 
 def call(command: Arguments, *, cwd: Path = paths.ROOT, env: Mapping[str, str] | None = None) -> int:
-    """Run a program with our streams; return its exit code. Interrupted, wait for its own clean-up before ours."""
+    """Run a program with our streams; return its exit code. Interrupted, wait for its own clean-up before ours.
+
+    No fault of ours leaves it running.
+    """
     with subprocess.Popen(command, cwd=cwd, env={**os.environ, **(env or {})}) as process:
         try:
             return process.wait()
@@ -60,6 +63,9 @@ def call(command: Arguments, *, cwd: Path = paths.ROOT, env: Mapping[str, str] |
                 process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
+            raise
+        except BaseException:
+            process.kill()
             raise
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.process import call
 from lab.waiting import wait_for
 
 CALL = """
@@ -55,3 +56,22 @@ def test_what_was_started_cleans_up_when_sigterm_comes(tmp_path: Path, script: s
         finally:
             run.kill()
     assert (tmp_path / "cleaned").exists()
+
+
+def test_a_program_does_not_outlive_a_fault_of_its_caller(tmp_path: Path) -> None:
+    def fault(*_: object) -> None:
+        raise LookupError
+
+    child = """
+import os, pathlib, signal, sys, time
+os.kill(os.getppid(), signal.SIGUSR1)
+time.sleep(2)
+pathlib.Path(sys.argv[1], "outlived").touch()
+"""
+    before = signal.signal(signal.SIGUSR1, fault)
+    try:
+        with pytest.raises(LookupError):
+            call([sys.executable, "-c", child, tmp_path])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not (tmp_path / "outlived").exists()
