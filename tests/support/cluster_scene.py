@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import urllib3
 import yaml
+from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -24,6 +26,7 @@ from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import State
 from precision_operator.api.workload import name_of
+from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
 from tests.support.cluster_fleet import Json, policy
 from tests.support.shadow_trainers import ShadowTrainers
 
@@ -85,8 +88,11 @@ class Scene:
 
     def status(self, name: str = "fleet") -> Json:
         """The policy's status."""
-        found = self.kubectl("get", "ppol", name, "-n", self.namespace, "-o", "json", check=False)
-        status: Json = json.loads(found.stdout).get("status", {}) if found.returncode == 0 else {}
+        try:
+            found = self.shadow.get(POLICIES, name)
+        except (client.ApiException, urllib3.exceptions.HTTPError):
+            return {}  # some tests take the API server away
+        status: Json = (found or {}).get("status", {})
         return status
 
     def wait_phase(self, phase: str, *, seconds: float = PATIENCE_SECONDS) -> Json:
@@ -145,7 +151,7 @@ class Scene:
 
     def pods(self) -> dict[str, Json]:
         """Workload → its newest pod that is not on its way out."""
-        items = self.kubectl.json("get", "pods", "-n", self.namespace)["items"]
+        items: list[Json] = (self.shadow.get(PODS) or {}).get("items", [])
         items = [item for item in items if "deletionTimestamp" not in item["metadata"]]
         items.sort(key=lambda item: item["metadata"]["creationTimestamp"])
         return {item["metadata"]["labels"]["app"]: item for item in items}
@@ -164,7 +170,7 @@ class Scene:
 
     def assignment(self, name: str = "fleet") -> Json:
         """The policy's assignment; empty where there is none."""
-        return self.kubectl.find("precisionassignment", name, "-n", self.namespace) or {}
+        return self.shadow.get(ASSIGNMENTS, name) or {}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from kubernetes import client, config
 
 from lab.cluster.kubectl import Kubectl
 from precision_operator.contract import MODE, REQUEST
+from precision_operator.kube.port import PODS, Resource
 
 STEPS_PER_SECOND = 50.0
 STEPS_PER_RUN = 20.0
@@ -126,6 +127,30 @@ class ShadowTrainers:
             thread.join(timeout=10)
         self._api.api_client.close()
 
+    def get(self, resource: Resource, name: str = "") -> dict[str, Any] | None:
+        """An object of the namespace, or the list of all; None: there is none. A process of kubectl for each look would
+        cost more than what is tested.
+
+        Raises:
+            client.ApiException, urllib3.exceptions.HTTPError: it refuses, or cannot be reached.
+        """
+        path = f"{resource.base}/namespaces/{self.namespace}/{resource.plural}"
+        ask = self._api.api_client.call_api
+        try:
+            answer: Any = ask(
+                f"{path}/{name}" if name else path,
+                "GET",
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=30,
+            )
+        except client.ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+        found: dict[str, Any] = json.loads(answer[0].data)
+        return found
+
     def modes(self) -> dict[str, set[str]]:
         """Workload → the modes that its pods train in."""
         found: dict[str, set[str]] = {}
@@ -167,9 +192,7 @@ class ShadowTrainers:
     def _follow(self) -> None:
         while not self._stop.wait(0.2):
             try:
-                # One connection for all: a kubectl a look would cost more than what is tested.
-                answer: Any = self._api.list_namespaced_pod(self.namespace, _preload_content=False, _request_timeout=5)
-                started = self._started(json.loads(answer.data)["items"])
+                started = self._started((self.get(PODS) or {}).get("items", []))
                 self._update(started)
                 self._report(started)
             except (client.ApiException, urllib3.exceptions.HTTPError):
