@@ -316,6 +316,16 @@ BAD: dict[str, tuple[Json, str]] = {
         },
         "leave (default",
     ),
+    "promotion above enter, everywhere": (
+        {
+            "criteria": {
+                signal.value: {"enter": record.default.promote_below, "promoteBelow": record.default.enter}
+                for signal, record in SIGNALS.items()
+                if "promote_below" in record.attributes
+            }
+        },
+        "because a breach never promotes",
+    ),
     "durations past every bound": (
         {
             "reenable": {"backoffLimit": "721h", "stable": "8761h"},

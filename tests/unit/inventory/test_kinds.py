@@ -19,6 +19,7 @@ from precision_operator.kube.port import (
     STATEFULSETS,
     Resource,
 )
+from precision_operator.workloads.kinds.table import KINDS
 from tests.support import objects as b
 from tests.support.recorded_kinds import owned_by, recorded
 
@@ -60,7 +61,7 @@ def test_everything_of_the_table_of_kinds_is_watched() -> None:
     plurals = [resource.plural for resource in WATCHED]
     assert plurals == [
         *("precisionpolicies", "precisionassignments"),
-        *("deployments", "replicasets", "statefulsets", "jobs", "pods"),
+        *(kind.resource.plural for kind in KINDS),
     ]
 
 
