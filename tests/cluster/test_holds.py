@@ -169,7 +169,7 @@ def wait_for_takeover(scene: Scene, before: str | None) -> None:
         lambda: scene.state().policy_uid not in ("", None, before),
         what="the new policy to be taken over",
         seconds=PATIENCE_SECONDS,
-        found=scene.operators.logs,
+        found=lambda: f"{scene.assignment()}\n{scene.status()}\n{scene.operators.logs()}",
     )
 
 

@@ -82,7 +82,7 @@ def test_a_rollback_leaves_an_incident_that_is_verified_exported_and_replayed(
     assert checks["Short", "Training completion rate above 95 %"] == "Passed"
     # No kubelet makes these pods ready, and the checklist does not look away: no all-clear.
     assert checks["Immediate", "Services restarted"] == "Failed"
-    assert [m["kind"] for m in report["messages"]] == ["Notice"]
+    assert [m["kind"] for m in report["messages"]] == ["Notice", "VerificationFailed"]
     assert report["timeline"][-1]["what"] == "VerificationFailed"
     overflow = next(e for e in report["evidence"] if e["name"] == "overflow")
     assert overflow["series"] >= 2

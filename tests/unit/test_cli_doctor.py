@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from precision_operator.api.conditions import Condition
 from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.api.state import Phase
 from precision_operator.cli import examine_installation as installation
+from precision_operator.errors import Forbidden
 from precision_operator.kube.port import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -63,6 +65,22 @@ def sound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 def _named(name: str) -> JsonObject:
     return {"metadata": {"name": name, "namespace": ""}}
+
+
+def test_who_may_not_read_policies_is_told_so_and_what_else_was_found(
+    sound: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = sound.fake.list
+
+    async def listed(resource: Resource, *where: str, **given: str) -> Sequence[JsonObject]:
+        if resource == POLICIES:
+            raise Forbidden("bob may not list precisionpolicies", status=403)
+        return await allowed(resource, *where, **given)
+
+    monkeypatch.setattr(sound.fake, "list", listed)
+    found = amiss(sound, code=1)
+    assert {name: finding["level"] for name, finding in found.items()} == {"drill": "warning", "fleets": "error"}
+    assert all("cannot be looked at" in finding["message"] for finding in found.values())
 
 
 def amiss(cli: Cli, *words: str, code: int) -> dict[str, Json]:

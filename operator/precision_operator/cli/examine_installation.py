@@ -12,7 +12,7 @@ from precision_operator.api.wire import mapping, parse_time, sequence, text
 from precision_operator.cli.findings import Diagnosis, error, ok, warning
 from precision_operator.cli.output import age
 from precision_operator.cli.release import PART_OF
-from precision_operator.cli.session import Session
+from precision_operator.cli.session import CommandRefused, Session
 from precision_operator.cli.write import user_of
 from precision_operator.core.rollback.drill import due
 from precision_operator.errors import Forbidden, KubeError, NotFound
@@ -54,7 +54,7 @@ async def examine_installation(session: Session) -> list[Diagnosis]:
         try:
             async for finding in check(session):
                 found.append(finding)  # one by one: those before a refusal count
-        except Forbidden as denied:
+        except (Forbidden, CommandRefused) as denied:
             found.append(warning(name, f"cannot be looked at: {denied}", session.everywhere("auth", "can-i", "--list")))
         except KubeError as failed:
             found.append(error(name, f"no answer: {failed}", session.everywhere("get", "--raw", "/readyz?verbose")))
