@@ -48,7 +48,7 @@ def export(body: Mapping[str, object], folder: Path) -> tuple[list[str], str]:
     for evidence in report.evidence:
         if evidence.series and evidence.name != RUN_INFO:
             try:
-                draw(folder / f"{evidence.name}.png", _picture(report, evidence, tape, where=where))
+                draw(folder / f"{evidence.name}.png", picture(report, evidence, tape, where=where))
             except FiguresMissing as error:
                 missing = str(error)
                 break
@@ -58,7 +58,12 @@ def export(body: Mapping[str, object], folder: Path) -> tuple[list[str], str]:
     return ["incident.md", "incident.json", "recording.json", *plots], missing
 
 
-def _picture(report: Report, evidence: Evidence, tape: Tape, *, where: str) -> Picture:
+def picture(report: Report, evidence: Evidence, tape: Tape, *, where: str) -> Picture:
+    """The plot of one answer: its thresholds as the last recorded policy has them, phases as the passes did.
+
+    Raises:
+        RecordingError: the data is damaged.
+    """
     policy = tape.recordings[-1].policy if tape.recordings else None
     criterion = _criterion(policy, evidence.name)
     levels = levels_of(criterion) if criterion is not None else []

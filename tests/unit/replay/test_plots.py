@@ -8,11 +8,13 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+from precision_operator.api.modes import Mode
 from precision_operator.api.signal_records import DEFAULT_CRITERIA
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
+from precision_operator.core.model import Evaluation, PodSignals
 from precision_operator.errors import ConfigurationError
-from precision_operator.replay.curves import levels_of, shortened, with_gaps, worst_first
+from precision_operator.replay.curves import Thinned, levels_of, shortened, with_gaps, worst_first
 from precision_operator.replay.plots import COLOURS, Panel, Picture, check, compose, draw
 from precision_operator.signals.port import Series
 
@@ -107,6 +109,19 @@ def test_missing_data_is_a_gap_and_none_at_all_is_said() -> None:
     assert [math.isnan(value) for _, value in with_gaps(points)] == [False, False, False, True, False, False]
     axes = compose(picture(Series({"pod": "a"}, ((BEGAN, math.nan),)))).axes[0]
     assert any("not known" in text.get_text() for text in axes.texts)
+
+
+def test_a_breach_of_one_reading_is_kept_where_readings_are_thinned() -> None:
+    kept = Thinned(DEFAULT_CRITERIA, every=10)
+    for index in range(100):
+        values = {Signal.OVERFLOW: 0.9 if index == 57 else 0.01, Signal.SPEED: 0.5 if index == 23 else 1.4}
+        at = BEGAN + 15.0 * index
+        pods = {"a": PodSignals(Mode.FP16, 3, at, 500.0, values)}
+        kept.take(Evaluation(at=at, continuous_since=0.0, pods=pods))
+    (overflow,), (speed,) = kept.series()[Signal.OVERFLOW], kept.series()[Signal.SPEED]
+    assert len(overflow.points) == len(speed.points) == 10
+    assert max(overflow.points, key=lambda point: point[1]) == (BEGAN + 15.0 * 57, 0.9)
+    assert min(speed.points, key=lambda point: point[1]) == (BEGAN + 15.0 * 23, 0.5)
 
 
 def test_long_names_are_cut_in_the_middle_and_stay_apart() -> None:
