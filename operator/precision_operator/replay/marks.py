@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from precision_operator.api.state import Phase
@@ -30,13 +29,13 @@ _PHASES: Mapping[str, tuple[str, str]] = {
     Phase.HELD: ("#f9dfd2", "////"),
 }
 """Fill and hatch of a phase: neighbours differ in print, too."""
-_MOMENT = "#8b0000"
+_MOMENT, _EDGE = "#8b0000", "#9a9a9a"
 _MARGIN_POINTS, _CHARACTER_POINTS = 80.0, 4.6
 
 
-def date_of(seconds: float) -> datetime:
-    """As matplotlib takes it."""
-    return datetime.fromtimestamp(seconds, tz=UTC)
+def days_of(seconds: float) -> float:
+    """As matplotlib counts time: days since the epoch."""
+    return seconds / 86400.0
 
 
 def shade(all_axes: Sequence[Axes], phases: Sequence[tuple[str, float]], start: float, end: float) -> list[Artist]:
@@ -50,11 +49,14 @@ def shade(all_axes: Sequence[Axes], phases: Sequence[tuple[str, float]], start: 
         if left >= right:
             continue
         colour, hatch = _PHASES.get(name, ("#eeeeee", "xx"))
-        look = {"facecolor": colour, "hatch": hatch, "edgecolor": "#9a9a9a"}
         for axes in all_axes:
             # The edge keeps a phase of seconds visible in a picture of a month.
-            axes.axvspan(date_of(left), date_of(right), zorder=0, linewidth=0.5, **look)
-        seen.setdefault(name, Patch(label=f"phase {name}", linewidth=0.5, **look))
+            axes.axvspan(
+                days_of(left), days_of(right), zorder=0, linewidth=0.5, facecolor=colour, hatch=hatch, edgecolor=_EDGE
+            )
+        seen.setdefault(
+            name, Patch(label=f"phase {name}", linewidth=0.5, facecolor=colour, hatch=hatch, edgecolor=_EDGE)
+        )
     return list(seen.values())
 
 
@@ -68,7 +70,7 @@ def mark(all_axes: Sequence[Axes], moments: Sequence[tuple[str, float]], start: 
     unnamed = 0
     for name, at in seen:
         for axes in all_axes:
-            axes.axvline(date_of(at), color=_MOMENT, linewidth=1, zorder=4)
+            axes.axvline(days_of(at), color=_MOMENT, linewidth=1, zorder=4)
         text = bounded(name, 40)
         place, length = width * (at - start) / (end - start), _CHARACTER_POINTS * len(text)
         left = place if place + length <= width else place - length
@@ -78,7 +80,7 @@ def mark(all_axes: Sequence[Axes], moments: Sequence[tuple[str, float]], start: 
             continue
         free[row] = left + length + _CHARACTER_POINTS
         all_axes[0].annotate(
-            *(text, (date_of(at), 1.0)),
+            *(text, (days_of(at), 1.0)),
             xycoords=("data", "axes fraction"),
             xytext=(0, 3 + 10 * row),
             textcoords="offset points",

@@ -16,7 +16,7 @@ from precision_operator.api.text import bounded
 from precision_operator.errors import ConfigurationError, OperatorError
 from precision_operator.reasons import Reason
 from precision_operator.replay.curves import name_of, shortened, with_gaps, worst_first
-from precision_operator.replay.marks import WIDTH_INCHES, date_of, mark, shade
+from precision_operator.replay.marks import WIDTH_INCHES, days_of, mark, shade
 from precision_operator.signals.port import Series
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _compose(picture: Picture) -> Figure:
         _frame(axes, panel)
     phases = shade(all_axes, picture.phases, start, end)
     moments = mark(all_axes, picture.moments, start, end)
-    all_axes[0].set_xlim(date_of(start), date_of(end))
+    all_axes[0].set_xlim(days_of(start), days_of(end))
     _time(all_axes[-1], start, end)
     handles = [*_series_handles(colours, drawn, others), *phases, *moments]
     if handles:
@@ -173,17 +173,21 @@ def _lines(axes: Axes, panel: Panel, colours: Mapping[str, int]) -> tuple[int, i
         index = colours.get(name_of(one))
         if index is not None:
             every = max(1, len(one.points) // 12)
-            axes.plot(*_xy(one), linewidth=1.2, markersize=3.5, markevery=every, zorder=3, **_look(index))
+            axes.plot(
+                *_xy(one),
+                linewidth=1.2,
+                markersize=3.5,
+                markevery=every,
+                zorder=3,
+                color=COLOURS[index],
+                marker=_MARKERS[index],
+            )
     return min(len(others), OTHERS), len(others) + panel.left_out
 
 
-def _look(index: int) -> dict[str, str]:
-    return {"color": COLOURS[index], "marker": _MARKERS[index]}
-
-
-def _xy(series: Series) -> tuple[list[datetime], list[float]]:
+def _xy(series: Series) -> tuple[list[float], list[float]]:
     points = with_gaps(series.points)
-    return [date_of(at) for at, _ in points], [value if math.isfinite(value) else math.nan for _, value in points]
+    return [days_of(at) for at, _ in points], [value if math.isfinite(value) else math.nan for _, value in points]
 
 
 def _levels(axes: Axes, panel: Panel) -> None:
@@ -214,8 +218,8 @@ def _frame(axes: Axes, panel: Panel) -> None:
     axes.margins(y=0.14)
     known = [value for one in panel.series for _, value in one.points if math.isfinite(value)]
     if not known:
-        words = {"ha": "center", "va": "center", "transform": axes.transAxes, "color": _LEVEL, "fontsize": 9}
-        axes.text(0.5, 0.5, "no data: not known, which is not the same as good", **words)
+        words = "no data: not known, which is not the same as good"
+        axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, color=_LEVEL, fontsize=9)
         axes.set_yticks([])
         return
     highest = max((abs(level) for _, level in panel.levels), default=0.0)
@@ -233,10 +237,12 @@ def _time(axes: Axes, start: float, end: float) -> None:
     """Ticks by the clock; the day, the year and the zone below them."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    locator = AutoDateLocator(tz=UTC)
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))
-    days = dict.fromkeys(date_of(at).date().isoformat() for at in (start, end))
+    axes.xaxis.set_major_formatter(
+        ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    )
+    days = dict.fromkeys(datetime.fromtimestamp(at, tz=UTC).date().isoformat() for at in (start, end))
     axes.set_xlabel(f"UTC, {' to '.join(days)}", fontsize=8)
 
 
@@ -244,7 +250,7 @@ def _series_handles(colours: Mapping[str, int], drawn: int, others: int) -> list
     from matplotlib.lines import Line2D
 
     found: list[Artist] = [
-        Line2D([], [], label=name, linewidth=1.2, markersize=3.5, **_look(i))
+        Line2D([], [], label=name, linewidth=1.2, markersize=3.5, color=COLOURS[i], marker=_MARKERS[i])
         for i, name in enumerate(shortened(colours))
     ]
     if others:
