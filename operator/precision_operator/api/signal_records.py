@@ -66,6 +66,11 @@ class SignalRecord:
     compared: bool = False
     """A rollout's canary is compared by it with what has not been moved."""
 
+    @property
+    def unit(self) -> str:
+        """Of its value: share, multiple (of FP32), or steps where it is a count and has no thresholds."""
+        return self.measure if self.attributes else "steps"
+
     def rules(self) -> tuple[Rule, ...]:
         """The CEL rules of its criterion."""
         default, signal = self.default, self.default.signal

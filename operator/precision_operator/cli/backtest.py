@@ -5,7 +5,6 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,13 @@ from precision_operator.errors import ConfigurationError
 if TYPE_CHECKING:
     from precision_operator.api.policy import Policy
     from precision_operator.cli import Commands
-    from precision_operator.core.model import Evaluation
     from precision_operator.replay.backtest import Backtest
+    from precision_operator.replay.curves import Thinned
     from precision_operator.replay.history import Span
-    from precision_operator.replay.plots import Panel
+    from precision_operator.replay.plots import Picture
 
 PLOT_POINTS = 3000
-"""Readings that a plot shows; of more, each n-th one and every breach."""
+"""Points of a series in a plot; of more readings, the worst of each few."""
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -61,7 +60,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="once more with another setting, side by side, e.g. criteria.overflow.enter=0.4; may be given several times",
     )
-    verb.add_argument("--plot", type=Path, metavar="PNG", help="write a figure")
+    verb.add_argument("--plot", type=Path, metavar="FILE", help="write a figure (.png, .svg, .pdf)")
     verb.add_argument("-n", "--namespace", default=argparse.SUPPRESS, help="default: the policy's, else default")
     verb.add_argument("-o", "--output", choices=("text", "json"), default=argparse.SUPPRESS, help="json: for programs")
     verb.set_defaults(run=run)
@@ -69,14 +68,19 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, decide, show."""
-    from precision_operator.replay.plots import draw
+    from precision_operator.replay.curves import Thinned
+    from precision_operator.replay.plots import check, draw
 
     policy = _policy(arguments)
     span = _span(arguments, policy)
-    result, kept, seconds = asyncio.run(_simulate(arguments, policy, span))
-    other = _other(arguments, policy, span)
+    kept = None
     if arguments.plot is not None:
-        draw(arguments.plot, _panels(policy, result, kept))
+        check(arguments.plot)
+        kept = Thinned(policy.spec.criteria, every=span.decisions // PLOT_POINTS)
+    result, seconds = asyncio.run(_simulate(arguments, policy, span, kept))
+    other = _other(arguments, policy, span)
+    if kept is not None:
+        draw(arguments.plot, _picture(policy, result, kept, span))
     if arguments.output == "json":
         beside = (
             {} if other is None else {"whatIf": {"settings": arguments.what_if, **_as_json(other[0], span, other[1])}}
@@ -96,13 +100,12 @@ def _other(arguments: argparse.Namespace, policy: "Policy", span: "Span") -> "tu
     if not arguments.what_if:
         return None
     edited = changed(policy, parse_assignments(arguments.what_if))
-    result, _, seconds = asyncio.run(_simulate(arguments, edited, span))
-    return result, seconds
+    return asyncio.run(_simulate(arguments, edited, span))
 
 
 async def _simulate(
-    arguments: argparse.Namespace, policy: "Policy", span: "Span"
-) -> "tuple[Backtest, list[Evaluation], float]":
+    arguments: argparse.Namespace, policy: "Policy", span: "Span", kept: "Thinned | None" = None
+) -> "tuple[Backtest, float]":
     from rich.progress import Progress
 
     from precision_operator.replay.backtest import Simulation
@@ -113,8 +116,6 @@ async def _simulate(
     endpoint = PrometheusEndpoint(arguments.prometheus, arguments.timeout, arguments.bearer_token_file)
     source = PrometheusSource("backtest", endpoint)
     simulation = Simulation(policy, guard=arguments.begin == "guard")
-    every = max(1, span.decisions // PLOT_POINTS)
-    kept: list[Evaluation] = []
     deciding_seconds = 0.0
     try:
         queries = queries_for(policy, catalogue(arguments.queries))
@@ -124,8 +125,8 @@ async def _simulate(
                 began = time.perf_counter()
                 simulation.take(reading)
                 deciding_seconds += time.perf_counter() - began
-                if simulation.decisions % every == 0:
-                    kept.append(reading)
+                if kept is not None:
+                    kept.take(reading)
                 progress.advance(task)
     except KeyError as error:
         raise ConfigurationError(
@@ -133,7 +134,7 @@ async def _simulate(
         ) from error
     finally:
         source.close()
-    return simulation.result(), kept, deciding_seconds
+    return simulation.result(), deciding_seconds
 
 
 def _policy(arguments: argparse.Namespace) -> "Policy":
@@ -256,18 +257,20 @@ def _beside(written: "Backtest", other: "Backtest", settings: str) -> None:
     console().print(rows)
 
 
-def _panels(policy: "Policy", result: "Backtest", kept: "list[Evaluation]") -> "Iterator[Panel]":
-    from precision_operator.replay.plots import Panel
-    from precision_operator.signals.port import Series
+def _picture(policy: "Policy", result: "Backtest", kept: "Thinned", span: "Span") -> "Picture":
+    from precision_operator.api.signal_records import SIGNALS
+    from precision_operator.replay.curves import levels_of
+    from precision_operator.replay.plots import Panel, Picture
 
-    moments = [(i.reason, i.decided_at) for i in result.incidents]
-    for criterion in policy.spec.criteria:
-        if not criterion.enabled:
-            continue
-        points: dict[str, list[tuple[float, float]]] = {}
-        for reading in kept:
-            for pod, signals in reading.pods.items():
-                if criterion.signal in signals.values:
-                    points.setdefault(pod, []).append((reading.at, signals.values[criterion.signal]))
-        series = [Series({"pod": pod}, tuple(found)) for pod, found in sorted(points.items())]
-        yield Panel(criterion.signal.value, series, [("enter", criterion.enter), ("leave", criterion.leave)], moments)
+    series = kept.series()
+    panels = [
+        Panel(
+            *(criterion.signal.value, SIGNALS[criterion.signal].unit, series[criterion.signal], levels_of(criterion)),
+            lower_is_worse=criterion.lower_is_worse,
+        )
+        for criterion in policy.spec.criteria
+        if criterion.enabled
+    ]
+    moments = [(f"{i.severity} {i.scope} {i.reason}", i.decided_at) for i in result.incidents]
+    heading = f"Backtest of {policy.namespace}/{policy.name}, a decision each {span.step_seconds} s"
+    return Picture(heading, panels, result.phases, moments)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from precision_operator.api.signal_records import SIGNALS
+from precision_operator.api.signals import Signal
 from precision_operator.api.text import bounded
 from precision_operator.errors import QueryInvalid
 from precision_operator.incidents.cost import ORIGIN, STEP
@@ -57,6 +59,24 @@ _STATISTICS = {
     "gpu_memory_used": of_pods("DCGM_FI_DEV_FB_USED"),
 }
 """What the trainers, and the GPUs where a DCGM exporter runs, said of themselves around the breach."""
+
+_UNITS = {
+    "loss_of_a_day": "loss",
+    "throughput_of_a_day": "samples/s",
+    "loss_scale": "loss scale",
+    "grad_norm": "gradient norm",
+    "sentinel_level": "level",
+    STEP: "steps",
+    ORIGIN: "steps",
+    "gpu_utilisation": "%",
+    "gpu_memory_used": "MiB",
+}
+"""What the values of those are measured in."""
+
+
+def unit_of(name: str) -> str:
+    """What the values of a signal, or of other evidence, are measured in; empty: not known."""
+    return SIGNALS[Signal(name)].unit if name in set(Signal) else _UNITS.get(name, "")
 
 
 @dataclass(frozen=True, slots=True)

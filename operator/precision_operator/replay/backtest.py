@@ -55,6 +55,8 @@ class Backtest:
     changes: tuple[Change, ...] = ()
     incidents: tuple[Incident, ...] = ()
     seconds_in: Mapping[Phase, float] = field(default_factory=dict)
+    phases: tuple[tuple[Phase, float], ...] = ()
+    """Each phase and since when, in the order of time."""
     unknown_seconds: float = 0.0
     """How long at least one reading was Unknown."""
     workloads: tuple[str, ...] = ()
@@ -88,6 +90,7 @@ class Simulation:
         self._changes: list[Change] = []
         self._incidents: list[Incident] = []
         self._seconds_in: dict[Phase, float] = {}
+        self._phases: list[tuple[Phase, float]] = []
         self._names: dict[str, None] = {}
         self._seen: dict[str, tuple[float, list[str]]] = {}
         """Workload → when its pods were last seen, and which."""
@@ -104,6 +107,7 @@ class Simulation:
             changes=tuple(self._changes),
             incidents=tuple(self._incidents),
             seconds_in=dict(self._seconds_in),
+            phases=tuple(self._phases),
             workloads=tuple(sorted(self._names)),
         )
 
@@ -121,6 +125,8 @@ class Simulation:
         elapsed = now - last.end if last.decisions else 0.0
         phase = decision.state.phase
         self._seconds_in[phase] = self._seconds_in.get(phase, 0.0) + elapsed
+        if not self._phases or self._phases[-1][0] is not phase:
+            self._phases.append((phase, now))
         self._result = replace(
             last,
             start=last.start if last.decisions else now,

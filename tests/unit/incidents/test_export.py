@@ -10,7 +10,7 @@ from precision_operator.api.wire import parse_time
 from precision_operator.cli import main
 from precision_operator.incidents.document import from_body, to_body
 from precision_operator.incidents.events import EVENTS_LIMIT, happenings
-from precision_operator.incidents.export import export
+from precision_operator.incidents.export import export, picture
 from precision_operator.incidents.report import stamp
 from precision_operator.kube.port import JsonObject
 from precision_operator.replay.codec import RecordingError
@@ -35,6 +35,20 @@ def test_the_folder_holds_a_page_the_object_the_decisions_and_plots(body: JsonOb
         assert part in page
     assert json.loads((tmp_path / "out" / "incident.json").read_text()) == body
     assert len(json.loads((tmp_path / "out" / "recording.json").read_text())) == body["report"]["recordings"]["count"]  # type: ignore[index,call-overload]
+
+
+def test_a_plot_shades_the_phases_from_before_the_rollback_to_what_it_led_to(body: JsonObject) -> None:
+    report = from_body(body)
+    evidence = next(one for one in report.evidence if one.name == "overflow")
+    shown = picture(report, evidence, unpack(report.recordings.tape), where="ns")
+    assert [phase for phase, _ in shown.phases] == ["Healthy", "RollingBack", "Held"]
+    times = [at for _, at in shown.phases]
+    assert times == sorted(times)
+    assert [(name, at) for name, at in shown.moments] == [
+        ("detected", parse_time(report.stages.detected_at)),
+        ("in fallback", parse_time(report.stages.last_ack_at)),
+    ]
+    assert (shown.panels[0].unit, shown.panels[0].levels[0]) == ("share", ("breach above", 0.3))
 
 
 def event(kind: str, name: str, at: str, message: str = "so it was", reason: str = "BackOff") -> JsonObject:

@@ -73,7 +73,7 @@ EXCEPTIONS: Mapping[str, tuple[str, ...]] = {
         "incidents.markdown:_plain",
         "replay.backtest:workload_of",
         "replay.history:_chunk",
-        "replay.plots:_name",
+        "replay.curves:name_of",
         "replay.recording:unpack",
         "replay.rerun:_value",
         "selftest:injected",

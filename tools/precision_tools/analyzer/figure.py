@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from precision_trainer.errors import ConfigError
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = {"fp64": "0.6", "fp32": "tab:blue", "tf32": "tab:cyan", "bf16": "tab:green", "fp16": "tab:orange",
-            "fp8_e4m3": "tab:red", "fp8_e5m2": "tab:purple"}  # fmt: skip
+_COLOURS = {"fp64": "#999999", "fp32": "#0072B2", "tf32": "#56B4E9", "bf16": "#009E73", "fp16": "#E69F00",
+            "fp8_e4m3": "#D55E00", "fp8_e5m2": "#CC79A7"}  # fmt: skip
+"""Those of Okabe and Ito, which most colour-blind people tell apart."""
+_NAME_CHARACTERS = 60
+"""Of what was measured and of its hardware that the heading shows."""
 
 
 def draw(report: Report, path: Path) -> None:
@@ -50,7 +54,12 @@ def compose(report: Report) -> Figure:
     # The object interface, not pyplot: no display, and no global state of the person's own figures.
     figure = Figure(figsize=(18, 10), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(f"Precision of {report.subject} on {report.hardware.name}: {report.recommendation.mode}")
+    subject, hardware = (
+        shorten(name, _NAME_CHARACTERS, placeholder="…") for name in (report.subject, report.hardware.name)
+    )
+    figure.suptitle(
+        f"Precision of {subject} on {hardware}. Recommended: {report.recommendation.mode}", parse_math=False
+    )
     panels: Sequence[Axes] = figure.subplots(2, 3).flatten().tolist()
     for panel, fill in zip(panels, (_errors, _speed, _underflow, _success, _memory, _products), strict=True):
         fill(panel, report)
@@ -79,7 +88,7 @@ def _errors(panel: Axes, report: Report) -> None:
 
 
 def _speed(panel: Axes, report: Report) -> None:
-    panel.set(title="Speed of a training step", ylabel="times FP32's")
+    panel.set(title="Speed of a training step (median of pairs), and its median time", ylabel="multiple of FP32")
     if _nothing(panel, report.runs):
         return
     _bars(panel, [f"{run.mode}\n{run.step_seconds * 1e3:.1f} ms" for run in report.runs],

@@ -7,8 +7,9 @@ from precision_operator.api.policy import Policy
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.wire import parse_time
-from precision_operator.incidents.evidence import series_of
+from precision_operator.incidents.evidence import series_of, unit_of
 from precision_operator.incidents.report import Evidence, Report
+from precision_operator.replay.curves import name_of, worst_first
 from precision_operator.replay.recording import Recording
 from precision_operator.signals.port import Series
 
@@ -66,13 +67,11 @@ def of_series(
     """A signal by its series, the worst first, with the threshold of the policy."""
     criterion = next((c for c in policy.spec.criteria if c.signal.value == name), None) if policy is not None else None
     lower = criterion is not None and criterion.lower_is_worse
-    ranked = sorted(series, key=lambda one: _worst(one, lower=lower), reverse=not lower)
-    lines: list[Chart] = [{"name": _name(one), "points": _points(one.points)} for one in ranked[:LINES]]
+    ranked = worst_first(series, lower_is_worse=lower)
+    lines: list[Chart] = [{"name": name_of(one), "points": _points(one.points)} for one in ranked[:LINES]]
     levels = [{"name": "breached " + ("below" if lower else "above"), "value": criterion.enter}] if criterion else []
-    record = SIGNALS[Signal(name)] if name in set(Signal) else None
-    unit = "" if record is None else record.measure if record.attributes else "steps"
     more = len(series) - len(lines)
-    return _chart(name, unit, source=source, lines=lines, levels=levels, moments=moments, more=more)
+    return _chart(name, unit_of(name), source=source, lines=lines, levels=levels, moments=moments, more=more)
 
 
 def failed(name: str, why: str, *, source: str) -> Chart:
@@ -108,17 +107,6 @@ def _chart(
         "more": more,
         "note": note,
     }
-
-
-def _worst(series: Series, *, lower: bool) -> float:
-    known = [value for _, value in series.points if math.isfinite(value)]
-    if not known:
-        return math.inf if lower else -math.inf
-    return min(known) if lower else max(known)
-
-
-def _name(series: Series) -> str:
-    return series.labels.get("pod") or ", ".join(f"{k}={v}" for k, v in sorted(series.labels.items())) or "all"
 
 
 def _points(points: Iterable[tuple[float, float]]) -> list[list[float | None]]:
