@@ -9,7 +9,7 @@ export CONTEXT REGISTRY
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo generate check admission restarts isolation surfaces operate harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify lock clean clean-cache
+.PHONY: help setup demo generate check admission restarts isolation surfaces operate harmless faults model test test-all bench-trainer bench-operator cluster-up cluster-down cluster-status images push install release release-verify krew lock clean clean-cache
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,11 +80,14 @@ push: setup ## Build the images that are stale, and push both to REGISTRY=host/p
 install: setup ## Install the operator on a cluster and test it: CONTEXT=name REGISTRY=host/path PROMETHEUS=url
 	@$(PYTHON) -m lab.release install $(if $(PROMETHEUS),--prometheus $(PROMETHEUS))
 
-release: setup ## Build the images twice and compare; sign, describe and pack them and the chart (root; KEY=cosign.key); build/release/VERSION
+release: setup ## Build the images twice and compare; sign, describe and pack them, the chart and kubectl precision (root; KEY=cosign.key); build/release/VERSION
 	@$(PYTHON) -m lab.release make $(if $(KEY),--key $(KEY))
 
 release-verify: setup ## Verify a release offline (RELEASE=folder, KEY=cosign.pub that you trust; the newest made here, its own key)
 	@$(PYTHON) -m lab.release verify $(RELEASE) $(if $(KEY),--key $(KEY))
+
+krew: setup ## Write the manifest by which Krew installs the plugin: RELEASE=folder URI='https://host/path/{version}/{file}'; build/krew/precision.yaml
+	@$(PYTHON) -m lab.release krew $(RELEASE) --uri '$(URI)'
 
 lock: setup ## Write requirements/*.txt again from pyproject.toml
 	@lab/setup/lock.sh

@@ -1,4 +1,4 @@
-"""``python -m lab.demo``: the main job, from an empty machine to ``build/demo/report.json``."""
+"""``python -m lab.demo``: the main job, from an empty machine to ``build/demo/report.json`` and ``demo.svg``."""
 
 import argparse
 import json
@@ -15,6 +15,7 @@ from lab.cluster.kubectl import Json
 from lab.cluster.monitoring import apply_prometheus
 from lab.demo.fleet import ACCELERATOR, NAMESPACE, VOLUME_PATH
 from lab.demo.metrics import SERVICE, Metrics
+from lab.demo.picture import picture
 from lab.demo.report import build
 from lab.demo.stage import RELEASE, SYSTEM, ApiProxy, Images, LogFollower, Stage, advertise, helm_of
 from lab.demo.story import Story
@@ -127,6 +128,14 @@ def main() -> int:
     take_sigterm_as_interrupt()
     shutil.rmtree(EVIDENCE, ignore_errors=True)
     EVIDENCE.mkdir(parents=True)
+    console.record = True
+    try:
+        return _shown(arguments)
+    finally:
+        (EVIDENCE / "demo.svg").write_text(picture(console))
+
+
+def _shown(arguments: argparse.Namespace) -> int:
     try:
         chosen = (
             existing_stage(arguments.context, arguments.registry)

@@ -1,5 +1,5 @@
-"""`python -m lab.release make|verify|pin|push|install`: make a release, verify one, pin the Debian packages of base images,
-push the images to a registry, or install from there.
+"""`python -m lab.release make|verify|pin|push|krew|install`: make a release, verify one, pin the Debian packages of base
+images, push the images to a registry, write Krew's manifest of a release, or install from a registry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lab.images.catalogue import Base
 from lab.images.packages import PINS, pin
 from lab.progress import console, say
 from lab.release.make import IMAGES, RELEASES, make
-from lab.release.publish import install, push, push_release, require_registry
+from lab.release.publish import install, push, push_release, require_registry, write_manifest
 from lab.release.verify import verify
 from lab.setup.prerequisites import require_node_programs
 
@@ -49,6 +49,10 @@ def _parser() -> argparse.ArgumentParser:
     pushing = commands.add_parser("push", help="push the images of this checkout, or a release with its signatures")
     pushing.add_argument("--release", type=Path, help="the folder of a release; without it, this checkout's images")
     pushing.set_defaults(run=_push)
+    indexing = commands.add_parser("krew", help="write the manifest by which Krew installs the plugin of a release")
+    indexing.add_argument("folder", type=Path, help="the release")
+    indexing.add_argument("--uri", default="", help="where its archives can be fetched: https://…/{version}/{file}")
+    indexing.set_defaults(run=_krew)
     installing = commands.add_parser("install", help="install from a registry onto a cluster, and test it there")
     installing.add_argument("--context", default=os.environ.get("CONTEXT", ""), help="of the kubeconfig; else its own")
     installing.add_argument("--prometheus", default="", help="address of its Prometheus; else the chart's default")
@@ -88,6 +92,10 @@ def _push(options: argparse.Namespace) -> None:
     else:
         require_node_programs()
         push(options.registry)
+
+
+def _krew(options: argparse.Namespace) -> None:
+    say(f"wrote {write_manifest(options.folder.resolve(), options.uri).relative_to(paths.ROOT)}")
 
 
 def _install(options: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from lab.images.catalogue import Base
 from lab.images.packages import Packages, require_pinned
 from lab.process import run
 from lab.progress import say, step
+from lab.release import plugin
 from lab.release.provenance import PREDICATE_TYPE, Source, Subject, statement
 from lab.release.tools import Tools, registry, tools
 
@@ -80,6 +81,8 @@ def make(*, key: Path | None) -> Path:
         for image in IMAGES:
             _release_image(workshop, image)
         _release_chart(workshop)
+    for platform in plugin.PLATFORMS:
+        _release_plugin(workshop, platform)
     sign_sums(workshop)
     return target
 
@@ -204,6 +207,15 @@ def _release_chart(workshop: Workshop) -> None:
     pack(workshop, tag, workshop.name(f"{CHART.name}-chart-{{version}}.oci.tar"))
 
 
+def _release_plugin(workshop: Workshop, platform: plugin.Platform) -> None:
+    version = workshop.source.version
+    with tempfile.TemporaryDirectory(prefix="again-", dir=RELEASES) as folder:
+        first, second = (plugin.build(platform, version, where) for where in (workshop.target, Path(folder)))
+        if sha256(first) != sha256(second):
+            raise LabError(f"two builds of {first.name} to be equal", "they differ", "compare two by `tar --list -v`")
+    say(f"{first.name}: built twice, equal")
+
+
 def pack(workshop: Workshop, tag: str, archive: Path) -> None:
     """Write an OCI archive, with all that was signed and attested."""
     with step(f"pack {archive.name}"):
@@ -218,6 +230,12 @@ def sign_sums(workshop: Workshop) -> None:
     bundle = ("--bundle", workshop.target / SUMS_BUNDLE)
     workshop.tools("cosign", "sign-blob", "--key", workshop.key, *OFFLINE_SIGN, *bundle, sums)
     (workshop.target / SUMS_BUNDLE).chmod(0o644)  # cosign lets nobody else read it
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """The checksums of a release by the names of its files."""
+    lines = (line.partition("  ") for line in (folder / SUMS).read_text().splitlines())
+    return {name: checksum for checksum, _, name in lines}
 
 
 def sha256(path: Path) -> str:

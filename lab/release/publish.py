@@ -1,8 +1,10 @@
-"""Bring images into a registry, and the chart from there onto a cluster of one's own."""
+"""Bring images into a registry, and the chart from there onto a cluster of one's own; name the plugin's archives to Krew."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import yaml
 
 from lab import paths
 from lab.errors import LabError
@@ -10,7 +12,8 @@ from lab.images import OPERATOR, TRAINER, build_images, push_images
 from lab.images.builder import plain_http
 from lab.process import run
 from lab.progress import say, step
-from lab.release.make import CHART, IMAGES
+from lab.release import plugin
+from lab.release.make import CHART, IMAGES, read_sums
 from lab.release.tools import tools
 from lab.release.verify import require_sums
 from lab.setup.kube import kube_binaries
@@ -18,6 +21,8 @@ from precision_operator import __version__
 
 RELEASE = "precision-operator"
 NAMESPACE = "precision-system"
+MANIFEST = paths.BUILD / "krew" / "precision.yaml"
+"""Krew wants the file to be named as the plugin is."""
 
 
 def require_registry(registry: str, command: str) -> None:
@@ -55,6 +60,18 @@ def push_release(folder: Path, registry: str) -> None:
     for archive, name in named.items():
         with step(f"push {name}"):
             oras("oras", "restore", *plain, "--input", folder / archive, name)
+
+
+def write_manifest(folder: Path, uri: str) -> Path:
+    """Write the manifest by which Krew installs the plugin of a release; return it.
+
+    Raises:
+        LabError: the folder is not the release that its checksums name, or the address is none that Krew can use.
+    """
+    require_sums(folder)
+    MANIFEST.parent.mkdir(parents=True, exist_ok=True)
+    MANIFEST.write_text(yaml.safe_dump(plugin.manifest(folder.name, read_sums(folder), uri), sort_keys=False))
+    return MANIFEST
 
 
 def install_commands(*, registry: str, prometheus: str = "") -> list[list[str]]:

@@ -11,7 +11,18 @@ from typing import Any
 
 from lab.errors import CommandFailed, LabError
 from lab.progress import say, step
-from lab.release.make import BOM_TYPE, CHART, IMAGES, PLAIN_HTTP, PUBLIC_KEY, RELEASES, SUMS, SUMS_BUNDLE, sha256
+from lab.release.make import (
+    BOM_TYPE,
+    CHART,
+    IMAGES,
+    PLAIN_HTTP,
+    PUBLIC_KEY,
+    RELEASES,
+    SUMS,
+    SUMS_BUNDLE,
+    read_sums,
+    sha256,
+)
 from lab.release.provenance import PREDICATE_TYPE
 from lab.release.tools import Tools, registry, tools
 
@@ -68,8 +79,7 @@ def require_sums(folder: Path) -> None:
     sums = folder / SUMS
     if not sums.exists():
         raise LabError(f"a release in {folder}", f"no {SUMS}", "name the folder of a release, or run `make release`")
-    lines = (line.partition("  ") for line in sums.read_text().splitlines())
-    listed = {name: checksum for checksum, _, name in lines}
+    listed = read_sums(folder)
     there = {path.name for path in folder.iterdir()} - {SUMS, SUMS_BUNDLE}
     for name in sorted(listed.keys() | there):
         found = "missing" if name not in there else "unlisted" if name not in listed else sha256(folder / name)

@@ -11,4 +11,5 @@ compile requirements/bootstrap.in -o requirements/bootstrap.txt
 compile requirements/go.in -o requirements/go.txt
 compile --all-extras pyproject.toml -o requirements/dev.txt
 compile -c requirements/dev.txt --extra operator pyproject.toml -o requirements/operator.txt
+compile -c requirements/dev.txt --extra plugin pyproject.toml -o requirements/plugin.txt
 compile -c requirements/dev.txt --extra trainer pyproject.toml -o requirements/trainer.txt

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -78,6 +77,8 @@ async def _once(session: "Session", arguments: argparse.Namespace) -> int:
 
 
 async def _watch(session: "Session", arguments: argparse.Namespace) -> int:
+    from rich.live import Live
+
     from precision_operator.cli.wait import as_it_changes, settled
 
     as_document, out = arguments.output in DOCUMENTS, console()

@@ -13,7 +13,6 @@ from precision_operator.cli.gain import gain_json
 from precision_operator.cli.output import age
 from precision_operator.cli.session import Target
 from precision_operator.contract import SUSPEND_BY
-from precision_operator.core.restart.rounds import ROUNDS
 
 ROLLED_BACK = frozenset({Phase.DEGRADED, Phase.ROLLING_BACK, Phase.HELD})
 """The fleet, or a part of it, is not where the policy wants it."""
@@ -101,6 +100,8 @@ def concerned(state: State) -> tuple[str, ...]:
 
 def under_way(state: State, key: str) -> str:
     """How far the restart of a workload is; empty: it is not restarting."""
+    from precision_operator.core.restart.rounds import ROUNDS
+
     restart, suspension = state.restarts.get(key), state.suspensions.get(key)
     if suspension is not None:
         step = "resumed" if suspension.resuming else "suspended"

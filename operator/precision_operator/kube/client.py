@@ -9,7 +9,8 @@ from typing import Self, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 
 from precision_operator import __version__
 from precision_operator.api.wire import mapping, sequence
@@ -69,7 +70,7 @@ class KubeClient:
         # An environment proxy is looked up anew for every request, at more cost than the request; kubeconfig's is kept.
         configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
         self._configuration = configuration
-        self._api = ApiClient(configuration)
+        self._rest = RESTClientObject(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._on_request = on_request
@@ -101,7 +102,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._api.close()  # type: ignore[no-untyped-call]
+        await self._rest.close()  # type: ignore[no-untyped-call]
 
     async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
         """One object, read from quorum."""
@@ -130,7 +131,7 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(total=limit + float(self._timeout.total or 0.0))
         headers = {**self._headers, **await self._authorization()}
         try:
-            response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+            response = await self._rest.request(  # type: ignore[no-untyped-call]
                 "GET", f"{self._configuration.host}{path}", headers=headers, _request_timeout=timeout
             )
             async with response.response as stream:
@@ -191,7 +192,7 @@ class KubeClient:
         """
         path = f"{_path(resource, namespace, name)}?dryRun=All&{self._manager}"
         headers = {**self._headers, "Content-Type": MERGE_PATCH, "Accept": JSON, **await self._authorization()}
-        context = self._api.rest_client.ssl_context
+        context = self._rest.ssl_context
         base = server or str(self._configuration.host)
         try:
             async with aiohttp.ClientSession(
@@ -278,7 +279,7 @@ class KubeClient:
         what = f"{method} {path}"
         headers = {**self._headers, **accepted, **await self._authorization()}
         try:
-            response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+            response = await self._rest.request(  # type: ignore[no-untyped-call]
                 method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=self._timeout
             )
             raw = cast(bytes, await response.read())
