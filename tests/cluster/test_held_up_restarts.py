@@ -32,6 +32,7 @@ def kept() -> Json:
     """Restart-only, and each of its pods has a finalizer of another program."""
     body = deployment(KEPT, hot=False, enabled="true")
     body["spec"]["template"]["metadata"]["finalizers"] = [FINALIZER]
+    body["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
     return body
 
 

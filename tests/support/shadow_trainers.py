@@ -134,21 +134,15 @@ class ShadowTrainers:
         Raises:
             client.ApiException, urllib3.exceptions.HTTPError: it refuses, or cannot be reached.
         """
-        path = f"{resource.base}/namespaces/{self.namespace}/{resource.plural}"
-        ask = self._api.api_client.call_api
-        try:
-            answer: Any = ask(
-                f"{path}/{name}" if name else path,
-                "GET",
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _request_timeout=30,
-            )
-        except client.ApiException as error:
-            if error.status == 404:
-                return None
-            raise
-        found: dict[str, Any] = json.loads(answer[0].data)
+        path = f"{resource.base}/namespaces/{self.namespace}/{resource.plural}{'/' if name else ''}{name}"
+        api = self._api.api_client
+        answer = api.call_api(*api.param_serialize("GET", path, auth_settings=["BearerToken"]), _request_timeout=30)
+        body = answer.read()
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise client.ApiException(http_resp=answer)
+        found: dict[str, Any] = json.loads(body)
         return found
 
     def modes(self) -> dict[str, set[str]]:
