@@ -102,7 +102,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._rest.close()  # type: ignore[no-untyped-call]
+        await self._rest.close()
 
     async def get(self, resource: Resource, namespace: str, name: str) -> JsonObject:
         """One object, read from quorum."""
