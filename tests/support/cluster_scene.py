@@ -26,7 +26,7 @@ from lab.waiting import wait_for
 from precision_operator.api.assignment import parse_assignment
 from precision_operator.api.state import State
 from precision_operator.api.workload import name_of
-from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES
+from precision_operator.kube.port import ASSIGNMENTS, POLICIES
 from tests.support.cluster_fleet import Json, policy
 from tests.support.shadow_trainers import ShadowTrainers
 
@@ -151,8 +151,7 @@ class Scene:
 
     def pods(self) -> dict[str, Json]:
         """Workload → its newest pod that is not on its way out."""
-        items: list[Json] = (self.shadow.get(PODS) or {}).get("items", [])
-        items = [item for item in items if "deletionTimestamp" not in item["metadata"]]
+        items = [item for item in self.shadow.pods() if "deletionTimestamp" not in item["metadata"]]
         items.sort(key=lambda item: item["metadata"]["creationTimestamp"])
         return {item["metadata"]["labels"]["app"]: item for item in items}
 

@@ -105,3 +105,18 @@ def held() -> World:
     world.run(30)
     assert world.state.phase is Phase.HELD
     return world
+
+
+def paused(world: World) -> World:
+    """The fleet, once its rollout stands at a pause."""
+    until(world, lambda w: w.state.phase is Phase.PAUSED)
+    return world
+
+
+def at_next_step(world: World, *, passes: int = 0) -> World:
+    """A person promotes; the fleet at the step after that, and ``passes`` later."""
+    index = world.state.step_index
+    answer(world, "promote")
+    until(world, lambda w: w.state.step_index > index)
+    world.run(passes)
+    return world

@@ -145,6 +145,11 @@ class ShadowTrainers:
         found: dict[str, Any] = json.loads(body)
         return found
 
+    def pods(self) -> list[dict[str, Any]]:
+        """Those of the namespace, as the API server has them."""
+        found: list[dict[str, Any]] = (self.get(PODS) or {}).get("items", [])
+        return found
+
     def modes(self) -> dict[str, set[str]]:
         """Workload → the modes that its pods train in."""
         found: dict[str, set[str]] = {}
@@ -186,7 +191,7 @@ class ShadowTrainers:
     def _follow(self) -> None:
         while not self._stop.wait(0.2):
             try:
-                started = self._started((self.get(PODS) or {}).get("items", []))
+                started = self._started(self.pods())
                 self._update(started)
                 self._report(started)
             except (client.ApiException, urllib3.exceptions.HTTPError):

@@ -13,7 +13,7 @@ from precision_operator.core.actions import DeletePod, EvictPod, RequestPod, Res
 from precision_operator.core.cohorts.units import by_index
 from precision_operator.core.model import PodView
 from precision_operator.core.progress import live_pods
-from tests.support.fleets import NAN, answer, change, condition, phase_of, respec, until
+from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.views import key
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
@@ -33,18 +33,6 @@ def fleet(*, job: bool = False, count: int = 10, world_size: int = 1, hot: bool 
 def moved(world: World, name: str = "a") -> set[int]:
     """The indexes whose processes train in FP16."""
     return {pod.index for pod in live_pods(world.workloads[name]) if world.modes[pod.name][0] is Mode.FP16}
-
-
-def paused(world: World) -> World:
-    until(world, lambda w: w.state.phase is Phase.PAUSED)
-    return world
-
-
-def at_next_step(world: World) -> World:
-    index = world.state.step_index
-    answer(world, "promote")
-    until(world, lambda w: w.state.step_index > index)
-    return world
 
 
 @pytest.mark.parametrize("job", [False, True])

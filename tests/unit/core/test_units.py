@@ -12,7 +12,7 @@ from precision_operator.api.spec import Unit
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod
 from precision_operator.core.model import PodView
-from tests.support.fleets import NAN, answer, change, condition, phase_of, respec, until
+from tests.support.fleets import NAN, answer, at_next_step, change, condition, paused, phase_of, respec, until
 from tests.support.views import key
 
 STEPS = {"steps": [{"setWeight": 20}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}, {"setWeight": 100}]}
@@ -35,19 +35,6 @@ def pods(world: World, name: str = "a") -> tuple[PodView, ...]:
     return world.workloads[name].pods
 
 
-def paused(world: World) -> World:
-    until(world, lambda w: w.state.phase is Phase.PAUSED)
-    return world
-
-
-def at_next_step(world: World) -> World:
-    index = world.state.step_index
-    answer(world, "promote")
-    until(world, lambda w: w.state.step_index > index)
-    world.run(3)
-    return world
-
-
 def test_a_step_moves_its_share_of_the_pods_and_new_pods_stay_in_the_fallback() -> None:
     world = paused(replicas())
     assert len(asked(world)) == 2
@@ -58,15 +45,15 @@ def test_a_step_moves_its_share_of_the_pods_and_new_pods_stay_in_the_fallback() 
 def test_the_pods_of_a_step_are_among_those_of_the_next() -> None:
     world = paused(replicas())
     before = asked(world)
-    at_next_step(world)
+    at_next_step(world, passes=3)
     assert before < asked(world)
     assert len(asked(world)) == 5
 
 
 def test_at_100_percent_the_workload_is_assigned_as_a_whole() -> None:
     world = paused(replicas())
-    at_next_step(world)
-    at_next_step(paused(world))
+    at_next_step(world, passes=3)
+    at_next_step(paused(world), passes=3)
     assert (dict(world.state.shares), dict(world.state.modes)) == ({}, {key("a"): Mode.FP16})
     assert len(asked(world)) == 10
     until(world, lambda w: w.state.phase is Phase.HEALTHY)
@@ -184,7 +171,7 @@ def test_several_pods_that_only_a_restart_moves_are_refused_with_the_next_step()
     assert (found.status, found.reason) == ("True", "PodsIndivisible")
     assert "literal" in found.message
     assert "unit: Workload" in found.message
-    at_next_step(at_next_step(world))
+    at_next_step(at_next_step(world, passes=3), passes=3)
     assert key("literal") not in world.state.members
 
 
