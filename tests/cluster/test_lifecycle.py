@@ -60,7 +60,12 @@ def test_a_rollback_outlives_its_operator_and_its_policy_and_is_held_until_a_per
     again = until(scene, Phase.PENDING)
     assert sorted(again.held_keys) == sorted(KEYS)
     assert (again.generation >= held.generation, again.transition_id > transition) == (True, True)
-    assert scene.status()["held"] == len(KEYS)
+    wait_for(
+        lambda: scene.status().get("held") == len(KEYS),  # the summary follows the record by a write
+        what="the summary counts what is held",
+        seconds=PATIENCE_SECONDS,
+        found=scene.operators.logs,
+    )
     assert scene.in_mode("fp32") == {*HOT, LITERAL}
 
     scene.kubectl("delete", "ppol", "fleet", "-n", scene.namespace, "--timeout=30s")
