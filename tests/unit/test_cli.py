@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -106,14 +107,38 @@ def test_help_imports_nothing_slow() -> None:
         "slow = {'kubernetes', 'aiohttp', 'kopf', 'prometheus_api_client', 'jsonschema', 'cel_expr_python'}\n"
         "print(sorted(slow & set(sys.modules)))"
     )
+    assert printed_by(code) == "[]"
+
+
+@pytest.mark.parametrize("given", [{}, {"SSL_CERT_FILE": os.devnull}], ids=["the machine's", "the user's"])
+def test_a_verb_that_asks_the_cluster_imports_little_and_trusts_the_certificates_that_it_would_have(
+    given: dict[str, str],
+) -> None:
+    code = (
+        "import os, ssl, sys\n"
+        "before = dict(os.environ), ssl.create_default_context().cert_store_stats()\n"
+        "from precision_operator.cli.imports import prepare_imports\n"
+        "prepare_imports()\n"
+        "import precision_operator.kube.client\n"
+        "slow = sorted({'kubernetes.client', 'kubernetes.aio.client.api_client'} & set(sys.modules))\n"
+        "same = before == (dict(os.environ), ssl.create_default_context().cert_store_stats())\n"
+        "from kubernetes.aio.client import ApiClient\n"
+        "print(slow, same, ApiClient.__name__)"
+    )
+    assert printed_by(code, **given) == "[] True ApiClient"
+
+
+def printed_by(code: str, **environment: str) -> str:
+    """What a Python of its own prints."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(precision_operator.__file__).parents[1],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
 
 
 def test_every_module_registers_a_verb_with_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,11 @@
 
 import argparse
 import asyncio
-import importlib
-import importlib.util
 import os
 import shlex
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from precision_operator.api.assignment import parse_assignment
@@ -20,6 +15,7 @@ from precision_operator.api.state import State
 from precision_operator.api.summary import Summary, parse_summary
 from precision_operator.api.wire import mapping, text
 from precision_operator.cli.flags import meant
+from precision_operator.cli.imports import prepare_imports
 from precision_operator.errors import ConfigurationError, Forbidden, NotFound, OperatorError
 from precision_operator.kube.port import ASSIGNMENTS, POLICIES, Cluster, JsonObject, Resource
 from precision_operator.reasons import Reason
@@ -157,46 +153,10 @@ def connected(arguments: argparse.Namespace, verb: Callable[[Session, argparse.N
     return asyncio.run(_connected(arguments, verb))
 
 
-def _without_the_synchronous_client() -> None:
-    """Let ``client`` and ``config`` of ``kubernetes.aio`` be imported alone: its packages import all the rest first.
-
-    They do so still, once something else of them is asked for.
-    """
-    for name in ("kubernetes", "kubernetes.aio"):
-        spec = importlib.util.find_spec(name)
-        if spec is not None and name not in sys.modules:
-            sys.modules[name] = module = importlib.util.module_from_spec(spec)
-            module.__dict__["__getattr__"] = partial(_of_the_whole, module)
-            if name != "kubernetes":
-                sys.modules["kubernetes"].__dict__["aio"] = module
-
-
-def _without_the_models_client() -> None:
-    """Let the kubeconfig's loader be imported alone: it names ``ApiClient``, whose imports are a quarter of all CPU.
-
-    Who asks the package for it afterwards gets it.
-    """
-    import kubernetes.aio.client as package
-
-    if "ApiClient" not in vars(package):
-        vars(package)["ApiClient"] = None
-        importlib.import_module("kubernetes.aio.config")
-        del vars(package)["ApiClient"]
-
-
-def _of_the_whole(package: ModuleType, name: str) -> object:
-    """An attribute of a package that was not run yet."""
-    del package.__dict__["__getattr__"]
-    if package.__spec__ is not None and package.__spec__.loader is not None:
-        package.__spec__.loader.exec_module(package)
-    return getattr(package, name)
-
-
 async def _connected(
     arguments: argparse.Namespace, verb: Callable[[Session, argparse.Namespace], Awaitable[int]]
 ) -> int:
-    _without_the_synchronous_client()
-    _without_the_models_client()
+    prepare_imports()
     from precision_operator.kube.access import Access
     from precision_operator.kube.client import KubeClient
 
