@@ -161,8 +161,7 @@ def _sight(facts: Facts, state: State) -> Sight:
 def _pace(facts: Facts, state: State) -> Pace:
     """What bounds the restarts of this pass: slots, or a deadline."""
     rules, incident = facts.spec.rollback, state.incident
-    urgent = incident is not None and _is_urgent(facts, state)
-    emergency = incident is not None and incident.strategy is Strategy.EMERGENCY
+    urgent, emergency = _is_urgent(facts, state), _is_emergency(state)
     return Pace(
         slots=facts.observation.restart_slots,
         left_seconds=incident.deadline_at - facts.now if incident is not None and urgent else None,
@@ -208,13 +207,19 @@ def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
     return replace(desired, mode=assigned) if assigned is not None and assigned is not desired.mode else desired
 
 
+def _is_emergency(state: State) -> bool:
+    """An emergency is under way. What strays once it has ended can wait for its disruption budget."""
+    under_way = state.phase is Phase.ROLLING_BACK or state.alone
+    return under_way and state.incident is not None and state.incident.strategy is Strategy.EMERGENCY
+
+
 def _is_urgent(facts: Facts, state: State) -> bool:
     """An emergency, or a gradual rollback that would miss its deadline: nothing waits for its turn."""
-    incident = state.incident
-    if incident is None or not (state.phase is Phase.ROLLING_BACK or state.alone):
-        return False
-    if incident.strategy is Strategy.EMERGENCY:
+    if _is_emergency(state):
         return True
+    incident = state.incident
+    if incident is None:
+        return False
     return state.phase is Phase.ROLLING_BACK and not state.by_canary and facts.now >= hurry_from(facts, incident)
 
 

@@ -11,7 +11,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.contract import ABORT
-from precision_operator.core.actions import DeletePod, RequestPod
+from precision_operator.core.actions import DeletePod, EvictPod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.progress import live_pods
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS
@@ -182,6 +182,20 @@ def test_pods_that_slipped_past_admission_are_taken_away_once_more_and_then_the_
     assert (condition(world, "Stuck").status, condition(world, "Stuck").reason) == ("True", "PodsInWrongMode")
     assert "old-00" in condition(world, "Stuck").message
     assert world.state.phase is Phase.ROLLING_BACK
+
+
+def test_what_slips_past_admission_after_an_emergency_has_ended_asks_its_disruption_budget() -> None:
+    world = restart_only(3)
+    emergency(world).run(6, 10.0)
+    assert world.state.phase is Phase.HELD
+    world._given = lambda name, index: None  # type: ignore[method-assign]  # admission changes no pod for a while
+    world.replace_pods("old-01")
+    removed: list[DeletePod | EvictPod] = []
+    for _ in range(6):
+        world.turn()
+        removed += [a for a in world.decide().actions if isinstance(a, DeletePod | EvictPod)]
+        world.step()
+    assert {(type(action), action.workload.name) for action in removed} == {(EvictPod, "old-01")}
 
 
 def hot_by_restart(**spec: object) -> World:
