@@ -13,6 +13,7 @@ import pytest
 from precision_operator.api import commands
 from precision_operator.inventory.caches import WATCHED
 from precision_operator.kube import port
+from precision_operator.workloads.kinds.table import KINDS
 from tests.support.rendered import REGISTRY, Json, config, of_kind, shipped, the
 
 Render = Callable[..., list[Json]]
@@ -45,10 +46,7 @@ USED = table(
     ("precision.genesis.ai", "precisionpolicies/status", "patch"),
     ("precision.genesis.ai", "precisionassignments", "get list watch create update delete"),
     ("precision.genesis.ai", "precisionincidents", "get list create update delete"),
-    ("apps", "deployments", "list watch"),
-    ("apps", "replicasets", "list watch"),
-    ("apps", "statefulsets", "list watch"),
-    ("batch", "jobs", "list watch"),
+    *((kind.resource.group, kind.resource.plural, "list watch") for kind in KINDS if kind.resource.group),
     ("", "pods", "get list watch patch delete"),
     ("", "pods/eviction", "create"),
     ("batch", "jobs", "patch"),

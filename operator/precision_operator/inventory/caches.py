@@ -12,8 +12,8 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import WorkloadView
 from precision_operator.inventory.namespace import AssignmentRecord, Names, Namespace, PolicyRecord
 from precision_operator.kube.port import ASSIGNMENTS, PODS, POLICIES, REPLICASETS, JsonObject, Resource
-from precision_operator.workloads.kinds.pod import read_bare_pod, strange_pod
-from precision_operator.workloads.kinds.replicaset import strange_replicaset
+from precision_operator.workloads.kinds.pod import read_bare_pod
+from precision_operator.workloads.kinds.strangers import strange_pod, strange_replicaset
 from precision_operator.workloads.kinds.table import KIND_OF, KINDS
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.reading import is_hot, read_pod

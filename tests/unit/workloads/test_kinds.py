@@ -17,9 +17,10 @@ from precision_operator.kube.port import FIELD_MANAGER
 from precision_operator.workloads.identity import workload_key
 from precision_operator.workloads.kinds.deployment import read_deployment
 from precision_operator.workloads.kinds.job import expected_pods, read_job
-from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod, strange_pod
-from precision_operator.workloads.kinds.replicaset import read_replicaset, strange_replicaset
+from precision_operator.workloads.kinds.pod import NO_CONTROLLER, read_bare_pod
+from precision_operator.workloads.kinds.replicaset import read_replicaset
 from precision_operator.workloads.kinds.statefulset import read_statefulset
+from precision_operator.workloads.kinds.strangers import strange_pod, strange_replicaset
 from precision_operator.workloads.kinds.suspension import LAST_APPLIED, LAST_APPLIED_CHARACTERS, MANIFEST
 from precision_operator.workloads.kinds.table import KINDS
 from precision_operator.workloads.reading import read_pod

@@ -4,18 +4,12 @@ from precision_operator.api.wire import mapping, text
 from precision_operator.core.model import RestartBy, WorkloadView
 from precision_operator.kube.port import PODS
 from precision_operator.workloads.identity import workload_key
-from precision_operator.workloads.kinds.job import JOB
 from precision_operator.workloads.kinds.kind import Body, WorkloadKind
-from precision_operator.workloads.kinds.replicaset import REPLICASET
-from precision_operator.workloads.kinds.statefulset import STATEFULSET
 from precision_operator.workloads.owner import controller_of
 from precision_operator.workloads.reading import environment, interned, is_hot, slots_of
-from precision_operator.workloads.records import Stranger, WorkloadRecord
+from precision_operator.workloads.records import WorkloadRecord
 
 NO_CONTROLLER = "a bare pod has no controller that makes another"
-
-_MAKERS = frozenset({REPLICASET.kind, STATEFULSET.kind, JOB.kind})
-"""Kinds that make pods and are known here; the chain of owners goes on from them by uid."""
 
 
 def read_bare_pod(body: Body) -> WorkloadRecord | None:
@@ -44,14 +38,6 @@ def read_bare_pod(body: Body) -> WorkloadRecord | None:
 def finished(body: Body) -> bool:
     """Whether it has ended for good."""
     return mapping(body.get("status")).get("phase") in ("Succeeded", "Failed")
-
-
-def strange_pod(body: Body) -> Stranger | None:
-    """Of a pod that an object of no known kind controls, such as a RayCluster; None of any other, and once it has ended."""
-    owner = controller_of(body)
-    if owner is None or owner.kind in _MAKERS or finished(body):
-        return None
-    return Stranger(workload_key(body), interned(body))
 
 
 POD = WorkloadKind("/Pod", PODS, RestartBy.NEVER, read_bare_pod)

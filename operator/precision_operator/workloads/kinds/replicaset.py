@@ -2,12 +2,9 @@
 
 from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import REPLICASETS
-from precision_operator.workloads.identity import workload_key
-from precision_operator.workloads.kinds.deployment import DEPLOYMENT
-from precision_operator.workloads.kinds.kind import Body, WorkloadKind, pod_of, read_template, replicas_of, unobserved
+from precision_operator.workloads.kinds.kind import Body, WorkloadKind, read_template, replicas_of, unobserved
 from precision_operator.workloads.owner import controller_of
-from precision_operator.workloads.reading import interned
-from precision_operator.workloads.records import Stranger, WorkloadRecord
+from precision_operator.workloads.records import WorkloadRecord
 
 
 def read_replicaset(body: Body) -> WorkloadRecord | None:
@@ -24,15 +21,6 @@ def read_replicaset(body: Body) -> WorkloadRecord | None:
         replicas=replicas_of(body),
         pending_revision=unobserved(body),
     )
-
-
-def strange_replicaset(body: Body) -> Stranger | None:
-    """Of a ReplicaSet that something else than a Deployment controls, such as a Rollout; None of any other."""
-    owner = controller_of(body)
-    if owner is None or owner.kind == DEPLOYMENT.kind:
-        return None
-    pod = pod_of(body, REPLICASET.kind)
-    return Stranger(workload_key(pod), interned(pod))
 
 
 REPLICASET = WorkloadKind("apps/ReplicaSet", REPLICASETS, RestartBy.PODS, read_replicaset)
