@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.preparation import prepare
+
 # A busy machine is no finding: examples are judged by what they show, never by how long they took. Continuous integration
 # repeats the same examples on the same code, so that a red run is red for a reason; elsewhere each run looks further.
 settings.register_profile(
@@ -31,3 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run also what is marked cert_manager: it compiles cert-manager, once a machine",
     )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """No test's own time is spent on what is prepared once a machine."""
+    if not session.config.option.collectonly:
+        prepare(item.nodeid for item in session.items)
