@@ -1,6 +1,6 @@
 // A small chart: lines over time, a labelled threshold, moments; as a drawing that a screen reader has in words.
 
-import { atMinute, atSecond, el, svg, zone } from "./dom.js";
+import { atDay, atMinute, atSecond, dateUnlessToday, el, svg, zone } from "./dom.js";
 
 const WIDTH = 360, HEIGHT = 132, LEFT = 44, RIGHT = 8, TOP = 10, BOTTOM = 20;
 const TICKS = 3, SHORT_SECONDS = 600, LINE = 10;
@@ -63,7 +63,7 @@ function drawing(data, points, name) {
   const levels = data.levels.map((level) => `${level.name} ${amount(level.value, data.unit)}`);
   const clock = end - start < SHORT_SECONDS ? atSecond : atMinute;
   const said = [
-    `${name}, ${data.source}, from ${clock(start)} to ${clock(end)} ${zone}`,
+    `${name}, ${data.source}, from ${atDay(start)} to ${atDay(end)} ${zone}`,
     ...data.lines.map((line) => `${line.name} last ${amount(last(line), data.unit)}`), ...levels,
   ].join("; ");
   const drawn = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": said });
@@ -76,7 +76,8 @@ function drawing(data, points, name) {
       svg("text", { class: "tick", x: LEFT - 5, y: y(value) + 3.5, "text-anchor": "end" }, amount(value, data.unit)));
   }
   for (const [at, anchor] of [[start, "start"], [(start + end) / 2, "middle"], [end, "end"]]) {
-    drawn.append(svg("text", { class: "tick", x: x(at), y: HEIGHT - 5, "text-anchor": anchor }, clock(at)));
+    const text = anchor === "middle" ? clock(at) : dateUnlessToday(at) + clock(at);
+    drawn.append(svg("text", { class: "tick", x: x(at), y: HEIGHT - 5, "text-anchor": anchor }, text));
   }
   data.moments.filter((one) => one.at >= start && one.at <= end).forEach((mark, i) => {
     const side = x(mark.at) > WIDTH * 0.6 ? "end" : "start";

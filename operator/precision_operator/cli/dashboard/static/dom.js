@@ -41,6 +41,7 @@ const number = new Intl.NumberFormat();
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const date = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 
 /** The browser's time zone, in which all times of the page are. */
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -48,13 +49,21 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const count = (value) => number.format(value);
 export const atSecond = (seconds) => clock.format(seconds * 1000);
 export const atMinute = (seconds) => minute.format(seconds * 1000);
+export const atDay = (seconds) => day.format(seconds * 1000);
+
+const isToday = (at) => at.toDateString() === new Date().toDateString();
+
+/** The date of a moment, and a space, where that is not today's. */
+export function dateUnlessToday(seconds) {
+  const at = new Date(seconds * 1000);
+  return isToday(at) ? "" : `${date.format(at)} `;
+}
 
 /** A moment, e.g. of a timeline: today's by the clock, others with their day; the whole is its title. */
 export function moment(stamp) {
   if (!stamp) return el("span", { class: "faint" }, "time not known");
   const at = new Date(stamp);
-  const today = at.toDateString() === new Date().toDateString();
-  const text = today ? clock.format(at) : day.format(at);
+  const text = isToday(at) ? clock.format(at) : day.format(at);
   return el("time", { datetime: stamp, title: `${day.format(at)} ${zone}` }, text);
 }
 
