@@ -16,6 +16,9 @@ from precision_operator.runtime.ratelimit import RateLimiter
 
 _LOG = logging.getLogger(__name__)
 
+LASTING_SECONDS = 5.0
+"""A conflict that is met again after so long a back-off is no race of two writers: a person should read of it."""
+
 
 class Worker:
     """Runs passes, one key at a time; several may share everything."""
@@ -67,7 +70,8 @@ class Worker:
         except (KubeError, NewerVersion) as error:
             result = error.reason
             delay_seconds = self._after_failure(key, error)
-            level = logging.DEBUG if isinstance(error, Conflict) else logging.WARNING
+            fleeting = isinstance(error, Conflict) and delay_seconds < LASTING_SECONDS
+            level = logging.DEBUG if fleeting else logging.WARNING
             name = f"{key.namespace}/{key.name}"
             _LOG.log(level, "%s: %s; again in %.1f s", name, error, delay_seconds, extra={"reason": error.reason})
         except Exception:  # noqa: BLE001 - the last barrier of a pass, see below

@@ -134,6 +134,13 @@ async def test_a_conflict_is_tried_again_at_once_and_quietly(caplog: pytest.LogC
     assert not caplog.records
 
 
+async def test_a_conflict_that_lasts_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(Conflict("409: somebody else writes the assignment"))
+    await rig.go(10)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "ns/fleet: 409: somebody else writes the assignment; again in" in caplog.text
+
+
 async def test_a_policy_that_is_gone_is_not_looked_at_again() -> None:
     rig = Rig(KubeError("500"), None)
     await rig.go(120)
