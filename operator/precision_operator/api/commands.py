@@ -62,9 +62,6 @@ RELEASE_VERB = "release"
 COMMANDS = frozenset({*ANNOTATIONS, *(f"{name}{STAMP}" for name in ANNOTATIONS), SUSPEND_BY})
 """Annotations of a policy that are read: what people asked for, and who. No other decides anything."""
 
-_KEPT_CHARACTERS = 1024
-"""What is kept of a command's annotation, so that it is answered as the whole of it would be."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -84,7 +81,7 @@ class Answer:
 
 
 def commands_of(annotations: Mapping[str, object]) -> dict[str, str]:
-    """The commands among an object's annotations: bounded, and without credentials.
+    """The commands among an object's annotations: bounded, and without credentials; answered as the whole would be.
 
     A policy keeps nothing else of them. Up to 128 passes of it are recorded, and annotations may hold 256 KiB.
     """
@@ -98,7 +95,7 @@ def commands_of(annotations: Mapping[str, object]) -> dict[str, str]:
 def _command(value: str) -> str:
     number, colon, message = value.partition(":")
     kept = bounded(number.strip(), NAME_CHARACTERS)
-    return f"{kept}: {bounded(message.strip(), _KEPT_CHARACTERS)}" if colon else kept
+    return f"{kept}: {bounded(message.strip(), REASON_CHARACTERS)}" if colon else kept
 
 
 def answer(annotations: Mapping[str, str], annotation: str) -> Answer | None:
