@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lab.bench.trainers import STEPS_PER_SECOND, _series, _Trainer
+from lab.bench.trainers import SPEED_UP, STEPS_PER_SECOND, _series, _Trainer
 from precision_operator.api.modes import Mode
+from precision_operator.api.reenable import ReenableSpec
 
 
 @pytest.mark.parametrize(
     ("mode", "diverged", "steps"),
-    [(Mode.FP16, True, 2 * STEPS_PER_SECOND), (Mode.FP16, False, 0.0), (Mode.FP32, True, 0.0)],
+    [(Mode.FP16, True, 2 * SPEED_UP * STEPS_PER_SECOND), (Mode.FP16, False, 0.0), (Mode.FP32, True, 0.0)],
 )
 def test_losses_are_not_finite_where_a_diverged_namespace_trains_in_a_reduced_precision(
     mode: Mode, diverged: bool, steps: float
@@ -18,3 +19,15 @@ def test_losses_are_not_finite_where_a_diverged_namespace_trains_in_a_reduced_pr
     trainer = _Trainer("w", mode, 1, at=0.0)
     trainer.advance(2.0, overflow=0.0, diverged=diverged)
     assert f'genesis_nonfinite_loss_steps_total{{namespace="ns",pod="p"}} {steps:.1f}' in _series("ns", "p", trainer)
+
+
+def test_a_reduced_precision_is_faster_than_the_baseline_as_a_second_promotion_asks_for() -> None:
+    trainer = _Trainer("w", Mode.BF16, 1, at=0.0)
+    trainer.advance(1.0, overflow=0.0, diverged=False)
+    series = dict(line.split(" ") for line in _series("ns", "p", trainer).splitlines())
+    where = '{namespace="ns",pod="p"}'
+    samples, baseline = (
+        series[f"genesis_training_samples_total{where}"],
+        series[f"genesis_fp32_baseline_samples_per_second{where}"],
+    )
+    assert float(samples) / float(baseline) > ReenableSpec().speed
