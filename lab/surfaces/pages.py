@@ -13,7 +13,7 @@ import yaml
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of
 from lab.process import run
-from lab.surfaces.scene import FAULT, POLICY, TRAINING, Scene, trainer
+from lab.surfaces.scene import FAULT, POLICY, SYSTEM, TRAINING, Scene, trainer
 
 MARK = "make surfaces"
 """What pages name above a block that is run here."""
@@ -70,6 +70,22 @@ def _held(scene: Scene) -> None:
         plugin = scene.folder / "venv" / "bin" / "kubectl-precision"
         run([plugin, "rollback", POLICY, "-n", TRAINING, "--emergency", "-m", "a rehearsal"], env=scene.environment)
         scene.wait_for_phase("Held")
+
+
+def _plotting(scene: Scene) -> None:
+    """What the page asks for, to have plots: in the venv of the quick start."""
+    _held(scene)
+    run([scene.folder / "venv" / "bin" / "pip", "install", ".[figures]"], cwd=scene.folder, env=scene.environment)
+
+
+def _halted(scene: Scene) -> None:
+    metadata = {"name": "precision-halt", "namespace": SYSTEM}
+    reason = {"reason": "a rehearsal"}
+    scene.kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": reason})
+
+
+def _goes_on(scene: Scene) -> None:
+    scene.kubectl("delete", "configmap", "precision-halt", "-n", SYSTEM)
 
 
 def _monitors(scene: Scene) -> None:
@@ -165,8 +181,11 @@ WALKS = (
     Walk("docs/notifications.md"),
     Walk("docs/network-policy.md"),
     Walk("docs/reference/cli.md", before={0: _healthy}, fill=_checkout),
-    Walk("docs/runbooks.md", before={0: _monitors}),
-    Walk("docs/incidents.md", before={0: _held}, fill=_incident),
+    Walk(
+        "docs/runbooks.md",
+        before={0: _monitors, 24: _halted, 25: _goes_on, 29: _healthy, 30: _healthy, 31: _healthy},
+    ),
+    Walk("docs/incidents.md", before={0: _plotting}, fill=_incident),
     Walk("docs/retry.md", before={0: _held}),
     Walk("docs/drill.md", before={0: _healthy}),
     Walk("docs/reference/admission.md", before={0: _healthy}),
