@@ -38,6 +38,8 @@ BUDGETED, PENDING, FLIPPED = (
 )
 INTERRUPTED = Workload("interrupted", "Job", stop=Stop.LINGERS, grace_seconds=25)
 """Nobody may shorten what the Job's controller gives its pods: its leader is killed meanwhile."""
+SAVED = Workload("saved", hot=True)
+"""It reads requests, and is restarted all the same: its policy says so."""
 
 # Few steps are enough here, and a machine that does much else trains few.
 EVALUATION = {"interval": "1s", "window": "20s", "failureLimit": 0, "minSteps": 4}
@@ -77,6 +79,8 @@ class Facts:
     interrupted: Json = field(default_factory=dict)
     """The Job, after the successor's rollback."""
     interrupted_mode: str = ""
+    saved: tuple[float, list[float], float] = (0.0, [], 0.0)
+    """When a checkpoint was asked for, when the trainer had one, and when its pod was taken away."""
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +109,21 @@ def _play(crowded: Watched, held_up: Watched, interrupted: Watched, checkpoints:
     facts = Facts(crowded)
     crowded.apply(CROWDED, checkpoints)
     held_up.apply((BUDGETED, PENDING, FLIPPED), checkpoints)
-    interrupted.apply((INTERRUPTED,), checkpoints)
+    interrupted.apply((INTERRUPTED, SAVED), checkpoints)
     crowded.fleet.until_training(len(CROWDED))
     crowded.apply((JOB,), checkpoints)  # last, so that it is not at its end before the others have begun
-    for watched, count in ((crowded, len(CROWDED) + 1), (held_up, 3), (interrupted, 1)):
+    for watched, count, delivery in (
+        (crowded, len(CROWDED) + 1, "Auto"),
+        (held_up, 3, "Auto"),
+        (interrupted, 2, "Restart"),
+    ):
         watched.fleet.until_training(count)
         watched.fleet.follow(
-            strategy={"steps": [{"setWeight": 100}]}, criteria=CRITERIA, rollback=ROLLBACK, evaluation=EVALUATION
+            strategy={"steps": [{"setWeight": 100}]},
+            criteria=CRITERIA,
+            rollback=ROLLBACK,
+            evaluation=EVALUATION,
+            delivery=delivery,
         )
     with crowded.followed([*(workload.name for workload in CROWDED), JOB.name]) as facts.before:
         _abort(crowded)
@@ -176,19 +188,23 @@ def _lives(watched: Watched) -> dict[str, str]:
 
 def _interrupt(watched: Watched, facts: Facts) -> None:
     """The leader is killed while the Job is suspended, and its pod takes its time; another one is started."""
-    _abort(watched)
-    wait_for(
-        lambda: watched.found("job", INTERRUPTED.name)["spec"].get("suspend"),
-        what="the Job to be suspended",
-        seconds=60,
-        every=0.1,
-    )
-    operators = watched.fleet.operators
-    operators.stop()
-    facts.at_death = watched.fleet.state()
-    assert watched.found("job", INTERRUPTED.name)["spec"]["suspend"], "it was resumed before its pod could be gone"
-    operators.start("two")
-    watched.fleet.until_phase("Held")
+    with watched.followed([SAVED.name]) as followed:
+        _abort(watched)
+        wait_for(
+            lambda: watched.found("job", INTERRUPTED.name)["spec"].get("suspend"),
+            what="the Job to be suspended",
+            seconds=60,
+            every=0.1,
+        )
+        operators = watched.fleet.operators
+        operators.stop()
+        facts.at_death = watched.fleet.state()
+        assert watched.found("job", INTERRUPTED.name)["spec"]["suspend"], "it was resumed before its pod could be gone"
+        operators.start("two")
+        watched.fleet.until_phase("Held")
+    pod = followed[SAVED.name]
+    had = [line["time"] for line in watched.events(pod, "checkpoint", before=True)]
+    facts.saved = watched.asked_to_save_at(pod), had, watched.taken_away_at({pod}, set())
     facts.interrupted_mode = watched.reported(INTERRUPTED.name)[INTERRUPTED.name]
     facts.interrupted = watched.found("job", INTERRUPTED.name)
 
@@ -281,3 +297,10 @@ def test_the_successor_of_a_killed_leader_resumes_the_job_that_it_suspended(fact
     assert not facts.interrupted["spec"].get("suspend")
     assert facts.interrupted["status"].get("failed", 0) == 0
     assert facts.interrupted_mode == "fp32"
+
+
+def test_a_trainer_that_reads_requests_has_a_checkpoint_of_the_request_before_its_pod_is_taken_away(
+    facts: Facts,
+) -> None:
+    asked, had, taken_away = facts.saved
+    assert [at for at in had if asked <= at <= taken_away]
