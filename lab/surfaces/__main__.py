@@ -48,9 +48,7 @@ class Pages:
         """Paste one page. A block that fails is told, and the page goes on."""
         folder = Path(tempfile.mkdtemp(dir=self._scene.folder.parent)) if not walk.cluster else self._scene.folder
         (self._scene.folder / ".environment").unlink(missing_ok=True)
-        environment = self._scene.environment
-        if not walk.cluster:
-            environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        environment = self._scene.environment if walk.cluster else self._scene.trainers_environment
         with step(walk.page), Shell(folder, environment) as shell:
             for place, block in enumerate(walk.blocks()):
                 where = f"{block.page}:{block.line}"

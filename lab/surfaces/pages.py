@@ -150,7 +150,16 @@ def _checkout(_: Scene) -> Mapping[str, str]:
 
 
 def _checkpoints(scene: Scene) -> Mapping[str, str]:
-    return {"/ckpt": str(scene.folder / "ckpt"), "step-000000000800": "step-*"}
+    return {"/ckpt": str(scene.folder / "ckpt"), "step-000000000100": "step-*"}
+
+
+def _kind(_: Scene) -> Mapping[str, str]:
+    return {"--workload vit": "--workload deployment/vit"}
+
+
+def _user(scene: Scene) -> Mapping[str, str]:
+    who = scene.kubectl("auth", "whoami", "-o", "jsonpath={.status.userInfo.username}").stdout
+    return {"alice": who.strip()}
 
 
 def _label(_: Scene) -> Mapping[str, str]:
@@ -187,8 +196,8 @@ WALKS = (
     ),
     Walk("docs/incidents.md", before={0: _plotting}, fill=_incident),
     Walk("docs/retry.md", before={0: _held}),
-    Walk("docs/drill.md", before={0: _healthy}),
-    Walk("docs/reference/admission.md", before={0: _healthy}),
+    Walk("docs/drill.md", before={0: _healthy}, fill=_kind),
+    Walk("docs/reference/admission.md", before={0: _healthy}, fill=_user),
     Walk("docs/models.md", cluster=False),
     Walk("docs/trainer.md", cluster=False, fill=_checkpoints),
     Walk("docs/analyzer.md", cluster=False),

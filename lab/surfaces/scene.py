@@ -109,6 +109,20 @@ class Scene:
             **{name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))},
         }
 
+    @property
+    def trainers_environment(self) -> dict[str, str]:
+        """Of a shell on a machine that trains: what `genesis-precision[trainer]` installs is here already, torch too."""
+        programs, environment = self.folder / "trainer", self.environment
+        programs.mkdir(exist_ok=True)
+        script = programs / "precision-trainer"
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} -m precision_trainer "$@"\n')
+        script.chmod(0o755)
+        environment["PATH"] = f"{programs}:{Path(sys.executable).parent}:{environment['PATH']}"
+        environment["PYTHONPATH"] = ":".join(
+            str(paths.ROOT / part) for part in ("operator", "trainer_image", "tools", "")
+        )
+        return environment
+
     def policy(self) -> Json:
         """The fleet's policy as it stands."""
         return self.kubectl.json("get", "precisionpolicy", POLICY, "-n", TRAINING)

@@ -19,8 +19,8 @@ set -euo pipefail
 kubectl() { # some verbs say with their code what they found: trouble, a fleet that is rolled back, no right
   local code=0
   command kubectl "$@" || code=$?
-  case "${1-} ${2-} $code" in
-    "precision doctor 1" | "precision status 3" | "auth can-i 1") ;;
+  case "$* $code" in
+    "precision doctor "*1 | "precision status "*3 | "auth can-i "*1 | "logs "*"--previous 1") ;;
     *) return $code ;;
   esac
 }
