@@ -114,7 +114,12 @@ def other(value: Value, schema: Value) -> Iterator[Value]:
             [],
         )
     elif isinstance(value, dict):
-        yield from ({"other": "other"}, {"kind": "Issuer", "name": "other"}, {"type": "RuntimeDefault"})
+        yield from (
+            {"other": "other"},
+            {"kind": "Issuer", "name": "other"},
+            {"type": "RuntimeDefault"},
+            {"Notice": {"subject": "other"}},
+        )
     else:
         yield from ("other", 1, {"maxUnavailable": 1})
 
