@@ -13,7 +13,8 @@ import yaml
 
 from precision_operator.api.codec import UNREADABLE, Entry, entries
 from precision_operator.api.fields import Field
-from precision_operator.settings import PrometheusEndpoint, Settings
+from precision_operator.api.messages import MessageKind
+from precision_operator.settings import MessageTemplate, PrometheusEndpoint, Settings
 
 Json = dict[str, Any]
 
@@ -21,6 +22,8 @@ WORKED_OUT = ("watchNamespaces", "admission", "receiver", "requireFence", "httpP
 """Settings that the chart makes from other values or leaves alone: people do not write them."""
 NAMES = {"maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 """Names of the admin's choice, that policies may use."""
+KEYS: Mapping[object, Json] = {MessageTemplate: {"enum": [str(kind) for kind in MessageKind]}}
+"""What an entry may be called, by what it is, where that is not a name of the admin's choice."""
 TOKENS = {
     "if": {"type": "object", "properties": {"bearerTokenFile": {"minLength": 1}}, "required": ["bearerTokenFile"]},
     "then": {"properties": {"url": {"pattern": r"^(https://|\$\(|http://(127\.0\.0\.1|localhost|\[::1\])([:/]|$))"}}},
@@ -66,7 +69,7 @@ def _value(kind: object, field: Field) -> Json:
         each = _value(get_args(kind)[1], field.items or Field())
         return {
             "type": "object",
-            "propertyNames": NAMES,
+            "propertyNames": KEYS.get(get_args(kind)[1], NAMES),
             "additionalProperties": _nullable(each, field.items or Field())
             | (TOKENS if get_args(kind)[1] is PrometheusEndpoint else {}),
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 import yaml
 
+from lab.docs.commands import blocks_of
 from precision_operator.config_file import parse_settings
 from precision_operator.receiver.server import PATH
 from precision_operator.settings import ReceiverSettings
@@ -35,6 +37,23 @@ def test_the_operator_reads_the_configuration_that_the_chart_writes(render: Rend
     assert settings.queries == {"my-overflow": 'sum by (pod) (x{namespace="$namespace"})'}
     assert settings.restart_budget == 3
     assert (settings.lease.duration_seconds, settings.lease.renew_seconds, settings.lease.retry_seconds) == (9, 4, 1)
+
+
+def test_the_documented_templates_of_messages_are_taken_and_those_of_an_unknown_kind_refused(
+    render: Render, helm: Helm
+) -> None:
+    page = ROOT / "docs" / "notifications.md"
+    (block,) = [block for block in blocks_of(page.name, page.read_text()) if "messageTemplates:" in block.text]
+    given = yaml.safe_load(block.text)["config"]["messageTemplates"]
+    value = f"config.messageTemplates={json.dumps(given)}"
+    templates = parse_settings(config(render(value)), environment={}).message_templates
+    assert {kind: {**given[kind]} for kind in given} == {
+        kind: {name: text for name, text in asdict(template).items() if text} for kind, template in templates.items()
+    }
+    unknown = 'config.messageTemplates={"Notise":{"subject":"$policy"}}'
+    refused = helm("template", "p", CHART, *REGISTRY, "--set-json", unknown, check=False)
+    assert refused.returncode != 0
+    assert "Notise" in refused.stderr
 
 
 def test_the_charts_defaults_are_the_operators_own(render: Render) -> None:
