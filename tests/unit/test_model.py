@@ -231,3 +231,32 @@ def explore_violation() -> Violation:
     checker = Checker()
     checker.report("I1", "planted", State())
     return checker.found[0]
+
+
+CAME_BACK: dict[str, tuple[str, tuple[Event, ...]]] = {
+    "an index joins again after scaling": (
+        "indexes",
+        (
+            *[Event("pass")] * 4,
+            Event("scale", "a", choice="1"),
+            Event("pass"),
+            Event("scale", "a", choice="2"),
+        ),
+    ),
+    "one rank of two was asked for a checkpoint, and a person aborts": (
+        "restarts",
+        (Event("crash", choice="0"), Event("abort")),
+    ),
+}
+"""What the explorer once found, with the scenario."""
+
+
+@pytest.mark.parametrize("name", CAME_BACK)
+def test_what_the_explorer_once_found_stays_mended(name: str) -> None:
+    at, trace = CAME_BACK[name]
+    fleet = after(*trace, name=at)
+    checker = Checker()
+    for _ in range(3):
+        fleet = apply(fleet, Event("pass"), checker, scenario(at).edits)
+    assert checker.found == []
+    assert replay(at, trace)[1] == []

@@ -334,11 +334,16 @@ def _promotes(before: State, after: State) -> bool:
         return False
     if is_safer(before.fallback or after.fallback, than=after.fallback):
         return True
-    if any(share > before.shares.get(key, 0) for key, share in after.shares.items()):
+    if _grew(before.shares, after.shares) or _grew(before.indexes, after.indexes):
         return True
     return after.modes != before.modes and any(
         is_safer(before.assigned(key) or Mode.FP32, than=mode) for key, mode in after.modes.items()
     )
+
+
+def _grew(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """More pods of a workload may have what is less safe."""
+    return any(count > before.get(key, 0) for key, count in after.items())
 
 
 def _wake_in(facts: Facts, state: State) -> float:

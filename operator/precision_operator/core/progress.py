@@ -54,14 +54,15 @@ def pod_acknowledged(
     """Whether the pod's process itself says that all its ranks train in an accepted mode.
 
     Args:
-        since: generation of the workload's last change of mode. A rewind that was asked for later is not waited for: its
-            process is in the mode. None: the newest request must have been carried out, a rewind too.
+        since: generation of the workload's last change of mode; 0: it changes by new pods. What was asked for later, a
+            rewind or a checkpoint, is not waited for: the process is in the mode. None: the newest request must have been
+            carried out, whatever it asks for.
     """
     if signals is None or signals.mode not in accepted:
         return False
     if pod.hot and pod.request is not None:
         due = pod.request.generation
-        if pod.request.rewind and since is not None:
+        if since is not None and pod.request.mode in accepted:
             due = min(due, since)
         return signals.generation is not None and signals.generation >= due
     return True

@@ -113,6 +113,17 @@ def test_acknowledged_is_the_mode_and_the_generation_of_the_request(
     assert pod_acknowledged(view, signals, FP16) is acknowledged
 
 
+@pytest.mark.parametrize(
+    ("since", "mode", "acknowledged"), [(0, Mode.FP16, True), (5, Mode.FP16, True), (0, Mode.FP32, False)]
+)
+def test_what_was_asked_for_since_the_change_of_mode_is_not_waited_for_where_it_asks_for_that_mode(
+    since: int, mode: Mode, acknowledged: bool
+) -> None:
+    """Of a process group the first rank's request counts: a checkpoint that another rank was asked for is never had."""
+    view = replace(ASKED, request=Request(7, mode))
+    assert pod_acknowledged(view, PodSignals(Mode.FP16, 5), FP16, since=since) is acknowledged
+
+
 def test_hot_workload_moves_when_its_processes_say_so() -> None:
     assert hot(HOT, None) == OPEN
     assert hot(HOT, says(Mode.FP32)) == OPEN
