@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from precision_operator.cli import Commands
     from precision_operator.cli.session import Session
     from precision_operator.kube.port import JsonObject
-
-_KINDS = ("deployment", "statefulset", "replicaset", "job")
-_ROLLS_OUT = ("deployment", "statefulset")
-"""Kinds that make new pods when their template changes."""
+    from precision_operator.workloads.kinds.kind import WorkloadKind
 
 
 def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
@@ -32,7 +29,7 @@ def register(commands: "Commands", common: argparse.ArgumentParser) -> None:
         description="Show the label that gives a workload's pods the contract, as a patch for kubectl or kustomize, or Helm "
         "values. With --apply it is set, with your own rights: the template changes, so that its pods restart, once.",
     )
-    verb.add_argument("workload", help=f"KIND/NAME, of {', '.join(_KINDS)}; NAME alone is a deployment")
+    verb.add_argument("workload", help="KIND/NAME, of what has a pod template; NAME alone is a deployment")
     verb.add_argument("--container", default="", help="the trainer's; default: the only one")
     verb.add_argument("--format", choices=("label", "kustomize", "helm"), default="label", help="default label")
     verb.add_argument("--apply", action="store_true", help="set the label; asks for --yes, for it restarts the pods")
@@ -49,20 +46,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     from precision_operator.cli.session import CommandRefused
+    from precision_operator.workloads.kinds.kind import TemplateChange
 
-    kind, name, body = await _workload(session, arguments.workload)
+    found, name, body = await _workload(session, arguments.workload)
+    kind, change = found.name, found.template_change
     container = _container(body, arguments.container)
     patch: JsonObject = {"spec": {"template": {"metadata": {"labels": {INJECT: container}}}}}
     line = session.kubectl("patch", kind, name, "--type=merge", "-p", json.dumps(patch))
     labels = mapping(mapping(mapping(mapping(body.get("spec")).get("template")).get("metadata")).get("labels"))
     there = labels.get(INJECT) == container
     where = f"{session.namespace}/{kind}/{name}"
-    restarts = "its pods restart, once" if kind in _ROLLS_OUT else "its pods get it when they are made anew"
+    rolled_out = change is TemplateChange.ROLLED_OUT
+    restarts = "its pods restart, once" if rolled_out else "its pods get it when they are made anew"
     if arguments.apply and not there:
-        if kind == "job":
-            raise CommandRefused(
-                f"{where}: the template of a Job cannot change: create it anew with the label {INJECT}"
-            )
+        if change is TemplateChange.REFUSED:
+            raise CommandRefused(f"{where}: its template cannot change: create it anew with the label {INJECT}")
         if not arguments.yes:
             raise CommandRefused(f"{where}: its template changes: {restarts}; to do it, add --yes")
         await _apply(session, kind, name, patch)
@@ -79,18 +77,22 @@ async def _onboard(session: "Session", arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _workload(session: "Session", word: str) -> "tuple[str, str, JsonObject]":
+async def _workload(session: "Session", word: str) -> "tuple[WorkloadKind, str, JsonObject]":
     """(kind, name, body) of what is meant."""
     from precision_operator.cli.session import CommandRefused
-    from precision_operator.kube.port import DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS
+    from precision_operator.core.model import RestartBy
+    from precision_operator.workloads.kinds.table import KINDS
 
+    kinds = {found.name: found for found in KINDS if found.restart_by is not RestartBy.NEVER}
     kind, _, name = word.lower().rpartition("/")
     kind = kind.partition(".")[0].removesuffix("s") or "deployment"
-    if kind not in _KINDS:
-        raise CommandRefused(f"expected KIND/NAME with one of {', '.join(_KINDS)}, found {word}{meant(kind, _KINDS)}")
-    resource = dict(zip(_KINDS, (DEPLOYMENTS, STATEFULSETS, REPLICASETS, JOBS), strict=True))[kind]
+    if kind not in kinds:
+        raise CommandRefused(
+            f"expected KIND/NAME with one of {', '.join(kinds)}, found {word}{meant(kind, list(kinds))}"
+        )
+    resource = kinds[kind].resource
     try:
-        return kind, name, await session.api.get(resource, session.namespace, name)
+        return kinds[kind], name, await session.api.get(resource, session.namespace, name)
     except NotFound:
         names = [
             text(mapping(b.get("metadata")).get("name")) for b in await session.api.list(resource, session.namespace)

@@ -90,8 +90,8 @@ LABELS_DISAGREE = (
 UNSUPPORTED_KIND = (
     "UnsupportedKind",
     ATTENTION,
-    "spec.selector matches pods whose controller is of no supported kind (Deployment, ReplicaSet, StatefulSet, Job, or "
-    "none): their new pods get the assigned mode, and running ones are left alone",
+    "spec.selector matches pods whose controller is of no supported kind (docs/reference/kinds.md): their new pods get "
+    "the assigned mode, and running ones are left alone",
     "see who owns them: `!kubectl get pods "
     "-o custom-columns=POD:.metadata.name,KIND:.metadata.ownerReferences[*].kind,"
     "OWNER:.metadata.ownerReferences[*].name`",

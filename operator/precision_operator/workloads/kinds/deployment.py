@@ -5,6 +5,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import DEPLOYMENTS
 from precision_operator.workloads.kinds.kind import (
     Body,
+    TemplateChange,
     WorkloadKind,
     owned_by,
     read_template,
@@ -33,4 +34,4 @@ def _pending(body: Body) -> bool:
     return unobserved(body) or integer(status.get("replicas"), 0) > integer(status.get("updatedReplicas"), 0)
 
 
-DEPLOYMENT = WorkloadKind("apps/Deployment", DEPLOYMENTS, RestartBy.PODS, read_deployment)
+DEPLOYMENT = WorkloadKind("apps/Deployment", DEPLOYMENTS, RestartBy.PODS, read_deployment, TemplateChange.ROLLED_OUT)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from sys import intern
 
 from precision_operator.api.wire import integer, mapping, text
@@ -16,6 +17,17 @@ from precision_operator.workloads.records import WorkloadRecord
 Body = Mapping[str, object]
 
 
+class TemplateChange(Enum):
+    """What becomes of a change of an object's pod template."""
+
+    ROLLED_OUT = 1
+    """Its controller makes new pods."""
+    LATER = 2
+    """Pods that are made anew have it."""
+    REFUSED = 3
+    """The API server takes none."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadKind:
     """One kind of workload."""
@@ -27,6 +39,12 @@ class WorkloadKind:
     """How its pods are made anew, unless an object says otherwise."""
     read: Callable[[Body], WorkloadRecord | None]
     """An object's slim record; None: it is finished, or a part of another workload."""
+    template_change: TemplateChange = TemplateChange.LATER
+
+    @property
+    def name(self) -> str:
+        """As kubectl takes it: ``deployment``."""
+        return self.kind.rpartition("/")[2].lower()
 
 
 def read_template(

@@ -8,6 +8,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.kube.port import STATEFULSETS
 from precision_operator.workloads.kinds.kind import (
     Body,
+    TemplateChange,
     WorkloadKind,
     owned_by,
     read_template,
@@ -50,4 +51,6 @@ def _revisions(body: Body) -> Revisions:
     )
 
 
-STATEFULSET = WorkloadKind("apps/StatefulSet", STATEFULSETS, RestartBy.PODS, read_statefulset)
+STATEFULSET = WorkloadKind(
+    "apps/StatefulSet", STATEFULSETS, RestartBy.PODS, read_statefulset, TemplateChange.ROLLED_OUT
+)
