@@ -9,6 +9,7 @@ from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Delivery, Fallback, PolicyEnforcement, PolicySpec, Severity, Strategy, Unit
 from precision_operator.cli.schema import Fault
+from precision_operator.core.evidence.confirmation import believed_seconds
 from precision_operator.core.rollback.sequential import fewest_looks
 from precision_operator.errors import QueryInvalid
 from precision_operator.signals.promql import written
@@ -161,7 +162,7 @@ def _times(spec: PolicySpec) -> Iterator[Fault]:
             f"{mitigation.overflow_window_seconds:g} s end before every rung of the ladder has had its dwell, which takes "
             f"{ladder:g} s (at least one metrics window each): lengthen window, or shorten dwell or ladder",
         )
-    confirm = (evaluation.failure_limit + 1) * evaluation.interval_seconds
+    confirm = believed_seconds(evaluation)
     for severity in (Severity.P0, Severity.P1):
         deadline = rollback.deadlines_seconds[severity]
         if confirm >= deadline:

@@ -10,6 +10,7 @@ from precision_operator.api.spec import Delivery
 from precision_operator.api.state import Phase, State
 from precision_operator.contract import MAX_POD_GENERATION
 from precision_operator.core.evidence.assessment import Assessment, assess, trains_in, update_failing
+from precision_operator.core.evidence.confirmation import believed
 from precision_operator.core.facts import Facts
 from precision_operator.core.memory import fallback_in_bf16
 from precision_operator.core.model import Observation, PodView, WorkloadView
@@ -97,7 +98,7 @@ def _judge(facts: Facts) -> tuple[Assessment, ...]:
     for entry in facts.state.failing:
         if entry.severity is facts.spec.criterion(entry.signal).severity:
             failing.setdefault(entry.key, set()).add(entry.signal)
-            if entry.count > facts.attempt.failure_limit:
+            if believed(entry, facts.attempt.failure_limit):
                 confirmed.setdefault(entry.key, set()).add(entry.signal)
 
     def judged(workload: WorkloadView, mode: Mode) -> Assessment:

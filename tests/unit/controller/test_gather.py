@@ -12,7 +12,7 @@ from precision_operator.api.policy import Policy, PolicyKey
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Failing, Phase, Restart, State, Suspension
-from precision_operator.core.evidence.assessment import TURN_SHARE
+from precision_operator.core.evidence.confirmation import TURN_SHARE
 from precision_operator.core.model import UNSUPPORTED_LIMIT, Observation, PromotionSlots
 from precision_operator.errors import Forbidden
 from precision_operator.kube.port import JOBS, PODS, POLICIES

@@ -10,6 +10,7 @@ from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicySpec, Severity, Strategy
 from precision_operator.api.state import Failing
+from precision_operator.core.evidence.confirmation import believed, counted
 from precision_operator.core.evidence.readings import Breach, Reading, Unknown, judge
 from precision_operator.core.model import Evaluation, PodSignals, PodView, WorkloadView
 from precision_operator.core.progress import live_pods
@@ -22,9 +23,6 @@ jitter.
 
 FAILING_BYTES = 48 * 1024
 """What the list of standing breaches may take in the assignment."""
-
-TURN_SHARE = 0.8
-"""Evaluations closer than this share of an interval count as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +154,11 @@ def update_failing(
                 # Another severity is another breach: five mild evaluations are not one severe one.
                 found = before.get((key, signal, reading.severity)) or before.get(("", signal, reading.severity))
                 now = Failing(key, signal, reading.severity, at, 1, at, f"{reading.value:.3g}")
-                standing.append(_counted(found, now, spec))
+                standing.append(counted(found, now, spec.evaluation))
             elif isinstance(reading, Unknown):
                 # Where too many were in breach to list them all, it may be one of the rest.
                 standing += [known] if known else rest[signal]
     return tuple(sorted(set(standing), key=lambda f: (f.key, f.signal, f.severity)))
-
-
-def _counted(found: Failing | None, now: Failing, spec: PolicySpec) -> Failing:
-    """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes."""
-    if found is None:
-        return now
-    if found.since > now.since:
-        found = replace(found, since=now.since)  # the clock was set back
-    # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
-    again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.evaluation.interval_seconds
-    if again or found.count > spec.evaluation.failure_limit:
-        return found if found.key else replace(found, key=now.key)
-    return replace(now, since=found.since, count=found.count + 1)
 
 
 def listed(failing: Sequence[Failing]) -> tuple[Failing, ...]:
@@ -209,7 +194,7 @@ def confirmed(
     return tuple(
         f
         for f in failing
-        if f.count > limit
+        if believed(f, limit)
         and f.severity is not Severity.P3
         and rules.strategies[f.severity] is not Strategy.HOLD
         and (rules.strategies[f.severity] not in unhurried or stood_seconds(f.since) >= rules.gradual.sustain_seconds)
