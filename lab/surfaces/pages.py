@@ -13,7 +13,9 @@ import yaml
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of
 from lab.process import run
-from lab.surfaces.scene import FAULT, POLICY, SYSTEM, TRAINING, Scene, trainer
+from lab.surfaces.scene import POLICY, SYSTEM, TRAINING, Scene, trainer
+from lab.waiting import wait_for
+from precision_operator.api.drill import DrillResult
 
 MARK = "make surfaces"
 """What pages name above a block that is run here."""
@@ -119,9 +121,16 @@ def _argocd(scene: Scene) -> None:
     scene.kubectl.apply(_namespace("argocd"), configuration)
 
 
-def _faults_end(scene: Scene) -> None:
-    scene.kubectl("annotate", "pods", "--all", "-n", TRAINING, f"{FAULT}-")
-    scene.healthy()
+def _drilled(scene: Scene) -> None:
+    """The drill has passed, and all are back in the target."""
+
+    def found() -> tuple[object, bool]:
+        status = scene.policy()["status"]
+        return status.get("lastDrill", {}).get("result"), status["moved"] == status["total"]
+
+    wait_for(
+        lambda: found() == (DrillResult.PASSED, True), what="the drill to pass", seconds=300, found=lambda: str(found())
+    )
 
 
 def _node(scene: Scene) -> Mapping[str, str]:
@@ -196,7 +205,7 @@ WALKS = (
     ),
     Walk("docs/incidents.md", before={0: _plotting}, fill=_incident),
     Walk("docs/retry.md", before={0: _held}),
-    Walk("docs/drill.md", before={0: _healthy}, fill=_kind),
+    Walk("docs/drill.md", before={0: _healthy, 1: _drilled}, fill=_kind),
     Walk("docs/reference/admission.md", before={0: _healthy}, fill=_user),
     Walk("docs/models.md", cluster=False),
     Walk("docs/trainer.md", cluster=False, fill=_checkpoints),
