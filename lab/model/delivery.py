@@ -74,7 +74,8 @@ class Writes:
         """I5: budgets are asked, and no change of a template is brought in, but where the policy says otherwise."""
         rules, incident = fleet.policy.spec.rollback, after.incident
         emergency = incident is not None and incident.strategy is Strategy.EMERGENCY
-        emergency = emergency and (after.phase is Phase.ROLLING_BACK or after.alone)
+        unfinished = incident is not None and after.phase is Phase.HELD and incident.last_ack_at is None
+        emergency = emergency and (after.phase is Phase.ROLLING_BACK or after.alone or unfinished)
         if isinstance(action, DeletePod) and (not emergency or rules.emergency.respect_disruption_budgets):
             self.report("I5", "a pod is deleted where its disruption budget counts", after)
         brings_in = emergency and rules.on_pending_revision is OnPendingRevision.RESTART
@@ -111,7 +112,8 @@ class Writes:
             name, pod = action.workload.name, action.pod
             reduced = fleet.modes.get(pod.name, (Mode.FP32, 0))[0] is not Mode.FP32
             seen = name in fleet.crowded and not (fleet.metrics_away or name in fleet.unobservable | fleet.crashing)
-            if reduced and seen and pod.effective_mode is not Mode.FP32:
+            restarts = not action.workload.pending_revision
+            if reduced and seen and restarts and pod.effective_mode is not Mode.FP32:
                 self.report("I5", "a process is asked for FP32 that its devices have no room for", decision.state)
 
     def budget(self, fleet: Fleet, observation: Observation, decision: Decision) -> None:

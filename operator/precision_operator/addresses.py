@@ -28,6 +28,8 @@ PLAIN = frozenset(
 """Schemes that go over a connection without TLS. A test compares them with Apprise, which is not imported here: it takes
 half a second and 50 MiB.
 """
+PLAIN_SERVICES = frozenset({"aprs", "dapnet", "kavenegar"})
+"""Schemes of services that Apprise calls secure, and reaches by http or a bare socket all the same."""
 
 _NO = frozenset({"no", "false", "0", "off", "n", "f", "never", "disable", "disabled", "deny"})
 
@@ -43,7 +45,11 @@ def refusal_of(url: str) -> str:
             f"expected a scheme that goes over TLS, found {scheme}://, by which its token and the messages could be read; "
             f"write {scheme}s:// where the service has it (jsons://, mailtos://)"
         )
-    options = {key.lower(): value.strip().lower() for key, value in parse_qsl(rest.partition("?")[2])}
+    if scheme in PLAIN_SERVICES:
+        return f"expected a service that is reached over TLS, found {scheme}://, which is not; choose another channel"
+    # Apprise parts options by ; too.
+    query = rest.partition("?")[2].replace(";", "&")
+    options = {key.lower(): value.strip().lower() for key, value in parse_qsl(query)}
     if options.get("verify") in _NO:
         return f"expected certificates to be verified, found verify={options['verify']}; take it away and set caFile"
     if options.get("mode") == "insecure":

@@ -61,15 +61,17 @@ def shortage_events(
     flipped = [
         w.name
         for w in gone
-        if w.restart_by is RestartBy.NEVER and after.assigned(w.key) is Mode.FP32 and lacks_memory(w, evaluation)
+        if (w.restart_by is RestartBy.NEVER or w.pending_revision)
+        and after.assigned(w.key) is Mode.FP32
+        and lacks_memory(w, evaluation)
     ]
     said = (
         (kept, "go to BF16 at a step boundary and are held there (rollback.onMemoryShortage)"),
         (restarted, "restarted, a change at a step boundary would fail"),
         (
             flipped,
-            "nothing restarts them, so they change at a step boundary and may run out of memory: make their pods anew, or "
-            "allow rollback.onMemoryShortage: BF16",
+            "nothing restarts them, or would bring in a change of their template, so they change at a step boundary and may "
+            "run out of memory: make their pods anew, or allow rollback.onMemoryShortage: BF16",
         ),
     )
     return tuple(

@@ -10,9 +10,9 @@ import pytest
 from lab.model.world import World
 from precision_operator.api.drill import Drill, DrillOrder, DrillResult, drill_order, drill_value
 from precision_operator.api.modes import Mode
-from precision_operator.api.spec import PolicyEnforcement, Severity
+from precision_operator.api.spec import PolicyEnforcement, Severity, Strategy
 from precision_operator.api.state import Phase
-from precision_operator.contract import DRILL
+from precision_operator.contract import DRILL, PREFIX
 from precision_operator.core.actions import Notify
 from precision_operator.reasons import Cause, Reason
 from tests.support import fleets
@@ -316,3 +316,14 @@ def test_a_halted_operator_begins_no_drill() -> None:
 )
 def test_an_order_is_read_as_it_was_written(order: DrillOrder) -> None:
     assert drill_order({DRILL: f"7: {drill_value(order)}"}, why_characters=200) == order
+
+
+@pytest.mark.parametrize(("command", "strategy"), [("abort", Strategy.EMERGENCY), ("rollback", Strategy.GRADUAL)])
+def test_a_rollback_that_is_asked_for_with_a_drill_comes_first(command: str, strategy: Strategy) -> None:
+    world = promoted()
+    number = world.state.transition_id
+    annotations = {f"{PREFIX}/{command}": str(number), DRILL: f"{number}: fleet allow-restarts"}
+    world.policy = replace(world.policy, annotations=annotations)
+    assert Reason.DRILL_REFUSED in said(world)
+    assert world.state.incident is not None
+    assert (world.state.phase, world.state.incident.strategy) == (Phase.ROLLING_BACK, strategy)

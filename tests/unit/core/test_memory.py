@@ -8,6 +8,7 @@ from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, Notify, RequestPod
 from precision_operator.core.model import RestartBy
+from precision_operator.reasons import Reason
 from tests.support.fleets import NAN, answer, change, until
 from tests.support.views import key
 
@@ -145,3 +146,21 @@ def test_a_deleted_policy_keeps_what_is_held_in_bf16() -> None:
     world.run(4)
     assert world.state.modes == {key("crowded"): Mode.BF16, key("roomy"): Mode.FP32}
     assert world.really_in(Mode.BF16) == {"crowded"}
+
+
+def test_what_lacks_memory_and_has_a_change_of_its_template_pending_is_flipped_and_named() -> None:
+    """A restart would bring the change in: the emergency would wait for a person else, while it trains in FP16."""
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
+    for name in ("crowded", "roomy"):
+        world.add(name, mode=Mode.FP16)
+    world.crowded = {"crowded"}
+    world.run(3)
+    world.revise("crowded")
+    world.run(2)
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    notices = [action for action in world.step().actions if isinstance(action, Notify)]
+    assert [n.reason for n in notices if "crowded" in n.message and "change of their template" in n.message] == [
+        Reason.MEMORY_TOO_SMALL
+    ]
+    until(world, lambda w: w.state.phase is Phase.HELD)
+    assert (world.really_in(Mode.FP32), world.restarts) == ({"crowded", "roomy"}, {})

@@ -139,3 +139,14 @@ def test_a_fleet_that_falls_silent_one_by_one_needs_few_times_and_nobody_is_take
         world.step(5.0)
     assert len(set(world.state.silent.values())) <= 2 * SILENCES_LIMIT
     assert all(since >= fell[key.rpartition("/")[2]] for key, since in world.state.silent.items())
+
+
+def test_a_persons_rollback_is_not_lost_where_a_workload_falls_silent_in_that_very_pass() -> None:
+    world = promoted(evaluation=RULES)
+    world.unobservable = {"hot-1"}
+    world.run(4)
+    assert world.decide().state.held, "it falls silent in the next pass"
+    answer(world, "rollback")
+    world.step()
+    assert world.state.incident is not None
+    assert (world.state.phase, world.state.incident.scope) == (Phase.ROLLING_BACK, Scope.FLEET)

@@ -353,3 +353,17 @@ def test_the_operator_itself_does_not_load_apprise() -> None:
     assert (
         subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False, env=dict(os.environ)).returncode == 0
     )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kavenegar://key/1",
+        "dapnet://user:pass@DF1ABC",
+        "aprs://CALL:12345@DF1ABC",
+        "mailtos://u:p@x?to=a@b.example;mode=insecure",
+        "mailtos://u:p@x?to=a@b.example;verify=no",
+    ],
+)
+def test_what_apprise_would_send_without_tls_all_the_same_is_refused(url: str) -> None:
+    assert refusal_of(url).startswith("expected ")

@@ -12,7 +12,7 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked, late
-from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
 from precision_operator.reasons import Cause
@@ -113,14 +113,22 @@ class Restarting:
 
     def _count(self, restart: Restart, workload: WorkloadView | None) -> None:
         """What this restart takes up: a place of its own kind while no pod has gone, and the pods that are not back."""
+        if workload is not None and any(self._held_up(pod) for pod in workload.pods):
+            return  # for how long is not known: others do not wait for it
         if workload is not None and not begun(workload, restart):
             self._asked += 1
-            self._pods += workload.replicas
+            # Who still has its pods after that waits for a budget: an emergency does not wait with it.
+            recent = 0 <= self.sight.now - restart.since < CHECKPOINT_SECONDS
+            self._pods += workload.replicas if recent else 0
         elif 0 <= self.sight.now - restart.since < RESTARTING_SECONDS and (
             workload is None or workload.key not in self._placeless_keys
         ):
             self._workloads += 1
             self._pods += _not_back(workload, restart) if workload is not None else 1
+
+    def _held_up(self, pod: PodView) -> bool:
+        """Its node is away, or a finalizer of somebody else keeps it."""
+        return pod.terminating and blocked(pod, self.sight.now, self.sight.nodes_away) is not None
 
     def begin(self) -> None:
         """Begin what may begin: of what is urgent as much as the deadline needs, else as many as there are slots."""
@@ -286,7 +294,8 @@ class Restarting:
     def _unresponsive(self, desired: Desired, pods: tuple[PodView, ...]) -> list[PodView]:
         """Asked, running, and seen not to have done it. Missing metrics do not count as that before the deadline.
 
-        Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever.
+        Past it, who could not even be asked goes too: the API server may refuse a pod's annotation for ever. Ranks of a
+        process group go together, those that did answer too.
         """
         seen = self.sight.evaluation.pods if self.sight.evaluation is not None else {}
         since = self.sight.changed.get(desired.workload.key, 0)
@@ -297,7 +306,9 @@ class Restarting:
             and not (pod.pending or pod.crashing)
             and not pod_acknowledged(pod, seen.get(pod.name), desired.accepted, since=since)
         ]
-        return found if desired.force or any(pod.name in seen for pod in found) else []
+        if not found or not (desired.force or any(pod.name in seen for pod in found)):
+            return []
+        return list(pods) if any(_in_a_group(seen.get(pod.name)) for pod in pods) else found
 
     def _lasts(self, pod: PodView) -> bool:
         """Not one that appeared a moment ago, and is asked now."""
@@ -322,6 +333,11 @@ class Restarting:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
         signals = self.sight.evaluation.pods.get(pod.name) if self.sight.evaluation is not None else None
         return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
+
+
+def _in_a_group(signals: PodSignals | None) -> bool:
+    """Its process trains with others, perhaps of other pods."""
+    return signals is not None and signals.runs_on is not None and signals.runs_on.world_size > 1
 
 
 def _not_back(workload: WorkloadView, restart: Restart) -> int:

@@ -83,7 +83,10 @@ def _targets(facts: Facts) -> list[tuple[WorkloadView, Delivery]]:
 
 def _asked(facts: Facts) -> Rehearsed:
     """It begins, or is refused: either way the command is good for nothing else, so that it comes at no other time."""
+    trigger = find_trigger(facts)
     facts = replace(facts, state=carried_out(facts.state, Command.DRILL))
+    if trigger is not None:
+        return facts, _refused(f"a rollback begins: {trigger.message}")
     order = drill_order(facts.policy.annotations, why_characters=REASON_CHARACTERS)
     if order is None:
         form = f"<transitionId>: <workload key or {FLEET}>[ {ALLOW_RESTARTS}][: <why>]"

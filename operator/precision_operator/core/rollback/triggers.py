@@ -47,14 +47,12 @@ def find_trigger(facts: Facts) -> Trigger | None:
     if facts.evaluation is None:
         return gradual
     breaches = [f for f in standing(facts) if not spared(facts, f)]
-    if breaches:
-        found = _from_breaches(facts, breaches)
-        if gradual is None:
-            return found
-        # What a person asked for reaches the whole fleet, also where the breach alone would not, and without a canary.
-        strategy = Strategy.GRADUAL if found.strategy is Strategy.CANARY else found.strategy
-        return replace(found, scope=Scope.FLEET, strategy=strategy, command=gradual.command)
-    return _no_data(facts) or gradual
+    found = _from_breaches(facts, breaches) if breaches else _no_data(facts)
+    if found is None or gradual is None:
+        return found or gradual
+    # What a person asked for reaches the whole fleet, also where the evidence alone would not, and without a canary.
+    strategy = Strategy.GRADUAL if found.strategy is Strategy.CANARY else found.strategy
+    return replace(found, scope=Scope.FLEET, strategy=strategy, command=gradual.command)
 
 
 def _whole_fleet(facts: Facts, asked: Answer, command: Command) -> Trigger:

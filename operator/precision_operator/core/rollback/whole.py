@@ -132,11 +132,11 @@ def into_fallback(facts: Facts, workload: WorkloadView, delivery: Delivery, *, e
     """One workload in the fallback, back at a healthy checkpoint where the incident found its weights poisoned.
 
     Where FP32 would run out of memory it goes to BF16, if the policy allows that. Else it is restarted: a process that dies
-    of a flip would have lost more.
+    of a flip would have lost more. What nothing restarts, or would bring a change of its template in, is flipped.
     """
     fallback = facts.fallback_of(workload)
     starts_anew = delivery is Delivery.HOT and fallback is Mode.FP32 and facts.lacks_memory(workload)
-    if starts_anew and workload.restart_by is not RestartBy.NEVER:
+    if starts_anew and workload.restart_by is not RestartBy.NEVER and not workload.pending_revision:
         delivery = Delivery.RESTART
     return Desired(
         workload,
