@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 
 import yaml
@@ -9,6 +10,7 @@ import yaml
 from lab import paths
 from lab.cluster.kubectl import Kubectl
 from lab.images.catalogue import PROMETHEUS
+from lab.waiting import wait_for
 
 RULES = paths.ROOT / "manifests" / "monitoring" / "alerts.yaml"
 MANIFEST = Path(__file__).parent.parent / "manifests" / "prometheus.yaml"
@@ -32,4 +34,15 @@ def apply_prometheus(
         "rollout", "status", "deployment/prometheus", "-n", NAMESPACE, f"--timeout={seconds:g}s", timeout=seconds + 30
     )
     address = kubectl.json("get", "service", "prometheus", "-n", NAMESPACE)["spec"]["clusterIP"]
-    return f"http://{address}:9090"
+    url = f"http://{address}:9090"
+    # A pod that is ready may still not be reached: its Service comes a moment later.
+    wait_for(lambda: _answers(url), what="Prometheus at its address", seconds=seconds)
+    return url
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+            return True
+    except OSError:
+        return False
