@@ -89,7 +89,7 @@ class Endpoint:
             EndpointNotAnswering: the circuit is open.
             SignalError: as MetricSource.vector; also where no slot came free in time.
         """
-        if self.circuit is Circuit.HALF_OPEN and self._trial is None and author is Author.OPERATOR:
+        if self._trial is None and author is Author.OPERATOR and self._may_try(namespace):
             return await self._try(query, namespace)
         if self._trial is not None:
             await asyncio.wait({self._trial})
@@ -108,6 +108,11 @@ class Endpoint:
             return await self._ask(query, namespace, author)
         finally:
             slots.free(namespace, urgent=urgent)
+
+    def _may_try(self, namespace: str) -> bool:
+        """Once the circuit has rested; at once where it was opened by others, whose own queries may be too much for it."""
+        circuit = self.circuit
+        return circuit is Circuit.HALF_OPEN or (circuit is Circuit.OPEN and namespace in self._answered)
 
     async def _try(self, query: str, namespace: str) -> Sequence[Sample]:
         """One query finds out for all whether the endpoint answers again."""

@@ -160,6 +160,23 @@ async def test_a_namespace_whose_own_queries_fail_opens_no_circuit_for_those_tha
     assert rig.circuit == "OPEN", "nobody is answered any more"
 
 
+async def test_namespaces_that_fail_together_open_the_circuit_for_nobody_who_was_answered() -> None:
+    """However often they ask: who was answered tries at once, and finds out for all."""
+    rig = Rig()
+    await rig.ask("q", "well")
+    for _ in range(20):
+        while rig.circuit == "CLOSED":
+            await rig.fail(1, "large")
+            await rig.fail(1, "larger")
+        rig.source.error = SourceUnavailable("too much")
+        with pytest.raises(EndpointNotAnswering):
+            await rig.ask("q", "large")
+        rig.source.error = None
+        await rig.ask("q", "well")
+        assert rig.circuit == "CLOSED"
+        await rig.clock.advance(SHORTEST_SECONDS / 2)
+
+
 async def test_an_answer_of_long_ago_does_not_speak_for_the_endpoint() -> None:
     rig = Rig()
     await rig.ask("q", "gone")
