@@ -53,8 +53,7 @@ class Pages:
             for place, block in enumerate(walk.blocks()):
                 where = f"{block.page}:{block.line}"
                 try:
-                    if place in walk.before:
-                        walk.before[place](self._scene)
+                    walk.prepare(place, block, self._scene)
                     self._one(shell, where, filled(block.text, walk.fill(self._scene)))
                 except LabError as error:
                     self.failed.append(f"{where}: {error}")

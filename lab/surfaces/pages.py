@@ -33,11 +33,17 @@ class Walk:
     """One page, pasted from its top to its end."""
 
     page: str
-    before: Mapping[int, Hook] = field(default_factory=dict)
-    """What must be so before a block; by the block's place among those that are run, from 0."""
+    before: Mapping[int | str, Hook] = field(default_factory=dict)
+    """What must be so before a block; by its place among those that are run, from 0, or by how it begins."""
     fill: Fill = _nothing
     """What stands in a block for the reader to replace, and what they put there."""
     cluster: bool = True
+
+    def prepare(self, place: int, block: Block, scene: Scene) -> None:
+        """Make it so."""
+        for at, hook in self.before.items():
+            if at == place or (isinstance(at, str) and block.text.startswith(at)):
+                hook(scene)
 
     def blocks(self) -> list[Block]:
         """Its blocks that name this run."""
@@ -201,7 +207,14 @@ WALKS = (
     Walk("docs/reference/cli.md", before={0: _healthy}, fill=_checkout),
     Walk(
         "docs/runbooks.md",
-        before={0: _monitors, 24: _halted, 25: _goes_on, 29: _healthy, 30: _healthy, 31: _healthy},
+        before={
+            0: _monitors,
+            "kubectl get configmap precision-halt": _halted,
+            "kubectl get pods -n monitoring": _goes_on,
+            "kubectl precision drill": _healthy,
+            "kubectl precision rollback": _healthy,
+            "kubectl annotate pods": _healthy,
+        },
     ),
     Walk("docs/incidents.md", before={0: _plotting}, fill=_incident),
     Walk("docs/retry.md", before={0: _held}),
