@@ -245,7 +245,7 @@ def test_it_is_set_only_where_the_restart_was_agreed_to(workload: Cli) -> None:
         (["vti"], "there are vit; did you mean vit?"),
         (["deplyment/vit"], "did you mean deployment?"),
         (["vit", "--container", "trainr"], "did you mean trainer?"),
-        (["job/night", "--apply", "--yes"], "the template of a Job cannot change"),
+        (["job/night", "--apply", "--yes"], "its template cannot change"),
     ],
 )
 def test_what_cannot_be_onboarded_is_refused_with_the_next_step(workload: Cli, words: list[str], said: str) -> None:
