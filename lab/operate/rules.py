@@ -67,10 +67,12 @@ def missed(found: Section) -> list[str]:
         for whole, part in halves
         if part in found and found[whole] != found[part]
     ]
-    if found.get("runbook_commands", 0) != found.get("runbook_commands_run", 0) + found.get(
-        "runbook_commands_marked", 0
-    ):
-        missing.append(f"expected every command of the runbooks to be run, or marked with the reason: {found}")
+    counts = [found.get(f"runbook_commands{part}", 0) for part in ("", "_run", "_marked")]
+    commands, run, marked = (count if isinstance(count, int) else 0 for count in counts)
+    if commands != run + marked:
+        missing.append(
+            f"expected {commands} commands of the runbooks, found {run} that are run and {marked} with a reason"
+        )
     return missing
 
 
