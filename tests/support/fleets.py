@@ -6,6 +6,7 @@ from dataclasses import replace
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.conditions import Condition
+from precision_operator.api.modes import Mode
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Severity, Strategy
 from precision_operator.api.state import Phase
@@ -13,6 +14,7 @@ from precision_operator.api.state import Phase
 ROLLED_BACK = (Phase.ROLLING_BACK, Phase.HELD)
 OVERFLOWS = {Signal.OVERFLOW: 0.6}
 NAN = {Signal.NON_FINITE: 3.0}
+SLOW = {Signal.SPEED: 0.5}
 
 
 def fleet(**spec: object) -> World:
@@ -29,6 +31,28 @@ def promoted(**spec: object) -> World:
     world = fleet(**spec)
     world.run(30)
     assert world.state.phase is Phase.HEALTHY, (world.summary.reason, world.summary.message)
+    return world
+
+
+def restart_only(count: int = 4, *, pods: int = 1, **spec: object) -> World:
+    """Workloads ``old-00``, … that only a restart moves; they were found in FP16, and are guarded in it."""
+    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
+    for index in range(count):
+        world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
+    world.run(3)
+    assert (world.state.phase, world.restarts) == (Phase.HEALTHY, {})
+    return world
+
+
+def emergency(world: World) -> World:
+    """The losses of all of them turn to NaN."""
+    world.bad = dict.fromkeys(world.workloads, NAN)
+    return world
+
+
+def gradual(world: World) -> World:
+    """All of them train at half the speed of FP32."""
+    world.bad = dict.fromkeys(world.workloads, SLOW)
     return world
 
 

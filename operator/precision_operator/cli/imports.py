@@ -1,4 +1,4 @@
-"""What the start of a verb leaves out of two libraries that it imports: together a third of the CPU that it would cost.
+"""What the start of a verb leaves out of two libraries that it imports: half of the CPU that they would cost.
 
 The operator imports them whole, for it starts once.
 """

@@ -191,6 +191,11 @@ class PodSignals:
     checkpoint_at: float | None = None
     """When its last checkpoint was complete; None: it has none, does not say so, or nobody asked."""
 
+    @property
+    def in_a_group(self) -> bool:
+        """Its process says that it trains with others, perhaps of other pods."""
+        return self.runs_on is not None and self.runs_on.world_size > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

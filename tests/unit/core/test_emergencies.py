@@ -7,24 +7,8 @@ import pytest
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.state import Phase
 from precision_operator.core.actions import DeletePod, EvictPod
-from tests.support.fleets import NAN, condition, until
-
-
-def restart_only(count: int, *, pods: int = 1, **spec: object) -> World:
-    """A guarded fleet that only a restart moves."""
-    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
-    for index in range(count):
-        world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
-    world.run(4)
-    assert world.state.phase is Phase.HEALTHY
-    return world
-
-
-def emergency(world: World) -> World:
-    world.bad = dict.fromkeys(world.workloads, NAN)
-    return world
+from tests.support.fleets import NAN, condition, emergency, restart_only, until
 
 
 def test_an_emergency_does_not_wait_for_restarts_that_wait_for_their_own_budget() -> None:
@@ -80,19 +64,14 @@ def test_a_rollback_of_one_workload_stays_an_emergency_when_its_policy_goes_befo
     assert world.really_in(Mode.FP32) == {"old-03"}
 
 
-@pytest.mark.parametrize("silent", [True, False])
-def test_where_one_rank_does_not_follow_all_of_its_process_group_are_restarted(silent: bool) -> None:
+def test_where_one_rank_is_silent_past_the_deadline_all_of_its_process_group_are_restarted() -> None:
     world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}}))
     for name in ("a", "b"):
         world.add(name, pods=4, mode=Mode.FP16)
         world.world_sizes[name] = 4
     world.run(3)
     ranks = {pod.name for pod in world.workloads["a"].pods}
-    third = sorted(ranks)[2]
-    if silent:
-        world.unobservable = {third}
-    else:
-        world.unresponsive = {"a"}
+    world.unobservable = {sorted(ranks)[2]}
     emergency(world)
     until(world, lambda w: w.restarts.get("a"), seconds=5.0, passes=120)
     assert ranks.isdisjoint({pod.name for pod in world.workloads["a"].pods if not pod.terminating})

@@ -8,7 +8,6 @@ from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase, Restart
 from precision_operator.core.actions import DeletePod, EvictPod, Notify
 from precision_operator.core.leaving import FORCED_SECONDS, MARGIN_SECONDS, begun, blocked, late
@@ -16,7 +15,7 @@ from precision_operator.core.model import PodView, RestartBy
 from precision_operator.core.restart.pace import KEPT_RESTARTS, LEAST_AT_ONCE, Pace, quantile
 from precision_operator.core.restart.rounds import PLACELESS_SECONDS
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import NAN, change, condition, until
+from tests.support.fleets import change, condition, emergency, gradual, restart_only, until
 from tests.support.views import key, pod, workload
 
 AT_ONCE = {**FAST, "strategy": {"steps": [{"setWeight": 100}]}}
@@ -57,25 +56,6 @@ def test_the_prediction_is_waves_of_typical_restarts_and_a_long_one(sizes: tuple
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.1, 1.0), (0.5, 5.0), (0.9, 9.0), (1.0, 10.0)])
 def test_a_quantile_is_one_of_the_values(share: float, value: float) -> None:
     assert quantile([float(n) for n in range(10, 0, -1)], share) == value
-
-
-def restart_only(count: int = 4, *, pods: int = 1, **spec: object) -> World:
-    world = World(policy(**{**AT_ONCE, **spec}))
-    for index in range(count):
-        world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
-    world.run(3)
-    assert world.state.phase is Phase.HEALTHY
-    return world
-
-
-def emergency(world: World) -> World:
-    world.bad = dict.fromkeys(world.workloads, NAN)
-    return world
-
-
-def gradual(world: World) -> World:
-    world.bad = {name: {Signal.SPEED: 0.5} for name in world.workloads}
-    return world
 
 
 def test_restarts_are_measured_until_they_are_acknowledged_and_the_newest_are_kept() -> None:

@@ -8,42 +8,20 @@ from lab.model.cluster import Room
 from lab.model.policies import FAST, policy
 from lab.model.world import World
 from precision_operator.api.modes import Mode
-from precision_operator.api.signals import Signal
 from precision_operator.api.state import Phase
 from precision_operator.contract import ABORT
 from precision_operator.core.actions import DeletePod, EvictPod, RequestPod
 from precision_operator.core.decide import decide
 from precision_operator.core.progress import live_pods
 from precision_operator.core.restart.rounds import CHECKPOINT_SECONDS, RESTARTING_SECONDS
-from tests.support.fleets import NAN, answer, change, condition, promoted, until
+from tests.support.fleets import NAN, answer, change, condition, emergency, gradual, promoted, restart_only, until
 from tests.support.views import key
 
-SLOW = {Signal.SPEED: 0.5}
 GRADUAL = {
     "gradual": {"sustain": "0s", "inFlight": "0s", "batchShare": 1.0},
     "mitigation": {"speed": {"window": "0s"}},
     "deadlines": {"P2": "2h"},
 }
-
-
-def restart_only(count: int = 20, *, pods: int = 1, **spec: object) -> World:
-    """A fleet of workloads that cannot read requests; it was found in FP16, and is guarded in it."""
-    world = World(policy(**{**FAST, "strategy": {"steps": [{"setWeight": 100}]}, **spec}))
-    for index in range(count):
-        world.add(f"old-{index:02}", hot=False, pods=pods, mode=Mode.FP16)
-    world.run(3)
-    assert (world.state.phase, world.restarts) == (Phase.HEALTHY, {})
-    return world
-
-
-def emergency(world: World) -> World:
-    world.bad = dict.fromkeys(world.workloads, NAN)
-    return world
-
-
-def gradual(world: World) -> World:
-    world.bad = dict.fromkeys(world.workloads, SLOW)
-    return world
 
 
 def taken_away(world: World) -> int:
@@ -55,7 +33,7 @@ def taken_away(world: World) -> int:
 def test_an_emergency_takes_as_many_pods_away_as_its_deadline_needs_whatever_the_budget(
     slots: int, expected: str, at_once: int
 ) -> None:
-    world = restart_only(rollback={"emergency": {"expectedRestart": expected}})
+    world = restart_only(20, rollback={"emergency": {"expectedRestart": expected}})
     world.restart_slots = slots
     decision = emergency(world).decide()
     assert decision.state.phase is Phase.ROLLING_BACK
@@ -67,14 +45,14 @@ def test_an_emergency_takes_as_many_pods_away_as_its_deadline_needs_whatever_the
 @pytest.mark.parametrize("room", [Room.FREE, Room.FULL])
 def test_an_emergency_ends_on_nodes_without_spare_room_too(room: Room) -> None:
     """The replacement waits for the place of the pod that is taken away."""
-    world = restart_only()
+    world = restart_only(20)
     world.room = dict.fromkeys(world.workloads, room)
     emergency(world).run(6, 10.0)
     assert (world.state.phase, len(world.really_in(Mode.FP32))) == (Phase.HELD, 20)
 
 
 def test_a_gradual_rollback_restarts_no_more_at_once_than_there_are_slots() -> None:
-    world = gradual(restart_only(rollback=GRADUAL))
+    world = gradual(restart_only(20, rollback=GRADUAL))
     world.restart_slots, most = 3, 0
     for _ in range(60):
         world.step()
@@ -84,7 +62,7 @@ def test_a_gradual_rollback_restarts_no_more_at_once_than_there_are_slots() -> N
 
 def test_slots_that_other_policies_restarts_take_up_are_not_ours_and_those_of_nobody_are() -> None:
     """What somebody else rolls out, in this fleet or another, holds nothing."""
-    world = restart_only(rollback=GRADUAL)
+    world = restart_only(20, rollback=GRADUAL)
     for name in list(world.workloads)[:6]:
         world.room[name] = Room.NONE
         world.templates[name] = Mode.FP16

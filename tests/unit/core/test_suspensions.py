@@ -19,7 +19,7 @@ from precision_operator.core.model import RestartBy
 from precision_operator.core.plan import plan
 from precision_operator.core.restart.pace import Pace
 from precision_operator.core.restart.rounds import ABANDONED_SECONDS, Sight
-from tests.support.fleets import NAN, condition, until
+from tests.support.fleets import condition, emergency, until
 from tests.support.views import workload
 
 NOW = 5000.0
@@ -41,11 +41,6 @@ def jobs(**spec: object) -> World:
         world.add_job(name, mode=Mode.FP16)
     world.run(3)
     assert (world.state.phase, world.restarts) == (Phase.HEALTHY, {})
-    return world
-
-
-def emergency(world: World) -> World:
-    world.bad = dict.fromkeys(world.workloads, NAN)
     return world
 
 

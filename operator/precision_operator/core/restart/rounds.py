@@ -12,7 +12,7 @@ from precision_operator.api.state import Restart, Suspension
 from precision_operator.core.actions import Action, DeletePod, EvictPod, RequestPod, ResumeJob, SuspendJob
 from precision_operator.core.desired import Desired
 from precision_operator.core.leaving import begun, blocked, late
-from precision_operator.core.model import Evaluation, PodSignals, PodView, RestartBy, WorkloadView
+from precision_operator.core.model import Evaluation, PodView, RestartBy, WorkloadView
 from precision_operator.core.progress import live_pods, pod_acknowledged
 from precision_operator.core.restart.pace import SLOTS_LIMIT, Pace
 from precision_operator.reasons import Cause
@@ -308,7 +308,7 @@ class Restarting:
         ]
         if not found or not (desired.force or any(pod.name in seen for pod in found)):
             return []
-        return list(pods) if any(_in_a_group(seen.get(pod.name)) for pod in pods) else found
+        return list(pods) if any(pod.name in seen and seen[pod.name].in_a_group for pod in pods) else found
 
     def _lasts(self, pod: PodView) -> bool:
         """Not one that appeared a moment ago, and is asked now."""
@@ -333,11 +333,6 @@ class Restarting:
             return [RequestPod(desired.workload, pod, pod.effective_mode, self.sight.generation, checkpoint=True)]
         signals = self.sight.evaluation.pods.get(pod.name) if self.sight.evaluation is not None else None
         return None if pod_acknowledged(pod, signals, frozenset(Mode)) else []
-
-
-def _in_a_group(signals: PodSignals | None) -> bool:
-    """Its process trains with others, perhaps of other pods."""
-    return signals is not None and signals.runs_on is not None and signals.runs_on.world_size > 1
 
 
 def _not_back(workload: WorkloadView, restart: Restart) -> int:
