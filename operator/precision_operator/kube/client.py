@@ -45,6 +45,11 @@ READ_CONNECTIONS = 8
 CONNECT_SECONDS = 2.0
 """How long a dry run waits for a connection: an API server that is gone does not refuse one, it says nothing."""
 
+EVICTION_SECONDS = 12.0
+"""How long the API server tries an eviction that conflicts before it says so: 20 times, 0.5 s apart. A pod that has been
+replaced by another of its name conflicts (EvictionsRetry in pkg/registry/core/pod/storage/eviction.go).
+"""
+
 RequestHook = Callable[[str, str, str], None]
 """Called once a request with (verb, resource, result); result is ``Success`` or an error's reason."""
 
@@ -72,6 +77,7 @@ class KubeClient:
         self._configuration = configuration
         self._rest = RESTClientObject(configuration)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._timeout_of_eviction = aiohttp.ClientTimeout(total=timeout_seconds + EVICTION_SECONDS)
         self._timeout_anew = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._on_request = on_request
         self._headers = {"User-Agent": f"{program}/{__version__}"}
@@ -182,7 +188,7 @@ class KubeClient:
         body: JsonObject = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
         body["deleteOptions"] = _options(deletion)
         path = f"{_path(PODS, namespace, pod)}/eviction{query}"
-        await self._call(verb, "POST", EVICTIONS, path, body, read=unread_object)
+        await self._call(verb, "POST", EVICTIONS, path, body, read=unread_object, within=self._timeout_of_eviction)
 
     async def dry_run(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, JsonValue], *, server: str = ""
@@ -247,11 +253,12 @@ class KubeClient:
         *,
         accept: str = JSON,
         read: Callable[[bytes], JsonObject | None] | None = None,
+        within: aiohttp.ClientTimeout | None = None,
     ) -> JsonObject:
         """One request, counted by its result. ``read``: how a success is read, where not as JSON."""
         headers = {"Content-Type": content_type, "Accept": accept}
         try:
-            answer = await self._request(method, path, body, headers, read or parsed_object)
+            answer = await self._request(method, path, body, headers, read or parsed_object, within)
         except KubeError as error:
             self._on_request(verb, resource.plural, error.reason)
             raise
@@ -265,8 +272,9 @@ class KubeClient:
         body: JsonValue,
         accepted: Mapping[str, str],
         read: Callable[[bytes], JsonObject | None],
+        within: aiohttp.ClientTimeout | None,
     ) -> JsonObject:
-        status, raw, headers = await self._send(method, path, body, accepted)
+        status, raw, headers = await self._send(method, path, body, accepted, within)
         succeeded = 200 <= status < 300
         answer = read(raw) if succeeded else parsed_object(raw)
         if succeeded and answer is not None:
@@ -274,17 +282,23 @@ class KubeClient:
         raise error_of(f"{method} {path}", status, answer, retry_after=headers.get("Retry-After"))
 
     async def _send(
-        self, method: str, path: str, body: JsonValue, accepted: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: JsonValue,
+        accepted: Mapping[str, str],
+        within: aiohttp.ClientTimeout | None = None,
     ) -> tuple[int, bytes, Mapping[str, str]]:
         what = f"{method} {path}"
         headers = {**self._headers, **accepted, **await self._authorization()}
+        timeout = within or self._timeout
         try:
             response = await self._rest.request(  # type: ignore[no-untyped-call]
-                method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=self._timeout
+                method, f"{self._configuration.host}{path}", headers=headers, body=body, _request_timeout=timeout
             )
             raw = cast(bytes, await response.read())
         except TimeoutError as error:
-            raise Unavailable(f"{what}: no answer within {self._timeout.total} s") from error
+            raise Unavailable(f"{what}: no answer within {timeout.total} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{what}: {type(error).__name__}: {error}") from error
         return int(response.status), raw, response.headers
