@@ -169,6 +169,7 @@ class Batch:
         """Run it; what went wrong."""
         try:
             await workflows.run(place, run.workflow, run.injections, seconds=self._end_seconds)
+            await place.admitted()
         except (LabError, asyncio.BrokenBarrierError) as error:
             await self._barrier.abort()  # whoever would wait for this one
             return f"L1: {error}"

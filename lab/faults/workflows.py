@@ -26,6 +26,9 @@ SEVERE, MILD = 0.8, 0.25
 PATIENCE_SECONDS = 120.0
 """How long a prepared state is waited for on a busy machine."""
 
+ADMISSION_SECONDS = 90.0
+"""How long an API server may not know what is assigned after its start (half a minute), and how long until that is seen."""
+
 _NOBODY = "nobody"
 """There is no node: a scheduler would look for one again and again, and write down that it found none."""
 _GROUP = "/apis/precision.genesis.ai/v1alpha1/namespaces"
@@ -109,6 +112,19 @@ class Place:
 
         what = f"{self.namespace} in {' or '.join(phases)} and in {mode}"
         await until(there, what=what, seconds=seconds, every=0.5)
+
+    async def admitted(self) -> None:
+        """Wait until no policy says that admission is not enforced: an API server that was just started may not know it yet.
+
+        Raises:
+            DeadlineExceeded: it was not in time.
+        """
+
+        async def enforced() -> bool:
+            conditions = ((await self._only("precisionassignments")) or {}).get("state", {}).get("conditions", [])
+            return not any(c["type"] == "AdmissionEnforced" and c["status"] == "False" for c in conditions)
+
+        await until(enforced, what=f"admission enforced in {self.namespace}", seconds=ADMISSION_SECONDS, every=0.5)
 
     async def phase(self) -> str:
         """The policy's phase by its assignment: that is what is committed."""
