@@ -1,6 +1,6 @@
 """A policy that rests: what is not decided anew is what ``decide`` would have decided."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +12,7 @@ from precision_operator.api.state import Phase
 from precision_operator.core.decide import Decision
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
+from tests.support.fleets import answer, until
 from tests.support.histories import NAMES, Checked, History, events, play
 
 
@@ -57,6 +58,18 @@ def test_a_healthy_fleet_rests_though_its_values_waver() -> None:
     assert world.rested == before + 3
 
 
-@given(st.lists(events, max_size=25))
-def test_what_is_not_decided_anew_would_have_been_the_same_decision(history: History) -> None:
-    play(promoted(), history)
+def promoted_again() -> Resting:
+    """A world that is healthy after a rollback."""
+    world = promoted()
+    answer(world, "abort")
+    until(world, lambda w: w.state.phase is Phase.HELD, seconds=15.0)
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
+    return world
+
+
+@given(st.sampled_from([promoted, promoted_again]), st.lists(events, max_size=25))
+def test_what_is_not_decided_anew_would_have_been_the_same_decision(
+    begin: Callable[[], Resting], history: History
+) -> None:
+    play(begin(), history)

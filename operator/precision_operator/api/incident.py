@@ -69,6 +69,11 @@ class Incident:
     ] = None
 
 
+def is_out_of_window(incident: Incident | None, *, at: float, window_seconds: float) -> bool:
+    """Whether metrics read ``at`` a time no longer reach back into the last rollback: its breaches are not new ones."""
+    return incident is None or at - (incident.last_ack_at or incident.decided_at) >= window_seconds
+
+
 def predicted_late_seconds(incident: Incident) -> float:
     """By how much the restarts of a rollback under way were predicted to miss its deadline; 0: they were not."""
     if incident.predicted_seconds is None or incident.last_ack_at is not None:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from precision_operator.api.assignment import OBJECT_LIMIT_BYTES, RESERVE_BYTES, fleet_bytes
 from precision_operator.api.commands import Answer, Command, answered
+from precision_operator.api.incident import is_out_of_window
 from precision_operator.api.mitigation import Mitigation, in_bf16
 from precision_operator.api.modes import Mode
 from precision_operator.api.policy import Policy
@@ -271,11 +272,10 @@ class Facts:
     @property
     def window_clear(self) -> bool:
         """The metrics' window no longer reaches back into the last rollback: its old breaches are not new ones."""
-        incident = self.state.incident
-        if incident is None:
-            return True
-        over = incident.last_ack_at or incident.decided_at
-        return self.evaluation is not None and self.evaluation.at - over >= self.spec.evaluation.window_seconds
+        incident, evaluation, window_seconds = self.state.incident, self.evaluation, self.spec.evaluation.window_seconds
+        if evaluation is None:
+            return incident is None
+        return is_out_of_window(incident, at=evaluation.at, window_seconds=window_seconds)
 
     @cached_property
     def unknown(self) -> tuple[tuple[str, Signal, Reason], ...]:

@@ -7,6 +7,7 @@ is silent, moves, waits or is held is decided on anew in every pass.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from precision_operator.api.incident import is_out_of_window
 from precision_operator.api.signals import Signal
 from precision_operator.api.spec import Criterion, PolicyEnforcement, PolicySpec
 from precision_operator.api.state import Phase, State
@@ -32,7 +33,12 @@ class Rest:
 def rest_of(seen: RecordedPass) -> Rest | None:
     """What the next pass may go on from; None where it must decide."""
     decision, observation, state, spec = seen.decision, seen.observation, seen.before, seen.policy.spec
-    if decision.state != state or decision.actions or decision.promotes or decision.promoting or not _settled(state):
+    if decision.state != state or decision.actions or decision.promotes or decision.promoting:
+        return None
+    evaluation = observation.evaluation
+    if evaluation is None or not _settled(state):
+        return None
+    if not is_out_of_window(state.incident, at=evaluation.at, window_seconds=spec.evaluation.window_seconds):
         return None
     if seen.policy.deleted or spec.suspend or spec.enforcement is PolicyEnforcement.OBSERVE or observation.suspended:
         return None
@@ -71,7 +77,6 @@ def _settled(state: State) -> bool:
     return (
         state.phase is Phase.HEALTHY
         and state.no_data_since is None
-        and state.incident is None
         and not (state.failing or state.silent or state.mitigations or state.held or state.poisoned)
         and not (state.restarts or state.suspensions or state.drilled)
     )

@@ -6,17 +6,20 @@ from dataclasses import replace
 import pytest
 
 from lab.model.world import World
+from precision_operator.api.choices import Severity
+from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.signal_records import SIGNALS
 from precision_operator.api.signals import Signal
+from precision_operator.api.state import Phase
 from precision_operator.core.evidence.readings import Ok, good_range, judge
 from precision_operator.core.observer import RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
 from precision_operator.reasons import Cause, Reason
-from tests.support.fleets import promoted
+from tests.support.fleets import answer, held, promoted, until
 
 
-def resting() -> tuple[World, Rest]:
-    world = promoted()
+def resting(world: World | None = None) -> tuple[World, Rest]:
+    world = world or promoted()
     for _ in range(5):
         seen = RecordedPass(world.policy, world.state, world.observe(), world.decide(), world.now)
         rest = rest_of(seen)
@@ -30,6 +33,26 @@ def test_it_goes_on_with_new_values_that_are_good() -> None:
     world, rest = resting()
     world.everywhere = {Signal.SPEED: 1.9}
     assert again(rest, world.observe(), world.now) == world.decide()
+
+
+def test_a_fleet_that_was_rolled_back_once_rests_again_when_its_window_is_clear() -> None:
+    world = held()
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=15.0)
+    world.run(10)
+    assert world.state.incident is not None
+    resting(world)
+
+
+def test_a_fleet_whose_window_reaches_back_into_a_rollback_is_decided_anew() -> None:
+    world, rest = resting()
+    seen = rest.seen
+    incident = Incident(
+        id="i", severity=Severity.P0, scope=Scope.FLEET, reason="", message="", workloads=(),
+        detected_at=world.now, decided_at=world.now, last_ack_at=world.now - 1.0, deadline_at=world.now,
+    )  # fmt: skip
+    state = replace(seen.before, incident=incident)
+    assert rest_of(replace(seen, before=state, decision=replace(seen.decision, state=state))) is None
 
 
 @pytest.mark.parametrize(
