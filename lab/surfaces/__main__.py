@@ -21,7 +21,7 @@ from lab.docs.commands import all_blocks, blocks_of, shell_blocks
 from lab.errors import LabError
 from lab.progress import console, say, step
 from lab.surfaces.chart import tested, versions_run
-from lab.surfaces.pages import WALKS, Walk, installed
+from lab.surfaces.pages import SAMPLE, WALKS, Walk, begin_own_fleet, end_own_fleet, installed
 from lab.surfaces.scene import Scene, build, processes_cpu
 from lab.surfaces.shell import Shell, commands_of
 
@@ -60,12 +60,14 @@ class Pages:
                     say(f"{where}: {error}")
 
     def readme(self) -> None:
-        """Paste the README's block, but for the push: the node has the images."""
+        """Paste the README's block, but for the push: the node has the images. It ends with a fleet that is guarded."""
         text = (paths.ROOT / "README.md").read_text()
         (block,) = shell_blocks(list(blocks_of("README.md", text)))
         without = "\n".join(line for line in block.text.splitlines() if not line.startswith("make push"))
         with step("README.md"), Shell(self._scene.folder, self._scene.environment) as shell:
             self._one(shell, f"README.md:{block.line}", filled(without, installed(self._scene)))
+            self.commands += 1  # the push
+            self._scene.wait_until_guarded(SAMPLE)
 
     def _one(self, shell: Shell, where: str, text: str) -> None:
         begun = time.monotonic()
@@ -86,14 +88,16 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def pages(scene: Scene) -> tuple[Figures, list[str]]:
     """Paste the README, the quick start and every other page; the figures, and what failed.
 
-    What a new user needs ends with the quick start.
+    What a new user needs ends with the README's block.
     """
     pasted = Pages(scene)
+    begin_own_fleet(scene)
     begun = time.monotonic()
     pasted.readme()
+    until_guarded: Figures = {"minutes": round((time.monotonic() - begun) / 60, 1), "commands": pasted.commands}
+    end_own_fleet(scene)
     first, *others = WALKS
     pasted.paste(first)
-    until_guarded: Figures = {"minutes": round((time.monotonic() - begun) / 60, 1), "commands": pasted.commands}
     seconds = start_up(scene)
     for walk in others:
         pasted.paste(walk)

@@ -20,6 +20,9 @@ from precision_operator.api.drill import DrillResult
 MARK = "make surfaces"
 """What pages name above a block that is run here."""
 
+SAMPLE = "trainers"
+"""The policy of the README's block."""
+
 Hook = Callable[[Scene], None]
 Fill = Callable[[Scene], Mapping[str, str]]
 
@@ -62,6 +65,20 @@ def _fleet_file(scene: Scene) -> None:
     scene.kubectl.apply(trainer("Deployment", contract=False), trainer("StatefulSet", contract=True))
     for kind in ("deployment", "statefulset"):
         scene.kubectl("rollout", "status", f"{kind}/vit", "-n", TRAINING, "--timeout=180s", timeout=200)
+
+
+def begin_own_fleet(scene: Scene) -> None:
+    """What a reader of the README has: a namespace, and in it trainers with the labels that the sample names."""
+    scene.kubectl.apply(
+        _namespace(TRAINING), trainer("Deployment", contract=True, name="own", fleet={"app": "trainer"})
+    )
+    scene.kubectl("rollout", "status", "deployment/own", "-n", TRAINING, "--timeout=180s", timeout=200)
+
+
+def end_own_fleet(scene: Scene) -> None:
+    """Before another page begins: what the README's block made, and its fleet."""
+    for what in ("deployment/own", f"precisionpolicy/{SAMPLE}"):
+        scene.kubectl("delete", what, "-n", TRAINING, "--timeout=180s", timeout=200)
 
 
 def _hurry(scene: Scene) -> None:

@@ -39,9 +39,13 @@ HURRY: Json = {
 """What the lab changes in the page's policy: times for a demonstration, and no verdict on speed, which a CPU cannot give."""
 
 
-def trainer(kind: str, *, contract: bool) -> Json:
+FLEET: Json = {"app": "vit", "fleet": "vision"}
+"""The labels of the fleet of the quick start."""
+
+
+def trainer(kind: str, *, contract: bool, name: str = "vit", fleet: Json = FLEET) -> Json:
     """A trainer as a team writes it: it reads no annotation, and knows nothing of the operator but, perhaps, one label."""
-    labels = {"app": "vit", "fleet": "vision", "kind": kind.lower()}
+    labels = {**fleet, "kind": kind.lower()}
     inject = {"precision.genesis.ai/inject": "trainer"} if contract else {}
     container = {
         "name": "trainer",
@@ -80,11 +84,11 @@ def trainer(kind: str, *, contract: bool) -> Json:
     }
     spec: Json = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
     if kind == "StatefulSet":
-        spec["serviceName"] = "vit"
+        spec["serviceName"] = name
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
-        "metadata": {"name": "vit", "namespace": TRAINING, "labels": labels},
+        "metadata": {"name": name, "namespace": TRAINING, "labels": labels},
         "spec": spec,
     }
 
@@ -138,6 +142,19 @@ class Scene:
             return str(self.policy().get("status", {}).get("phase", ""))
 
         wait_for(lambda: phase() in phases, what=f"phase {' or '.join(phases)}", seconds=300, found=self._conditions)
+
+    def wait_until_guarded(self, policy: str) -> None:
+        """Wait until new pods get what the policy assigns, and what all of its workloads report is known."""
+        wanted = {"AdmissionEnforced", "MetricsAvailable"}
+
+        def conditions() -> dict[str, str]:
+            status = self.kubectl.json("get", "precisionpolicy", policy, "-n", TRAINING).get("status", {})
+            return {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
+
+        wait_for(
+            lambda: wanted <= {kind for kind, said in conditions().items() if said.startswith("True ")},
+            what=f"{policy} guards its fleet", seconds=600, found=lambda: str(conditions()),
+        )  # fmt: skip
 
     def healthy(self) -> None:
         """Bring the fleet back from whatever a page did to it: acknowledged, tried again, and all of it in the target."""

@@ -297,6 +297,7 @@ def test_the_readmes_block_installs_the_operator_and_a_policy(tmp_path: Path) ->
         }
         run(["bash", "-euc", installed], cwd=ROOT, env=environment, timeout=120)
         until_admitted(cluster.kubectl)
+        cluster.kubectl("create", "namespace", "training")
         done = run(["bash", "-euc", second], cwd=ROOT, env=environment, timeout=120)
         assert done.stdout.splitlines()[-1].split()[:2] == ["training", "trainers"]
         deployment = cluster.kubectl.json("get", "deployment", "precision-operator", "-n", NAMESPACE)
