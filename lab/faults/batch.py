@@ -132,14 +132,15 @@ class Batch:
     async def _come_to_rest(self) -> None:
         """Wait until one has led for a while and nothing was written; from then on nothing may be."""
         for _ in range(REST_LOOKS):
-            await asyncio.gather(*self._restarts)  # a kill may have come after the runs had ended
+            dead = (self.kills, len(self.crashes))  # a kill may come after the runs have ended, and while this waits
+            await asyncio.gather(*self._restarts)
             await self._operators.leader()
             await asyncio.sleep(max(0.0, self._started_at + READ_SECONDS - time.monotonic()))
             await asyncio.to_thread(self._recorder.settle)
-            seen = (self._recorder.highest, self.kills, len(self.crashes))
+            seen = self._recorder.highest
             await asyncio.sleep(QUIET_SECONDS)
             await asyncio.to_thread(self._recorder.settle)
-            if seen == (self._recorder.highest, self.kills, len(self.crashes)):
+            if (seen, dead) == (self._recorder.highest, (self.kills, len(self.crashes))):
                 break
         self._recorder.note(Note.REST, {})
         await asyncio.sleep(QUIET_SECONDS)
