@@ -50,10 +50,10 @@ class Pages:
         (self._scene.folder / ".environment").unlink(missing_ok=True)
         environment = self._scene.environment if walk.cluster else self._scene.trainers_environment
         with step(walk.page), Shell(folder, environment) as shell:
-            for place, block in enumerate(walk.blocks()):
+            for block in walk.blocks():
                 where = f"{block.page}:{block.line}"
                 try:
-                    walk.prepare(place, block, self._scene)
+                    walk.prepare(block, self._scene)
                     self._one(shell, where, filled(block.text, walk.fill(self._scene)))
                 except LabError as error:
                     self.failed.append(f"{where}: {error}")

@@ -36,16 +36,20 @@ class Walk:
     """One page, pasted from its top to its end."""
 
     page: str
-    before: Mapping[int | str, Hook] = field(default_factory=dict)
-    """What must be so before a block; by its place among those that are run, from 0, or by how it begins."""
+    begin: Hook | None = None
+    """What must be so before the first block."""
+    before: Mapping[str, Hook] = field(default_factory=dict)
+    """What must be so before a block that begins like this."""
     fill: Fill = _nothing
     """What stands in a block for the reader to replace, and what they put there."""
     cluster: bool = True
 
-    def prepare(self, place: int, block: Block, scene: Scene) -> None:
+    def prepare(self, block: Block, scene: Scene) -> None:
         """Make it so."""
-        for at, hook in self.before.items():
-            if at == place or (isinstance(at, str) and block.text.startswith(at)):
+        if self.begin is not None and block == self.blocks()[0]:
+            self.begin(scene)
+        for beginning, hook in self.before.items():
+            if block.text.startswith(beginning):
                 hook(scene)
 
     def blocks(self) -> list[Block]:
@@ -207,10 +211,14 @@ def installed(scene: Scene) -> Mapping[str, str]:
 
 
 WALKS = (
-    Walk("docs/quick-start.md", before={1: _fleet_file, 3: _hurry}, fill=_checkout),
-    Walk("docs/onboarding.md", before={0: _healthy}),
+    Walk(
+        "docs/quick-start.md",
+        before={"kubectl precision lint": _fleet_file, "kubectl patch precisionpolicy": _hurry},
+        fill=_checkout,
+    ),
+    Walk("docs/onboarding.md", begin=_healthy),
     Walk("docs/troubleshooting.md"),
-    Walk("docs/gitops.md", before={1: _argocd}),
+    Walk("docs/gitops.md", before={"kubectl patch configmap argocd-cm": _argocd}),
     Walk("docs/safety.md"),
     Walk("docs/promotion.md", fill=_node),
     Walk("docs/roles.md"),
@@ -221,11 +229,11 @@ WALKS = (
     Walk("docs/alertmanager.md", fill=_tokens),
     Walk("docs/notifications.md"),
     Walk("docs/network-policy.md"),
-    Walk("docs/reference/cli.md", before={0: _healthy}, fill=_checkout),
+    Walk("docs/reference/cli.md", begin=_healthy, fill=_checkout),
     Walk(
         "docs/runbooks.md",
+        begin=_monitors,
         before={
-            0: _monitors,
             "kubectl get configmap precision-halt": _halted,
             "kubectl get pods -n monitoring": _goes_on,
             "kubectl precision drill": _healthy,
@@ -233,13 +241,15 @@ WALKS = (
             "kubectl annotate pods": _healthy,
         },
     ),
-    Walk("docs/incidents.md", before={0: _plotting}, fill=_incident),
-    Walk("docs/retry.md", before={0: _held}),
-    Walk("docs/drill.md", before={0: _healthy, 1: _drilled}, fill=_kind),
-    Walk("docs/reference/admission.md", before={0: _healthy}, fill=_user),
+    Walk("docs/incidents.md", begin=_plotting, fill=_incident),
+    Walk("docs/retry.md", begin=_held),
+    Walk(
+        "docs/drill.md", begin=_healthy, before={"kubectl precision drill fleet -n training -m": _drilled}, fill=_kind
+    ),
+    Walk("docs/reference/admission.md", begin=_healthy, fill=_user),
     Walk("docs/models.md", cluster=False),
     Walk("docs/trainer.md", cluster=False, fill=_checkpoints),
     Walk("docs/analyzer.md", cluster=False),
-    Walk("docs/install.md", before={0: _monitors}),
+    Walk("docs/install.md", begin=_monitors),
 )
 """In this order: the quick start makes the fleet that the others look at, and the last one uninstalls."""

@@ -8,7 +8,7 @@ import yaml
 
 from lab import paths
 from lab.docs.commands import Block, all_blocks, blocks_of, shell_blocks
-from lab.surfaces.pages import MARK, WALKS
+from lab.surfaces.pages import MARK, WALKS, Walk
 from precision_operator.cli import MODULES, parser
 from precision_operator.cli.lint import lint
 from tests.support.policies import policy
@@ -64,6 +64,12 @@ def test_what_the_lab_pastes_is_what_pages_say_it_pastes() -> None:
     named = {block.page for block in SHELL if block.test == MARK}
     assert named == {walk.page for walk in WALKS}
     assert {block.test for block in SHELL if block.test and "::" not in block.test} == {MARK}
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.page)
+def test_what_the_lab_does_before_a_block_names_a_block_of_the_page(walk: Walk) -> None:
+    unmet = [start for start in walk.before if not any(block.text.startswith(start) for block in walk.blocks())]
+    assert not unmet
 
 
 def test_at_most_a_quarter_of_the_blocks_needs_what_is_not_at_hand() -> None:

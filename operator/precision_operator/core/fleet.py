@@ -128,10 +128,21 @@ class Fleet:
 
     @cached_property
     def watched(self) -> frozenset[str]:
-        """Keys of the workloads of which something runs, and every running pod has samples of its own."""
+        """Keys of the workloads of which something runs, and every running pod has samples of enough steps of its own.
+
+        Who has just begun has no FP32 baseline yet: moved now, it would never have one, and could not be judged.
+        """
         signals: Mapping[str, PodSignals] = self.evaluation.pods if self.evaluation else {}
         running = ((w.key, running_pods(w, signals)) for w, _ in self.movable)
-        return frozenset(key for key, pods in running if pods and all(map(self.is_watched, pods)))
+        return frozenset(
+            key
+            for key, pods in running
+            if pods and all(self.is_watched(pod) and self._trains(signals[pod.name]) for pod in pods)
+        )
+
+    def _trains(self, signals: PodSignals) -> bool:
+        """It has made as many steps within the window as it takes to be judged."""
+        return signals.steps is not None and signals.steps >= self.spec.evaluation.min_steps
 
     def is_watched(self, pod: PodView) -> bool:
         """A pod that was made anew under its name, as a StatefulSet's is, has those of the one before it at first."""

@@ -88,7 +88,7 @@ class Places:
         late = [w.name for w, _ in self.joinable if w.key not in known and not all(p.pending for p in live_pods(w))]
         if not late:
             return None
-        text = f"Prometheus has no samples of {names(late)}: nothing is moved that could not be watched"
+        text = f"no samples of enough steps of {names(late)}: nothing is moved that could not be judged"
         return Cause(Reason.NO_SAMPLES, text)
 
     def in_cohort(self, step_index: int, members: Sequence[str]) -> Cohort:

@@ -1,5 +1,6 @@
 """Who may join a cohort: only what can be watched, by samples of its own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from lab.model.world import World
 from precision_operator.api.modes import Mode
 from precision_operator.api.state import Phase
-from precision_operator.core.model import Observation
+from precision_operator.core.model import Observation, PodSignals
 from tests.support.fleets import change, fleet, member_names, promoted, until
 
 HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "60s"}}, {"setWeight": 100}]}}
@@ -16,6 +17,13 @@ HALF = {"strategy": {"steps": [{"setWeight": 50}, {"pause": {"duration": "60s"}}
 def scaled_to_zero(world: World, *names: str) -> None:
     for name in names:
         change(world, name, replicas=0, pods=())
+
+
+def of_pods(found: Observation, other: Callable[[PodSignals], PodSignals]) -> Observation:
+    """The observation with other signals of every pod."""
+    assert found.evaluation is not None
+    seen = {name: other(signals) for name, signals in found.evaluation.pods.items()}
+    return replace(found, evaluation=replace(found.evaluation, pods=seen))
 
 
 def test_a_fleet_without_a_pod_begins_nothing_and_is_never_healthy() -> None:
@@ -68,6 +76,23 @@ def test_a_step_waits_for_samples_of_those_that_would_fill_it() -> None:
     assert "hot-1, hot-3" in world.summary.message
 
 
+@pytest.mark.parametrize("steps", [None, 3.0, float("nan")])
+def test_a_workload_that_has_just_begun_joins_once_it_has_made_the_steps_of_a_baseline(steps: float | None) -> None:
+    world = promoted()
+    world.add("late")
+    observe = world.observe
+
+    def just_begun() -> Observation:
+        return of_pods(observe(), lambda signals: replace(signals, steps=steps))
+
+    world.observe = just_begun  # type: ignore[method-assign]
+    world.run(20)
+    assert "late" not in member_names(world)
+    world.observe = observe  # type: ignore[method-assign]
+    world.run(2)
+    assert "late" in member_names(world)
+
+
 def test_a_pod_made_anew_under_its_name_does_not_join_on_the_samples_of_the_one_before_it() -> None:
     world = promoted()
     world.add("late")
@@ -77,10 +102,7 @@ def test_a_pod_made_anew_under_its_name_does_not_join_on_the_samples_of_the_one_
 
     def scraped_before() -> Observation:
         """The newest scrape is 20 s old."""
-        found = observe()
-        assert found.evaluation is not None
-        seen = {name: replace(signals, sampled_at=world.now - 20.0) for name, signals in found.evaluation.pods.items()}
-        return replace(found, evaluation=replace(found.evaluation, pods=seen))
+        return of_pods(observe(), lambda signals: replace(signals, sampled_at=world.now - 20.0))
 
     world.observe = scraped_before  # type: ignore[method-assign]
     world.run(2)
