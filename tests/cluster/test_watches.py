@@ -9,6 +9,7 @@ import pytest
 from lab.cluster import ControlPlane, Kubectl
 from lab.cluster.manifests import until_admitted
 from precision_operator.api.selector import Selector
+from precision_operator.controller import streams
 from precision_operator.controller.registry import WatchLost
 from precision_operator.kube.access import Access
 from precision_operator.kube.port import PODS, JsonObject
@@ -67,7 +68,10 @@ async def test_a_restart_of_the_api_server_is_survived_and_losses_are_noticed(
     await asyncio.to_thread(until_admitted, kubectl)  # the next test finds admission as it was
 
 
-async def test_a_watch_that_is_forbidden_ends_the_run(control_plane: ControlPlane, namespace: str) -> None:
+async def test_a_watch_that_stays_forbidden_ends_the_run(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "REFUSED_SECONDS", 1.0)
     access = Access(control_plane.user_kubeconfig("nobody"))
     with pytest.raises(WatchLost, match="Forbidden"):
         async with watching(access, Settings(watch_namespaces=(namespace,))):

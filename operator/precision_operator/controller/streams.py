@@ -13,6 +13,8 @@ long; ours takes an event in within microseconds, and what they cost comes a tho
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol, cast
 
@@ -25,6 +27,9 @@ from kopf._core.engines.peering import Identity as Identity
 from precision_operator.kube.port import JsonObject
 
 log = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 30.0
+"""How long a refusal is taken for one that passes: an API server that was just started has not read its own roles yet."""
 
 StreamItem = watching.Bookmark | bodies.RawEvent
 
@@ -78,6 +83,7 @@ async def _tapped(
 ) -> AsyncIterator[StreamItem]:
     listener = _listeners.get(id(settings))
     ours = listener is not None and listener.wants(resource.plural)
+    refused_since: float | None = None
     while True:
         uids: set[str] = set()
         stream = _original(
@@ -89,19 +95,33 @@ async def _tapped(
         )
         try:
             async for item in stream:
+                refused_since = None
                 if listener is not None and ours:
                     _tell(listener, resource.plural, namespace, item, uids)
                 if not ours or isinstance(item, watching.Bookmark):
                     yield item
             return
-        except (watching.WatchingError, errors.APIServerError) as error:
+        except Exception as error:
+            refused_since = _refused_since(error, refused_since)
+            if refused_since is not None and time.monotonic() - refused_since >= REFUSED_SECONDS:
+                if listener is not None and ours:
+                    listener.failed(resource.plural, error)
+                raise
             # The server is in trouble, or lost its place: list again. The watchdog sees the stream's age.
             log.warning("watch broken, listing again", extra={"resource": resource.plural, "error": str(error)})
             await asyncio.sleep(settings.watching.reconnect_backoff)
-        except Exception as error:
-            if listener is not None and ours:
-                listener.failed(resource.plural, error)
-            raise
+
+
+def _refused_since(error: Exception, since: float | None) -> float | None:
+    """Since when the server refuses what is asked, by the monotonic clock; None: it is in trouble, which will pass.
+
+    What is neither goes at once.
+    """
+    if isinstance(error, watching.WatchingError | errors.APIServerError | errors.APITooManyRequestsError):
+        return None
+    if isinstance(error, errors.APIForbiddenError):
+        return since if since is not None else time.monotonic()
+    return -math.inf
 
 
 def _tell(listener: StreamListener, plural: str, namespace: str | None, item: StreamItem, uids: set[str]) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 import kopf
 import pytest
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import errors, watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.reactor import queueing
 
@@ -141,6 +141,31 @@ async def test_a_list_that_broke_off_counts_for_nothing(monkeypatch: pytest.Monk
     broken = watching.WatchingError("gone")
     said, _ = await watched("pods", monkeypatch, news(None, "a"), broken, news(None, "b"), LISTED)
     assert said == [("pods", False), ("pods", False), ("pods", None, ["b"])]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        errors.APIServerError(None, status=503, headers={}),
+        errors.APITooManyRequestsError(None, status=429, headers={}),
+        errors.APIForbiddenError(None, status=403, headers={}),  # an API server that has not read its roles yet
+    ],
+)
+async def test_a_server_that_was_just_started_is_asked_again(
+    trouble: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, left = await watched("pods", monkeypatch, LISTED, trouble, trouble, news(None, "b"), LISTED)
+    assert (said, left) == ([("pods", None, []), ("pods", False), ("pods", None, ["b"])], [LISTED, LISTED])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.APIForbiddenError(None, status=403, headers={}), errors.APINotFoundError(None, status=404, headers={})],
+)
+async def test_a_refusal_that_lasts_ends_the_watch(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "REFUSED_SECONDS", 0.0)
+    with pytest.raises(type(error)):
+        await watched("pods", monkeypatch, LISTED, error, news(None, "b"), LISTED)
 
 
 async def test_what_kopf_watches_for_itself_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
