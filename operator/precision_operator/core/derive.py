@@ -33,7 +33,8 @@ def derive_facts(policy: Policy, state: State, observation: Observation, now: fl
     verdicts = _judge(facts)
     failing = facts.failing
     if facts.evaluation is not None:
-        failing = update_failing(state.failing, verdicts, policy.spec, at=facts.evaluation.at)
+        seen = facts.evaluation
+        failing = update_failing(state.failing, verdicts, policy.spec, at=seen.at, clock_since=seen.clock_since)
     rules, fallback = policy.spec.rollback, policy.spec.fallback
     bf16_keys = fallback_in_bf16(rules, fallback, state, observation.evaluation, facts.movable)
     return replace(facts, verdicts=verdicts, failing=failing, bf16_keys=bf16_keys)

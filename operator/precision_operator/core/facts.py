@@ -126,7 +126,7 @@ class Facts:
         return answered(self.policy.annotations, command, self.state.transition_id)
 
     def stood_seconds(self, since: float) -> float:
-        """How long something has stood, at the last reading: what a step of the clock adds does not count."""
+        """How long something has stood, at the last reading, less what another clock or a step of this one adds."""
         evaluation = self.evaluation
         return evaluation.at - max(since, evaluation.clock_since) if evaluation is not None else self.now - since
 

@@ -210,7 +210,7 @@ class Evaluation:
     errors: Mapping[str, Cause] = field(default_factory=dict)
     """Query name → why it gave no answer. ``ack`` and ``steps`` are queries too."""
     clock_since: float = 0.0
-    """When the wall clock was last seen to be set, forward or back: what lies before was measured by another; 0: never."""
+    """Since when all is dated by one clock: a leadership began, or the wall clock was seen to be set; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

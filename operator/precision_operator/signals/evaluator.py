@@ -53,7 +53,7 @@ class _Watched:
     ahead_seconds: float
     """Of the wall clock before the monotonic one at that time: what a step changes."""
     clock_since: float = 0.0
-    """When the wall clock was last seen to be set; 0: never."""
+    """As in ``Evaluation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,19 @@ class Evaluator:
         self._purged_at = self._clock.monotonic()
         self._watched: dict[EvaluationPlan, _Watched] = {}
         self._twice: dict[tuple[EvaluationPlan, str], frozenset[str]] = {}
+        self.clock_since = 0.0
+        """The newest of all plans', as in ``Evaluation``."""
         self._refused: dict[str, str] = {}
         for name, template in queries.items():
             try:
                 check(template)
             except QueryInvalid as error:
                 self._refused[name] = str(error)
+
+    def begin(self) -> None:
+        """A leadership begins: another may have led until now, by another clock."""
+        self._watched.clear()
+        self.clock_since = self._clock.time()
 
     def problem(self, plan: EvaluationPlan) -> Cause | None:
         """Why the plan cannot be carried out as written; None where it can."""
@@ -325,10 +332,12 @@ class Evaluator:
         """
         now = self._clock.monotonic()
         ahead_seconds = self._clock.time() - now
-        before = self._watched.get(plan, _Watched(at, began, ahead_seconds))
+        before = self._watched.get(plan, _Watched(at, began, ahead_seconds, min(at, self.clock_since)))
         gap = began - before.ended > _GAP_INTERVALS * plan.interval_seconds
         stepped = abs(ahead_seconds - before.ahead_seconds) > STEP_SECONDS
-        clock_since = now + ahead_seconds if stepped else before.clock_since
+        if stepped:
+            self.clock_since = now + ahead_seconds
+        clock_since = self.clock_since if stepped else before.clock_since
         since = max(at, clock_since) if gap else clock_since if stepped else before.since
         for old in [p for p, watched in self._watched.items() if now - watched.ended > _PLAN_LIFE_SECONDS]:
             del self._watched[old]

@@ -133,6 +133,7 @@ class EvaluationService(Generic[K]):
         """A leadership begins: what was read in an earlier one is not what this one decides on."""
         for key in list(self._watches):
             self.forget(key)
+        self._evaluator.begin()
 
     async def close(self) -> None:
         """Cancel what is under way; for shutdown."""
@@ -198,7 +199,7 @@ class EvaluationService(Generic[K]):
 
     def _unknown(self, why: Cause) -> Evaluation:
         now = self._clock.time()
-        return Evaluation(at=now, continuous_since=now, errors={ACK: why})
+        return Evaluation(at=now, continuous_since=now, errors={ACK: why}, clock_since=self._evaluator.clock_since)
 
 
 def _together_seconds(interval_seconds: float) -> float:

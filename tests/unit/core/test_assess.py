@@ -217,6 +217,17 @@ def test_a_breach_is_counted_once_an_evaluation_dated_from_its_first_and_ended_b
     assert update_failing((second,), [], SPEC, at=AT + 30) == ()
 
 
+@pytest.mark.parametrize("ahead_seconds", [600.0, 5.0, -5.0, -600.0])
+def test_a_breach_that_another_clock_dated_counts_again_an_interval_after_this_one_began(ahead_seconds: float) -> None:
+    (found,) = update_failing((), [verdict(breach())], SPEC, at=AT)
+    began = AT + 1 + ahead_seconds
+    counts = []
+    for later in (0, 5, 15):
+        (found,) = update_failing((found,), [verdict(breach())], SPEC, at=began + later, clock_since=began)
+        counts.append(found.count)
+    assert counts == [1, 1, 2]
+
+
 def test_a_breach_beyond_the_list_gets_its_workloads_name_when_it_is_seen_again_out_of_turn() -> None:
     (first,) = update_failing((), [verdict(breach())], SPEC, at=AT)
     rest = replace(first, key="", count=2, measured="")

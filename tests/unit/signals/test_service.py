@@ -251,6 +251,38 @@ async def test_a_leadership_decides_on_no_answer_of_an_earlier_one() -> None:
     await rig.service.close()
 
 
+async def test_what_another_leader_dated_was_not_watched_by_this_ones_clock_whatever_is_read_or_edited_later() -> None:
+    rig = Rig()
+    rig.service.forget_all()
+    led_since = rig.clock.time()
+    found = list[Evaluation | None]()
+    for plan, pause_seconds in (
+        (PLAN, EVERY),
+        (PLAN, STALE_INTERVALS * EVERY + DEADLINE_SECONDS + 1.0),
+        (replace(PLAN, window_seconds=60.0), 0.0),
+    ):
+        rig.service.latest("p", plan, every_seconds=EVERY)
+        await settle()
+        await rig.clock.advance(pause_seconds)
+        found.append(rig.service.latest("p", plan, every_seconds=EVERY))
+    assert [seen and seen.clock_since for seen in found] == [led_since] * 3
+    await rig.service.close()
+
+
+async def test_a_leader_that_led_before_has_not_watched_what_lies_between() -> None:
+    rig = Rig()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await rig.clock.advance(EVERY / 2)
+    rig.service.forget_all()
+    led_since = rig.clock.time()
+    rig.service.latest("p", PLAN, every_seconds=EVERY)
+    await settle()
+    found = rig.service.latest("p", PLAN, every_seconds=EVERY)
+    assert found is not None
+    assert (found.continuous_since, found.clock_since) == (led_since, led_since)
+    await rig.service.close()
+
+
 async def test_a_policy_that_is_edited_while_it_is_read_gets_an_answer_to_what_it_says_now() -> None:
     rig = Rig()
     rig.service.latest("p", replace(PLAN, endpoint="hung"), every_seconds=EVERY)

@@ -134,12 +134,12 @@ def lost(workload: WorkloadView, spec: PolicySpec, evaluation: Evaluation) -> bo
 
 
 def update_failing(
-    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float
+    old: tuple[Failing, ...], verdicts: Iterable[Assessment], spec: PolicySpec, *, at: float, clock_since: float = 0.0
 ) -> tuple[Failing, ...]:
     """The breaches that stand after this evaluation.
 
     A new breach starts its clock; Ok ends it; Unknown changes nothing, in either direction. Breaches of workloads that
-    are not judged any more (rolled back, gone) end.
+    are not judged any more (rolled back, gone) end. ``clock_since``: what is dated before was dated by another clock.
     """
     before = {(f.key, f.signal, f.severity): f for f in old}
     known_of = {(f.key, f.signal): f for f in old if f.key}
@@ -154,7 +154,7 @@ def update_failing(
                 # Another severity is another breach: five mild evaluations are not one severe one.
                 found = before.get((key, signal, reading.severity)) or before.get(("", signal, reading.severity))
                 now = Failing(key, signal, reading.severity, at, 1, at, f"{reading.value:.3g}")
-                standing.append(counted(found, now, spec.evaluation))
+                standing.append(counted(found, now, spec.evaluation, clock_since=clock_since))
             elif isinstance(reading, Unknown):
                 # Where too many were in breach to list them all, it may be one of the rest.
                 standing += [known] if known else rest[signal]

@@ -9,12 +9,19 @@ TURN_SHARE = 0.8
 """Evaluations closer than this share of an interval count as one."""
 
 
-def counted(found: Failing | None, now: Failing, spec: EvaluationSpec) -> Failing:
-    """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes."""
+def counted(found: Failing | None, now: Failing, spec: EvaluationSpec, *, clock_since: float) -> Failing:
+    """The breach after this evaluation, which is counted while that is of use: one that goes on costs no writes.
+
+    What another clock dated, before ``clock_since``, counts again an interval after this one's first evaluation.
+    """
     if found is None:
         return now
     if found.since > now.since:
         found = replace(found, since=now.since)  # the clock was set back
+    if clock_since and not (
+        believed(found, spec.failure_limit) or clock_since <= found.evaluated_at <= now.evaluated_at
+    ):
+        found = replace(found, evaluated_at=now.evaluated_at)
     # Alerts wake evaluations out of turn: they must not shorten the row that a rollback needs.
     again = 0 <= now.evaluated_at - found.evaluated_at < TURN_SHARE * spec.interval_seconds
     if again or believed(found, spec.failure_limit):

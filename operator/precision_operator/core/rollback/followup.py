@@ -71,7 +71,7 @@ def follow(facts: Facts, incident: Incident, workloads: Movable) -> Followed:
 def _asked_since(facts: Facts, incident: Incident) -> float:
     """From when on an answer is due: from when all had been asked; where that is not known, from when we began to watch.
 
-    What a step of the clock adds is no patience: it would restart the whole fleet at once.
+    What another leader's clock, or a step of this one, adds is no patience: it would restart the whole fleet at once.
     """
     watched = facts.evaluation.continuous_since if facts.evaluation is not None else 0.0
     if _begun(incident) > facts.now:
