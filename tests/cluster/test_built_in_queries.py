@@ -134,6 +134,13 @@ RUNS: dict[str, tuple[dict[str, str], float | None]] = {
     "all ended well": ({"training_total": rising(3), "training_success_total": rising(3)}, 0.0),
     "successes are not counted": ({"training_total": rising(3)}, None),
     "runs are not counted": ({"training_success_total": rising(3)}, None),
+    "successes are no numbers": ({"training_total": rising(3), "training_success_total": flat(math.nan)}, None),
+    "runs are no numbers": ({"training_total": flat(math.nan), "training_success_total": rising(3)}, None),
+    "neither is a number": ({"training_total": flat(math.nan), "training_success_total": flat(math.nan)}, None),
+    "none ended, and successes are no numbers": (
+        {"training_total": rising(0), "training_success_total": flat(math.nan)},
+        None,
+    ),
     "nothing is counted": ({"training_steps_total": rising(3)}, None),
 }
 

@@ -146,10 +146,11 @@ _RECORDS = (
         "Share of training runs within the window that failed, 0 to 1; crashed ones count.",
         Criterion(Signal.FAILURES, Severity.P0, enter=0.50, leave=0.25, promote_below=0.05),
         (*_THRESHOLDS, "promote_below"),
-        # NaN where none ended; absent where they are not counted.
+        # NaN where none ended; absent where they are not counted, or the counters are NaN: that is neither >= 0 nor == 0.
         query=(
-            f"max by (pod) (clamp_min(1 - {increase('training_success_total')} / ({increase('training_total')} > 0), 0)"
-            f" or 0 * {increase('training_success_total')} / ({increase('training_total')} == 0))"
+            f"max by (pod) (clamp_min(1 - ({increase('training_success_total')} >= 0)"
+            f" / ({increase('training_total')} > 0), 0)"
+            f" or 0 * ({increase('training_success_total')} >= 0) / ({increase('training_total')} == 0))"
         ),
         reason=Reason.TRAINING_FAILING,
         good=0.0,
