@@ -65,9 +65,9 @@ def until(world: World, done: Callable[[World], object], *, seconds: float = 1.0
     raise AssertionError((world.state.phase, world.summary.reason, world.summary.message))
 
 
-def answer(world: World, command: str) -> None:
-    """A person's command to the transition that stands now."""
-    annotations = {f"precision.genesis.ai/{command}": str(world.state.transition_id)}
+def answer(world: World, *commands: str) -> None:
+    """A person's commands to the transition that stands now."""
+    annotations = {f"precision.genesis.ai/{command}": str(world.state.transition_id) for command in commands}
     world.policy = replace(world.policy, annotations=annotations)
 
 

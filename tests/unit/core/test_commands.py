@@ -91,6 +91,37 @@ def test_every_command_that_is_taken_is_one_transition_and_is_good_for_nothing_a
     assert all(number != world.state.transition_id for number in named.values())
 
 
+@pytest.mark.parametrize("safer", ["abort", "rollback"])
+@pytest.mark.parametrize(
+    ("stands", "forward", "then"),
+    [
+        (rolled_back, "retry", Phase.HELD),
+        (one_held, "retry", Phase.ROLLING_BACK),
+        (comparing, "promote", Phase.ROLLING_BACK),
+        (waiting_for_approval, "promote", Phase.ROLLING_BACK),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_of_two_commands_given_together_the_safer_is_carried_out_and_the_other_is_void(
+    stands: Callable[[], World], forward: str, then: Phase, safer: str
+) -> None:
+    world = stands()
+    before = world.state.transition_id
+    answer(world, forward, safer)
+    world.step(1.0)
+    assert (world.state.transition_id, world.state.phase) == (before + 1, then)
+    world.run(10)
+    assert world.state.phase in (Phase.ROLLING_BACK, Phase.HELD)
+
+
+def test_a_retry_that_was_withdrawn_can_be_given_anew() -> None:
+    world = rolled_back()
+    answer(world, "retry", "abort")
+    world.run(2, 1.0)
+    answer(world, "retry")
+    until(world, lambda w: w.state.phase is Phase.HEALTHY)
+
+
 def test_a_retry_of_nothing_does_not_wait_for_what_is_mitigated_later() -> None:
     world = promoted(rollback={"gradual": {"sustain": "0s"}})
     answer(world, "retry")

@@ -209,15 +209,26 @@ def _by_canary(facts: Facts, incident: Incident, raised: tuple[Notify, ...]) -> 
 
 
 def held(facts: Facts) -> Outcome:
-    """Keep everything in the fallback; leave only when a person answers this very transition with retry."""
+    """Keep everything in the fallback; leave only when a person answers this very transition with retry, and that alone."""
     if not facts.state.enforce:
         return begin_rollback(facts, _record_lost(facts))
     state = replace(facts.state, precision=facts.spec.fallback)
     asked = facts.asked(Command.RETRY)
+    safer = next((c for c in (Command.ABORT, Command.ROLLBACK) if facts.asked(c) is not None), None)
+    if asked is not None and safer is not None:
+        return _retry_withdrawn(facts, carried_out(state, safer))
     closed = reenabled(facts)
     if asked is not None and closed is None:
         return _start_again(state, asked)
     return Outcome(state, everything(facts), waiting=closed)
+
+
+def _retry_withdrawn(facts: Facts, state: State) -> Outcome:
+    """A rollback was asked for beside the retry: the safer of the two counts, and the next transition voids the other."""
+    again = facts.command(Reason.ROLLED_BACK, "retry")
+    text = f"a rollback was asked for beside a retry: the fleet stays in {facts.spec.fallback}; to start again: {again}"
+    waiting = reenabled(replace(facts, state=replace(state, transition_id=state.transition_id + 1)))
+    return Outcome(state, everything(facts), waiting=waiting, notices=(Notify(Reason.ROLLED_BACK, text),))
 
 
 def _record_lost(facts: Facts) -> Trigger:
