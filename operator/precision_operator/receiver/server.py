@@ -116,8 +116,6 @@ class AlertServer:
             self._listening = None
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        if self._connections is not None:
-            self._connections.header_came(request.protocol)
         try:
             result, answer = await self._result(request)
         except (web.RequestPayloadError, aiohttp.ClientPayloadError, ConnectionError):
@@ -139,6 +137,8 @@ class AlertServer:
         if not self._allows(request.headers.getall("Authorization", [])):
             said = _said(HTTPStatus.UNAUTHORIZED, "expected a valid bearer token", {"WWW-Authenticate": "Bearer"})
             return AlertResult.UNAUTHORIZED, said
+        if self._connections is not None:
+            self._connections.token_shown(request.protocol)
         if (request.method, request.path) != ("POST", PATH):
             return AlertResult.UNKNOWN_PATH, _said(HTTPStatus.NOT_FOUND, f"expected POST {PATH}")
         if not self._leading():

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -27,6 +27,7 @@ class Served:
         self.counted: Counter[str] = Counter()
         self.received: list[object] = []
         self.leading = True
+        self._news = asyncio.Event()
         self.receive: Callable[[object], Awaitable[int]] = self._receive
         self.server = AlertServer(
             allows=lambda headers: headers == [f"Bearer {TOKEN}"],
@@ -39,13 +40,44 @@ class Served:
 
     def _count(self, result: str) -> None:
         self.counted[result] += 1
+        self._news.set()
+
+    def hold(self) -> asyncio.Event:
+        """What is received is answered once this is set."""
+        released = asyncio.Event()
+
+        async def held(body: object) -> int:
+            await self._receive(body)
+            await released.wait()
+            return 0
+
+        self.receive = held
+        return released
 
     async def _receive(self, body: object) -> int:
         self.received.append(body)
+        self._news.set()
         return len(parse_webhook(body))
 
     async def connect(self, peer: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(peer, 0))
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for what is counted or received."""
+        async with asyncio.timeout(60):
+            while not holds():
+                self._news.clear()
+                await self._news.wait()
+
+    @asynccontextmanager
+    async def held(self, peers: int, begun: bytes = b"") -> AsyncIterator[None]:
+        """As many connections as each of so many peers may have, of which each has sent this."""
+        async with AsyncExitStack() as stack:
+            for number in range(peers * Bounds().connections_per_peer):
+                _, writer = await self.connect(f"127.0.1.{number % peers + 1}")
+                stack.callback(writer.close)
+                writer.write(begun)
+            yield
 
     async def send(self, raw: bytes, *, peer: str = "127.0.0.1") -> bytes:
         """What it answers until it closes the connection; nothing where it just closes it."""
@@ -214,12 +246,61 @@ async def test_one_peer_has_so_many_connections_and_another_has_its_own() -> Non
         assert await served.status(post(EMPTY)) == 200
 
 
-async def test_all_peers_together_have_so_many_connections() -> None:
-    async with serving(Bounds(connections=2, connections_per_peer=2)) as served:
-        held = [await served.connect(f"127.0.0.{number}") for number in (1, 2)]
+async def test_all_peers_together_have_so_many_connections_and_none_with_a_token_is_given_up_for_another() -> None:
+    async with serving(Bounds(connections=2, connections_per_peer=2, body_seconds=60.0)) as served:
+        released = served.hold()
+        held = [asyncio.create_task(served.send(post(EMPTY), peer=f"127.0.0.{number}")) for number in (1, 2)]
+        await served.until(lambda: len(served.received) == 2)
         assert await served.send(post(EMPTY), peer="127.0.0.3") == b""
-        for _, writer in held:
+        released.set()
+        assert all(answer.startswith(b"HTTP/1.1 200") for answer in await asyncio.gather(*held))
+
+
+SLOW = {
+    "nothing at all": b"",
+    "a header that does not end": b"POST / HTTP/1.1\r\nHost: x\r\n",
+    "a wrong token and a body that does not end": post(b"{", length=1000, token="u" * 32),
+}
+
+
+@pytest.mark.parametrize("begun", SLOW.values(), ids=SLOW)
+@pytest.mark.parametrize("peers", [2, 4, 12])
+async def test_who_has_a_token_gets_in_while_others_hold_every_place(peers: int, begun: bytes) -> None:
+    """Their own deadline does not come."""
+    bounds = Bounds(header_seconds=600.0, body_seconds=600.0, turn_seconds=0.5)
+    async with serving(bounds) as served, served.held(peers, begun):
+        for _ in range(2):
+            assert await served.status(post(EMPTY)) == 200
+
+
+async def test_who_has_a_token_gets_in_while_others_come_again_as_often_as_they_are_sent_away() -> None:
+    async with serving(Bounds(connections=8, connections_per_peer=4, served=4, turn_seconds=0.5)) as served:
+
+        async def again_and_again(peer: str) -> None:
+            while True:
+                await served.send(b"", peer=peer)
+
+        attack = [asyncio.create_task(again_and_again(f"127.0.1.{number % 4 + 1}")) for number in range(16)]
+        await served.until(lambda: served.counted[AlertResult.CONNECTION_REFUSED] > 16)
+        assert [await served.status(post(EMPTY)) for _ in range(5)] == [200] * 5
+        for task in attack:
+            task.cancel()
+        await asyncio.gather(*attack, return_exceptions=True)
+
+
+async def test_who_has_a_token_gets_in_by_tls_while_others_begin_no_handshake() -> None:
+    keeper = await kept(FakeKube())
+    served = Served(Bounds(header_seconds=600.0))
+    served.port = await served.server.start(0, keeper.context, host="127.0.0.1")
+    try:
+        async with served.held(4):
+            tls = trusting(keeper)
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port, ssl=tls, server_hostname=NAME)
+            writer.write(post(EMPTY))
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
             writer.close()
+    finally:
+        await served.server.stop()
 
 
 async def test_one_peer_cannot_take_every_turn() -> None:
