@@ -20,7 +20,22 @@ BLOCKS: Final = (
     (re.compile(r"\b((?:webhook|outlook)\.office(?:365)?\.com/webhook[a-z0-9]{0,4}/)[\w@/-]{8,}+", re.ASCII), r"\1***"),
     # Commands that take a password without naming it.
     (
-        re.compile(r"\b((?i:requirepass|masterauth|identified by|sshpass -p)[ \t]{1,4}+[\"']?)[^\s\"'*][^\s\"']*+"),
+        re.compile(r"\b((?i:requirepass|masterauth|identified by)[ \t]{1,4}+[\"']?)[^\s\"'*][^\s\"']*+"),
+        r"\1***",
+    ),
+    (
+        re.compile(
+            r"\b(sshpass[\"']?+,?+[ \t]{1,4}+[\"']?+-p[\"']?+,?+[ \t]{0,4}+)"
+            r"(?:\"[^\"*][^\"]*+|'[^'*][^']*+|[^\s\"'*][^\s\"']*+)"
+        ),
+        r"\1***",
+    ),
+    (
+        re.compile(
+            r"\b(wandb[ \t]{1,4}+login(?:[ \t]{1,4}+(?![\w-]{30})[^\s]{1,200}+){0,6}+[ \t]{1,4}+)"
+            r"(?=[A-Za-z_-]{0,99}\d)[\w-]{30,}+",
+            re.ASCII,
+        ),
         r"\1***",
     ),
     (re.compile(r"([ \t]-u[ \t=]{0,2}[^\s]{1,64}+[ \t]{1,4}+-p[ \t=]{0,2})[^\s*][^\s]*+"), r"\1***"),
@@ -29,7 +44,24 @@ BLOCKS: Final = (
     (re.compile(r"(\"username\":\s?\"[^\"]{1,100}+\",\s?\"key\":\s?\")[^\"*]{8,}+"), r"\1***"),
     (re.compile(r"\b(login[ \t]{1,4}+[^\s]{1,100}+[ \t]{1,4}+password[ \t]{1,4}+)[^\s*][^\s]*+"), r"\1***"),
     (
-        re.compile(r"(?<!\S)((?:-u|--user|--proxy-user)[ =]{1,4}+[\"']?[^\s:\"'/]{1,100}+:)[^\s\"'*/][^\s\"']*+"),
+        re.compile(
+            r"(?<![\w-])((?:-[A-Za-z]{0,6}u|--user|--proxy-user)(?:[ =]{1,4}+[\"']?|[\"'],[ ]{0,4}+[\"'])"
+            r"(?!\d{1,9}:\d)[^\s:\"'/]{1,100}+:)[^\s\"'*/][^\s\"']*+"
+        ),
+        r"\1***",
+    ),
+    (re.compile(r"(\bcurl[ \t]{1,4}+-[A-Za-z]{0,6}u[\"']?[^\s:\"'/=]{1,100}+:)[^\s\"'*/][^\s\"']*+"), r"\1***"),
+    (re.compile(r"\b(jdbc:oracle:\w{2,5}+:[\w.$-]{1,60}+/)[^\s@\"'*]{1,200}+@", re.ASCII), r"\1***@"),
+    # A URL that is written within another.
+    (
+        re.compile(
+            r"((?i:%3A%2F%2F)[\w.~+-]{0,200}+(?i:%3A))(?:[\w.~+!-]|%(?!40|2[Ff])[0-9A-Fa-f]{2}){1,200}+(?=%40)",
+            re.ASCII,
+        ),
+        r"\1***",
+    ),
+    (
+        re.compile(r"(\.docker(?:configjson|cfg)[\"']?[ \t]{0,4}+:[ \t]{0,4}+[\"']?)[\w+/-]{16,}+={0,2}", re.ASCII),
         r"\1***",
     ),
 )
@@ -97,7 +129,16 @@ class Kind(StrEnum):
     """It is one only where it looks like one."""
 
 
-_PASSWORDS = ("password", "passwd", "passphrase", "passcode", "pwd")
+_PASSWORDS = (
+    *("password", "passwd", "passphrase", "passcode", "pwd"),
+    *(
+        f"{of}pass"
+        for of in ("admin", "auth", "db", "ftp", "http", "key", "ldap", "mail", "mongo", "mq", "my", "mysql")
+    ),
+    *(f"{of}pass" for of in ("pg", "postgres", "proxy", "redis", "root", "smtp", "sql", "ssh", "store", "user")),
+)
+_PASSES = frozenset({"backward", "bwd", "forward", "full", "fwd", "multi", "one", "second", "single", "three", "two"})
+"""``forward_pass``: of a training step."""
 _HEADERS = frozenset({"authorization", "cookie"})
 _KEYS_OF = frozenset(
     [
@@ -181,7 +222,11 @@ def kind_of(name: str) -> Kind | None:
     if not words:
         return None
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last.endswith(_PASSWORDS) or last.endswith("pw") or (last == "pass" and before):
+    if (
+        last.endswith(_PASSWORDS)
+        or last.endswith("pw")
+        or (last == "pass" and before and before not in _PASSES | _LANGUAGE)
+    ):
         return Kind.PASSWORD
     if last in _HEADERS:
         return Kind.HEADER

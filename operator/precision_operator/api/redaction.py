@@ -10,12 +10,14 @@ import binascii
 import re
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import unquote_plus
 
 from precision_operator.api.credentials import BLOCKS, TOKENS, Kind, kind_of
 
 MASK: Final = "***"
 TEXT_CHARACTERS = 16_384
 """What is read of a text unless a caller says more: what stands in a status, an Event or a log line is shorter."""
+_ENCODED_TIMES = 4
 _TAIL = 512
 """What a cut leaves out of a longer word."""
 
@@ -34,6 +36,13 @@ _NAMED = re.compile(
     re.ASCII | re.VERBOSE,
 )
 """``name: PASSWORD, value: x``: an entry of a container's environment."""
+_ENCODED = re.compile(
+    r"""(?:(?<![\w.%-])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))(?P<key>[A-Za-z][\w.-]{1,80}+)(?P<quote>%(?:25){0,3}+2[27])?+
+        (?P<sign>%(?:25){0,3}+3[ADad])(?:%(?:25){0,3}+20|\+){0,4}+(?:%(?:25){0,3}+2[27])?+""",
+    re.ASCII | re.VERBOSE,
+)
+"""What is assigned within a URL, encoded once or several times: ``password%3Dx``, ``%22password%22%3A%22x%22``."""
+_ENCODED_VALUE = re.compile(r"(?:[^\s\"'<>&;,%\\]|%(?!(?:25){0,3}+(?:2[267C]|2c|3[Bb]|7[Dd]|0[ADad])))++", re.ASCII)
 _QUOTED = re.compile(r"[bruf]?(?P<quote>\\{0,3}+[\"'])", re.ASCII)
 _BARE = re.compile(r"(?:[^\s\"'<>&;,\\]|[&;,](?!\s|$|[\"']|[\w.-]{1,60}+ ?[=:])|\\(?![\"'n]))++", re.ASCII)
 _LINE = re.compile(r"[^\r\n\"'\\]++")
@@ -46,6 +55,7 @@ _PLACEHOLDER = re.compile(
 _LINE_BREAKS = ("\r", "\n")
 _PATH = re.compile(r"(?:[~.]{0,2}/|[a-z][a-z0-9]{0,9}:/)[a-z0-9_.@/-]*+", re.ASCII)
 _SCHEME = re.compile(r"(?i:bearer|basic|token|digest|negotiate|apikey|key)[ \t]{1,4}+", re.ASCII)
+_COOKIE = re.compile(r"[\w.-]{1,128}+=[^\s;,]", re.ASCII)
 _BASIC = re.compile(r"\b(?P<scheme>[Bb]asic|BASIC)[ \t]{1,4}+(?P<value>[\w+/-]{8,2048}+={0,2})", re.ASCII)
 _BEARER = re.compile(r"\b(?i:bearer)[ \t]{1,4}+(?P<value>[\w.~+/=-]{8,}+)", re.ASCII)
 
@@ -61,7 +71,9 @@ def redact(text: str, characters: int = TEXT_CHARACTERS) -> str:
     text = TOKENS.sub(MASK, text)
     text = _BASIC.sub(lambda found: f"{found['scheme']} {MASK}" if _is_basic(found["value"]) else found[0], text)
     text = _BEARER.sub(lambda found: f"{found[0][:6]} {MASK}" if _is_bearer(found["value"]) else found[0], text)
-    return _masked(_masked(text, _NAMED), _ASSIGNED)
+    text = _masked(text, _encoded_values(text))
+    text = _masked(text, _values(text, _NAMED))
+    return _masked(text, _values(text, _ASSIGNED))
 
 
 def cut(text: str, characters: int) -> str:
@@ -76,12 +88,35 @@ def cut(text: str, characters: int) -> str:
     return f"{kept}…"
 
 
-def _masked(text: str, pattern: re.Pattern[str]) -> str:
+def _masked(text: str, spans: Iterator[tuple[int, int]]) -> str:
     parts, done = [], 0
-    for start, end in _values(text, pattern):
+    for start, end in spans:
         parts += [text[done:start], MASK]
         done = end
     return "".join((*parts, text[done:])) if parts else text
+
+
+def _encoded_values(text: str) -> Iterator[tuple[int, int]]:
+    """From where to where a credential stands that is encoded for a URL."""
+    read = 0
+    for found in _ENCODED.finditer(text):
+        kind = kind_of(found["key"]) if found.start("key") >= read else None
+        written = _ENCODED_VALUE.match(text, found.end()) if kind is not None else None
+        if kind is None or written is None:
+            continue
+        read, value = written.end(), written[0]
+        for _ in range(_ENCODED_TIMES):
+            value = unquote_plus(value)
+        value = _SCHEME.sub("", value, 1)
+        if _PLACEHOLDER.fullmatch(value) or _PATH.fullmatch(value):
+            continue
+        quoted = found["quote"] is not None
+        if found["sign"][-1] in "Aa" and not quoted:
+            sure = _is_credential_of_colon(value, kind, more=" " if " " in value else "")
+        else:
+            sure = _is_credential(value, kind, quoted=quoted)
+        if sure:
+            yield written.span()
 
 
 def _values(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, int]]:
@@ -148,8 +183,8 @@ def _is_credential(value: str, kind: Kind, *, quoted: bool) -> bool:
             word = not quoted and value.isalpha() and len(value) < 12
             return len(value) > 2 and not word and not (value.isdecimal() and len(value) < 9)
         case Kind.HEADER:
-            return _is_random(value.partition(" ")[0]) or any(c.isdigit() for c in value)
-    return len(value) >= 12 and _is_random(value)
+            return _is_random(value.partition(" ")[0]) or any(c.isdigit() for c in value) or bool(_COOKIE.match(value))
+    return (len(value) >= 12 and _is_random(value)) or (quoted and _is_user_and_password(value))
 
 
 def _is_credential_of_colon(value: str, kind: Kind, *, more: str) -> bool:
@@ -175,7 +210,18 @@ def _is_bearer(value: str) -> bool:
 
 def _is_basic(value: str) -> bool:
     """``user:password`` in base64, or cut within it."""
+    return b":" in _from_base64(value) or value.endswith("=")
+
+
+def _is_user_and_password(value: str) -> bool:
+    """The same, where it may be any word: it holds nothing but text."""
+    user, colon, _ = (found := _from_base64(value)).partition(b":")
+    return bool(user and colon) and found.isascii() and found.decode().isprintable()
+
+
+def _from_base64(value: str) -> bytes:
+    """Its whole groups of four; empty where it is no base64."""
     try:
-        return b":" in binascii.a2b_base64(value[: len(value) // 4 * 4]) or value.endswith("=")
-    except binascii.Error:
-        return value.endswith("=")
+        return binascii.a2b_base64(value[: len(value) // 4 * 4])
+    except (binascii.Error, ValueError):
+        return b""
