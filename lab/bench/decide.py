@@ -43,6 +43,13 @@ class Row(TypedDict):
     cpu_seconds: float
 
 
+class Sloped(Row):
+    """The same, with how its signal's cost grows."""
+
+    slope: float
+    """The power of the number of workloads: 1 is linear."""
+
+
 def measure(sizes: Sequence[int] = tuple(BUDGET_SECONDS)) -> list[Row]:
     """The CPU time of the costliest decision for each signal and number of workloads."""
     return [
@@ -93,9 +100,16 @@ def _pass(world: World) -> float:
     return min(times)
 
 
-def slope(rows: Sequence[Row], signal: Signal) -> float:
-    """The power of the number of workloads with which the cost grows between the smallest and the largest: 1 is linear."""
-    found = sorted((row["workloads"], row["cpu_seconds"]) for row in rows if row["signal"] == signal.value)
+def sloped(rows: Sequence[Row]) -> list[Sloped]:
+    """The measurements with the slope of each signal between its smallest and its largest fleet."""
+    return [
+        Sloped(**row, slope=round(_slope([other for other in rows if other["signal"] == row["signal"]]), 2))
+        for row in rows
+    ]
+
+
+def _slope(rows: Sequence[Row]) -> float:
+    found = sorted((row["workloads"], row["cpu_seconds"]) for row in rows)
     (few, short), (many, long) = found[0], found[-1]
     return math.log(long / short) / math.log(many / few)
 
@@ -105,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.bench.decide", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
     options = parser.parse_args(arguments)
-    rows = measure()
+    rows = sloped(measure())
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
@@ -113,8 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
         for row in rows:
             budget = BUDGET_SECONDS[row["workloads"]]
             print(f"{row['signal']:12}{row['workloads']:>10}{row['cpu_seconds']:>9.3f}{budget:>10g}")
-        for signal in Signal:
-            print(f"{signal:12} grows with the number of workloads to the power of {slope(rows, signal):.2f}")
+        for signal, power in {row["signal"]: row["slope"] for row in rows}.items():
+            print(f"{signal:12} grows with the number of workloads to the power of {power:.2f}")
     return int(any(row["cpu_seconds"] > BUDGET_SECONDS[row["workloads"]] for row in rows))
 
 

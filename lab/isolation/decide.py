@@ -9,8 +9,8 @@ from lab.bench import decide
 
 
 def measure(directory: Path) -> Sequence[Mapping[str, object]]:
-    """``[{signal, workloads, cpu_seconds}]`` of fleets in mid-rollout of which every moved workload is in breach."""
-    return [dict(row) for row in decide.measure()]
+    """``[{signal, workloads, cpu_seconds, slope}]`` of fleets in mid-rollout of which every moved workload is in breach."""
+    return [dict(row) for row in decide.sloped(decide.measure())]
 
 
 def missed(found: Mapping[str, object] | Sequence[Mapping[str, object]]) -> list[str]:

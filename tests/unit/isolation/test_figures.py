@@ -2,7 +2,8 @@
 
 import pytest
 
-from lab.isolation import receiver, tenant_text
+from lab.bench.decide import Row, sloped
+from lab.isolation import decide, receiver, tenant_text
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,13 @@ def test_the_bounds_of_tenant_text(stall: float, refused: int, lost: int, ratio:
         "command_ratio": ratio,
     }
     assert len(tenant_text.missed(found)) == sentences
+
+
+def test_each_decision_is_reported_with_the_power_by_which_its_signals_cost_grows() -> None:
+    costs = {("speed", 1000): 0.01, ("speed", 5000): 0.05, ("memory", 1000): 0.01, ("memory", 5000): 0.25}
+    rows = [Row(signal=signal, workloads=size, cpu_seconds=cost) for (signal, size), cost in costs.items()]
+    found = sloped(rows)
+    assert [(row["signal"], row["workloads"], row["cpu_seconds"], row["slope"]) for row in found] == [
+        (signal, size, cost, {"speed": 1.0, "memory": 2.0}[signal]) for (signal, size), cost in costs.items()
+    ]
+    assert decide.missed([dict(row) for row in found]) == []
