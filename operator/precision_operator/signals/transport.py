@@ -102,7 +102,7 @@ class VectorAnswer(requests.Response):
     """
 
     def json(self, **_: object) -> object:
-        """The checked envelope, as the library takes it apart."""
+        """The checked envelope, as the library takes it apart; of a vector with an ``Element`` for each sample."""
         if "/query_range" not in self.url and (elements := _elements(self.content)) is not None:
             return {"data": {"result": elements}}
         envelope = _object(self.content)
@@ -118,6 +118,10 @@ class VectorAnswer(requests.Response):
         if kind != wanted or not isinstance(cast(dict[str, object], data).get("result"), list):
             raise SourceUnavailable(
                 f"expected a {wanted}, found {kind or 'no result'}; write the query so that it is one"
+            )
+        if kind == "vector":
+            raise SourceUnavailable(
+                shorten(f"expected samples with a numeric value, found {cast(dict[str, object], data).get('result')!r}")
             )
         return envelope
 
