@@ -26,7 +26,7 @@ from urllib3.util.retry import Retry
 from precision_operator.errors import SignalError, SourceUnavailable
 from precision_operator.settings import PrometheusEndpoint
 from precision_operator.signals.port import Sample, Series
-from precision_operator.signals.transport import BoundedAdapter, Element, PlainSession, runs_in_this_thread, shorten
+from precision_operator.signals.transport import BoundedAdapter, Element, PlainSession, shorten
 
 T = TypeVar("T")
 
@@ -155,7 +155,6 @@ class _Client:
         if left <= 0:
             raise SourceUnavailable("no time left for the query")
         self._adapter.deadline = deadline
-        runs_in_this_thread(self._adapter)
         try:
             self._connect.headers = self._headers()
             # In whole seconds, so that the address is the same again; our own deadline is exact. The library hands

@@ -10,17 +10,17 @@ thread does. See ``test_a_slow_answer_ends_at_the_deadline_and_its_thread_is_fre
 """
 
 import socket
-import threading
 import time
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
 from io import BytesIO
 from typing import Literal, cast
 
 import msgspec
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.response import BaseHTTPResponse
 from urllib3.util.retry import Retry
@@ -113,16 +113,14 @@ class VectorAnswer(requests.Response):
         if envelope.get("isPartial"):
             raise SourceUnavailable("the answer is partial (isPartial): a storage node is away")
         data = envelope.get("data")
-        kind = data.get("resultType") if isinstance(data, dict) else None
+        kind, result = (data.get("resultType"), data.get("result")) if isinstance(data, dict) else (None, None)
         wanted = "matrix" if "/query_range" in self.url else "vector"
-        if kind != wanted or not isinstance(cast(dict[str, object], data).get("result"), list):
+        if kind != wanted or not isinstance(result, list):
             raise SourceUnavailable(
                 f"expected a {wanted}, found {kind or 'no result'}; write the query so that it is one"
             )
         if kind == "vector":
-            raise SourceUnavailable(
-                shorten(f"expected samples with a numeric value, found {cast(dict[str, object], data).get('result')!r}")
-            )
+            raise SourceUnavailable(shorten(f"expected samples with a numeric value, found {_wrong(result)!r}"))
         return envelope
 
 
@@ -132,13 +130,24 @@ class BoundedAdapter(HTTPAdapter):
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.deadline = 0.0
-        self.socket: socket.socket | None = None
+        self._connection: HTTPConnection | None = None
         super().__init__(pool_connections=1, pool_maxsize=1, max_retries=Retry(0, redirect=False))
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: object) -> None:
-        """With connections that tell us their socket."""
+        """With a connection that we know, so that it can be shut down."""
         super().init_poolmanager(connections, maxsize, block, **options)
-        self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _TlsPool}
+        kinds = {"http": HTTPConnectionPool, "https": HTTPSConnectionPool}
+        self.poolmanager.pool_classes_by_scheme = {scheme: partial(self._pool, kind) for scheme, kind in kinds.items()}
+
+    def _pool(self, kind: Callable[..., HTTPConnectionPool], *place: object, **options: object) -> HTTPConnectionPool:
+        pool = kind(*place, **options)
+        kept = partial(self._connected, cast(type[HTTPConnection], pool.ConnectionCls))
+        pool.ConnectionCls = cast(type[HTTPConnection], kept)
+        return pool
+
+    def _connected(self, kind: Callable[..., HTTPConnection], *place: object, **options: object) -> HTTPConnection:
+        self._connection = kind(*place, **options)
+        return self._connection
 
     def send(
         self,
@@ -169,11 +178,10 @@ class BoundedAdapter(HTTPAdapter):
 
     def abort(self) -> None:
         """Shut the connection down, from any thread."""
-        if self.socket is not None:
-            try:
-                self.socket.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # closed already
+        opened = self._connection.sock if self._connection is not None else None
+        if opened is not None:
+            with suppress(OSError):  # closed already
+                opened.shutdown(socket.SHUT_RDWR)
 
     def _read(self, response: requests.Response) -> bytes:
         if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -190,41 +198,6 @@ class BoundedAdapter(HTTPAdapter):
             if time.monotonic() > self.deadline:
                 raise SourceUnavailable("the answer did not end within the deadline")
         return bytes(body)
-
-
-_THREAD = threading.local()
-"""``adapter``: whose query this thread runs, for the connections below."""
-
-
-def runs_in_this_thread(adapter: BoundedAdapter) -> None:
-    """Connections that this thread opens from now on are the adapter's."""
-    _THREAD.adapter = adapter
-
-
-def _remember(sock: socket.socket | None) -> None:
-    adapter = cast(BoundedAdapter | None, getattr(_THREAD, "adapter", None))
-    if adapter is not None:
-        adapter.socket = sock
-
-
-class _PlainConnection(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        _remember(self.sock)
-
-
-class _TlsConnection(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        _remember(self.sock)
-
-
-class _PlainPool(HTTPConnectionPool):
-    ConnectionCls = _PlainConnection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TlsConnection
 
 
 def _refusal(response: requests.Response, body: bytes) -> SignalError:
@@ -248,6 +221,16 @@ def _elements(body: bytes) -> list[Element] | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
     return None if answer.warnings or answer.isPartial else answer.data.result
+
+
+def _wrong(result: Sequence[object]) -> object:
+    """The first that is no sample: a message quotes that, and never a whole answer."""
+    for element in result:
+        try:
+            msgspec.convert(element, Element)
+        except msgspec.ValidationError:
+            return element
+    return None
 
 
 def _object(body: bytes) -> dict[str, object]:

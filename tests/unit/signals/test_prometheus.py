@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[bytes, type[SignalError], str]] = {
         "numeric value",
     ),
     "value no number": (http(vector("many")), SourceUnavailable, "numeric value"),
-    "value not a string": (http(vector(3)), SourceUnavailable, "numeric value"),
+    "value not a string": (http(vector(3)), SourceUnavailable, "numeric value, found {.metric.: {"),
     "400 bad_data": (
         http(failure("bad_data", "1:5: parse error: unclosed parenthesis"), "400 Bad Request"),
         QueryInvalid,
