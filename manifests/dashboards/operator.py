@@ -222,8 +222,8 @@ PEOPLE = Row(
     (
         Panel(
             title="Messages",
-            description="By channel and result, since the process started. GivenUp: somebody was not told; see "
-            "MessagesGivenUp in docs/runbooks.md.",
+            description="By channel and result, since the process started. Undelivered: somebody was not told; see "
+            "MessagesUndelivered in docs/runbooks.md.",
             queries=(Query(counted("precision_notifications_total", "channel, result"), "{{channel}} {{result}}"),),
             unit="none",
             lowest=0,

@@ -129,7 +129,7 @@ QUARTER_AGO = -7775940
 """90 days before the first minute."""
 LATE = policy("RollingBack", of__deadline=flat(600), of__predicted=flat(660))
 HELD = policy("Held", of__phase=flat(-86400 + 60))
-GIVEN_UP = ',channel="chat",result="GivenUp"'
+UNDELIVERED = ',channel="chat",result="Undelivered"'
 REVIEWS = ',result="Failed"'
 
 CASES: dict[str, list[Case]] = {
@@ -278,11 +278,11 @@ CASES: dict[str, list[Case]] = {
         Case(own("workqueue_oldest_seconds", flat(60)), "35m"),
         Case(by_standby(own("workqueue_oldest_seconds", flat(61))), "35m"),
     ],
-    "MessagesGivenUp": [
-        Case(own("precision_notifications_total", "0 0 1x20", GIVEN_UP), "10m", {**SYSTEM, "channel": "chat"}),
-        Case(own("precision_notifications_total", "_ _ 1x20", GIVEN_UP), "10m", {**SYSTEM, "channel": "chat"}),
-        Case(own("precision_notifications_total", "0x70 1x20", GIVEN_UP), "75m", {**SYSTEM, "channel": "chat"}),
-        Case(own("precision_notifications_total", flat(1), GIVEN_UP), "90m"),
+    "MessagesUndelivered": [
+        Case(own("precision_notifications_total", "0 0 1x20", UNDELIVERED), "10m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", "_ _ 1x20", UNDELIVERED), "10m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", "0x70 1x20", UNDELIVERED), "75m", {**SYSTEM, "channel": "chat"}),
+        Case(own("precision_notifications_total", flat(1), UNDELIVERED), "90m"),
         Case(own("precision_notifications_total", "0+1x90", ',channel="chat",result="Failed"'), "10m"),
     ],
     "ReportsFailing": [

@@ -90,6 +90,7 @@ class Stage:
     """How many deliveries are still to be refused."""
     delivered: list[tuple[str, str]] = field(default_factory=list)
     """(role, kind) of each delivery."""
+    leads: bool = True
 
     async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
         """A channel below the port; the real ones are in tests/unit/incidents/test_channels.py."""
@@ -115,7 +116,7 @@ class Stage:
             notifier=self.notifier,
             metrics=self.metrics,
             clock=clock,
-            leading=lambda: True,
+            leading=lambda: self.leads,
         )
 
     async def turn(self) -> None:

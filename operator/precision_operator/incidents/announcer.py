@@ -7,7 +7,7 @@ new leader sends it twice rather than not at all.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from precision_operator.api.messages import Notified
@@ -44,7 +44,7 @@ class _Track:
     seen: RecordedPass
     letters: dict[Topic, _Letter] = field(default_factory=dict)
     sent: dict[Topic, Notified] = field(default_factory=dict)
-    """Taken by every channel, or given up, and not in the state yet."""
+    """Taken by every channel, and not in the state yet."""
     due_at: float | None = None
 
 
@@ -85,8 +85,8 @@ class Announcer:
     def gone(self, key: PolicyKey) -> None:
         """See Observer."""
         track = self._tracks.pop(key, None)
-        for letter in track.letters.values() if track is not None else ():
-            self._notifier.drop(letter.post.whose)
+        if track is not None:
+            self._drop(track, track.letters)
 
     def notified(self, key: PolicyKey) -> tuple[Notified, ...]:
         """What was sent about a policy and is not in its state yet."""
@@ -104,6 +104,7 @@ class Announcer:
         """Do all that is due now."""
         for key, track in list(self._tracks.items()):
             if not self._leading():
+                self._retire()
                 return
             # What is under way is looked at in any case: its delivery wakes us.
             if not track.letters and (track.due_at is None or track.due_at > self._clock.time()):
@@ -115,6 +116,16 @@ class Announcer:
                 self._metrics.report_error(Reason.INTERNAL_ERROR)
                 _LOG.exception("messages of %s/%s", key.namespace, key.name, extra={"reason": Reason.INTERNAL_ERROR})
             await asyncio.sleep(0)  # a thousand policies are no reason to keep a pass waiting
+
+    def _retire(self) -> None:
+        """Another one leads: what is under way is its own matter, and would be old news once this one leads again."""
+        for track in self._tracks.values():
+            self._drop(track, track.letters)
+        self._tracks.clear()
+
+    def _drop(self, track: _Track, topics: Iterable[Topic]) -> None:
+        for topic in list(topics):
+            self._notifier.drop(track.letters.pop(topic).post.whose)
 
     def _pause_seconds(self) -> float:
         now = self._clock.time()
@@ -129,12 +140,13 @@ class Announcer:
             for topic, entry in track.sent.items()
             if entry not in state.notified and (topic in standing or now - entry.at < HOUR_SECONDS)
         }
+        self._drop(track, track.letters.keys() - standing)
         moments: list[float] = []
         under_way = (letter.entry for letter in track.letters.values())
         for found in owed(state, (*state.notified, *track.sent.values(), *under_way), now):
             if found.due_at > now:
                 moments.append(found.due_at)
-            elif (found.call.topic, found.call.occasion) not in track.letters:
+            else:
                 self._write(key, track, found, now)
         for topic, letter in list(track.letters.items()):
             messages = self._notifier.hand_over(letter.post)
@@ -151,8 +163,13 @@ class Announcer:
         track.due_at = min(moments, default=None)
 
     def _write(self, key: PolicyKey, track: _Track, found: Owed, now: float) -> None:
-        known = {(e.topic, e.occasion): e for e in (*track.seen.decision.state.notified, *track.sent.values())}
+        """Also in the place of a letter that is still under way: one that is escalated reaches more people."""
+        under_way = [letter.entry for letter in track.letters.values()]
+        known = {
+            (e.topic, e.occasion): e for e in (*track.seen.decision.state.notified, *track.sent.values(), *under_way)
+        }
         topic = (found.call.topic, found.call.occasion)
+        self._drop(track, track.letters.keys() & {topic})
         # Its time stays that of the first message: what is escalated is counted from there.
         first = known.get(topic)
         entry = found.notified(first.at if first is not None else now)

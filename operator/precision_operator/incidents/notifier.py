@@ -1,4 +1,4 @@
-"""Delivers messages to the channels of their roles: at least once, with back-off, and given up after a while.
+"""Delivers messages to the channels of their roles: at least once, with back-off, for as long as they matter.
 
 The reporter only hands over and collects: each channel has a bounded queue, and a channel that hangs keeps only itself
 waiting. No decision and no write of the operator waits for a message.
@@ -27,8 +27,8 @@ _LOG = logging.getLogger(__name__)
 ON_CALL, ML_LEAD, EXECUTIVE = "on-call", "ml-lead", "executive"
 _LADDER = (ON_CALL, ML_LEAD, EXECUTIVE)
 
-TRIES = 8
-"""Then a channel is given up for a message: with the back-off that is after about ten minutes."""
+PROMPT_TRIES = 8
+"""With the back-off that is after about four minutes. What fails from then on counts as undelivered, and is tried on."""
 RETRY = Backoff(2.0, 300.0)
 QUEUE = 64
 """Messages that wait for one channel; more are handed over again later."""
@@ -52,7 +52,8 @@ class MessageResult(StrEnum):
     """It is tried again."""
     DEFERRED = "Deferred"
     """Too many wait for the channel."""
-    GIVEN_UP = "GivenUp"
+    UNDELIVERED = "Undelivered"
+    """It has failed for long and is tried on, or failed for the last time: what it was about is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Notifier:
         return not self._lanes
 
     def next_at(self, post: Post) -> float | None:
-        """When there is something to do; None: every channel has taken every message, or was given up."""
+        """When there is something to do; None: every channel has taken every message."""
         now, moments = self._clock.time(), []
         for key, _, _ in self._owed(post):
             waits = key in self._queued or key in self._taken
@@ -202,15 +203,21 @@ class Notifier:
 
     def _failed(self, key: Key, outgoing: Outgoing, *, why: str, again: bool) -> None:
         tries = self._tries.get(key, (0, 0.0))[0]
-        last = tries + 1 >= TRIES or not again
+        late = tries + 1 >= PROMPT_TRIES or not again
         if again:
             self._tries[key] = (tries + 1, self._clock.time() + RETRY.seconds(tries))
         self._metrics.report_error(NotDelivered.reason)
-        self._metrics.notification(key[2], MessageResult.GIVEN_UP if last else MessageResult.FAILED)
+        self._metrics.notification(key[2], MessageResult.UNDELIVERED if late else MessageResult.FAILED)
         _LOG.log(
-            logging.ERROR if last else logging.WARNING,
+            logging.ERROR if late else logging.WARNING,
             "channel %s, %s of %s: %s; %s",
-            *(key[2], outgoing.message.kind, key[0], why, "given up" if last else "again later"),
+            *(
+                key[2],
+                outgoing.message.kind,
+                key[0],
+                why,
+                "again later" if again else "it is over, and not tried again",
+            ),
             extra={"reason": NotDelivered.reason, "channel": key[2]},
         )
 
@@ -236,8 +243,7 @@ class Notifier:
             roles = post.roles(message)
             for name, lane in self._lanes.items():
                 key = (post.whose, _id(message), name)
-                tried = self._tries.get(key, (0, 0.0))[0]
-                if lane.channel.role in roles and name not in message.delivered and tried < TRIES:
+                if lane.channel.role in roles and name not in message.delivered:
                     owed.append((key, message, lane))
         return owed
 

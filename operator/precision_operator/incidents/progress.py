@@ -86,7 +86,9 @@ def next_due(report: Report, pace: TrainingPace, *, now: float) -> float | None:
 
 
 def worth_keeping(report: Report, seen: RecordedPass) -> bool:
-    """Whether a pass belongs on the tape: all while the rollback runs, later those that changed anything."""
+    """Whether a pass belongs on the tape: all while the rollback runs, later those with a change, none once it is over."""
+    if report.phase is IncidentPhase.CLOSED:
+        return False
     return report.phase is IncidentPhase.ACTIVE or seen.before != seen.decision.state or bool(seen.decision.actions)
 
 

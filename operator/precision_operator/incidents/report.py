@@ -287,7 +287,8 @@ def carry_on(report: Report, seen: RecordedPass) -> Report:
     state = seen.decision.state
     incident = state.incident
     if report.phase is IncidentPhase.CLOSED:
-        return report
+        leaves = incident is not None and incident.id == report.id and retried(seen) and not report.stages.left_at
+        return replace(report, stages=replace(report.stages, left_at=stamp(seen.now))) if leaves else report
     if incident is None or incident.id != report.id:
         newer = incident.id if incident is not None else "a policy without an incident"
         return close(report, Milestone.SUPERSEDED, f"by {newer}", now=seen.now)

@@ -23,7 +23,7 @@ from precision_operator.incidents.notifier import Notifier
 from precision_operator.incidents.orphans import Orphans, ended
 from precision_operator.incidents.progress import TrainingPace, first_reading, next_due, ripen, worth_keeping
 from precision_operator.incidents.questions import answer
-from precision_operator.incidents.report import IncidentPhase, Windows, carry_on, retried
+from precision_operator.incidents.report import IncidentPhase, Report, Windows, carry_on, retried
 from precision_operator.incidents.store import IncidentStore
 from precision_operator.incidents.track import Case, Track
 from precision_operator.incidents.wording import Wording
@@ -43,6 +43,8 @@ KEPT_READINGS = 20_000
 """Readings of one pod (about 1 KB each) that a case holds in memory: what is beyond is left out from the middle."""
 IDLE_SECONDS = 3600.0
 RETRY = Backoff(2.0, 300.0)
+PAST_SECONDS = 86400.0
+"""A new leader takes up no message of a closed incident that is older: a channel that was added since is not told of it."""
 GONE_FAILURES = 5
 """After so many answers that there is no place for it, the incident of a policy that is gone is given up: about a minute."""
 
@@ -121,6 +123,8 @@ class Reporter:
 
     async def turn(self) -> None:
         """Do all that is due now."""
+        if not self._leading():
+            self._retire()
         for key, track in list(self._tracks.items()):
             if self._leading() and self._clock.time() >= track.retry_at:
                 await self._guarded(key, track)
@@ -137,6 +141,13 @@ class Reporter:
             except OperatorError as error:
                 self._metrics.report_error(error.reason)
                 _LOG.warning("incidents without a policy stay for an hour: %s", error, extra={"reason": error.reason})
+
+    def _retire(self) -> None:
+        """Another one leads and goes on from the objects: what is known here would be old once this one leads again."""
+        for key, track in self._tracks.items():
+            if track.case is not None:
+                self._notifier.forget(track.case.report, key.namespace)
+        self._tracks.clear()
 
     def _pause_seconds(self) -> float:
         now = self._clock.time()
@@ -190,8 +201,7 @@ class Reporter:
                 case.report = ended(case.report, now=self._clock.time())
             await self._advance(key, case, track.last)
             track.verified = (case.report.id, counted(case.report.checklist))
-            owed = self._notifier.due_at(case.report, key.namespace) is not None
-            if case.report.phase is IncidentPhase.CLOSED and not owed:
+            if case.report.phase is IncidentPhase.CLOSED and not self._owes(key, case.report):
                 self._notifier.forget(case.report, key.namespace)
                 track.case, track.finished, track.last = None, case.report.id, None
                 await self._store.retention.prune(key.namespace, key.name, now=self._clock.time())
@@ -213,8 +223,8 @@ class Reporter:
             lead_up = [_recording(earlier) for earlier in track.recent if earlier.now < seen.now]
             track.case = await self._store.open(key.namespace, seen, incident, lead_up=lead_up, stale=track.stale)
             track.stale = None
-            if track.case is None:
-                track.finished = incident.id
+            if track.case is None or self._is_over(key, track.case.report):
+                track.finished, track.case = incident.id, None
                 return
             if not track.case.version:
                 track.case.dropped = track.dropped
@@ -229,15 +239,30 @@ class Reporter:
                 del case.recordings[len(case.recordings) // 2]
                 case.dropped += 1
 
+    def _owes(self, key: PolicyKey, report: Report) -> bool:
+        return self._notifier.due_at(report, key.namespace) is not None
+
+    def _is_over(self, key: PolicyKey, report: Report) -> bool:
+        """Nothing is left to do of an incident as it was found."""
+        newest = max((parse_time(message.at) or 0.0 for message in report.messages), default=0.0)
+        old = self._clock.time() - newest > PAST_SECONDS
+        return report.phase is IncidentPhase.CLOSED and (old or not self._owes(key, report))
+
     async def _advance(self, key: PolicyKey, case: Case, seen: RecordedPass) -> None:
         """Ripen, write what is due, send messages, then ask for evidence."""
         first = first_reading(case.recordings)
         case.report = ripen(case.report, seen, self._pace, now=self._clock.time(), first=first)
         if not case.report.questions:
             case.report = replace(case.report, questions=answer(case.report, seen.policy.spec))
-        # Kept first, then sent: a new leader may send it twice, and never not at all.
+        # Kept first, then sent: a new leader may send it twice, and never not at all. So what cannot be kept is sent too.
         send_at = self._notifier.due_at(case.report, key.namespace)
-        await self._store.save(key.namespace, case, urgent=send_at is not None and send_at <= self._clock.time())
+        try:
+            await self._store.save(key.namespace, case, urgent=send_at is not None and send_at <= self._clock.time())
+        except Conflict:
+            raise  # somebody else may have sent it
+        except OperatorError:
+            case.report = self._notifier.deliver(case.report, key.namespace)
+            raise
         case.report = self._notifier.deliver(case.report, key.namespace)
         await self._store.save(key.namespace, case)
         if case.asked is not case.report.phase and case.asked is not IncidentPhase.VERIFYING:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from precision_operator.api.incident import Incident
 from precision_operator.core.observer import RecordedPass
-from precision_operator.errors import Conflict, NotFound
+from precision_operator.errors import Conflict, Forbidden, NotFound
 from precision_operator.incidents.cost import opened
 from precision_operator.incidents.document import from_body, name_for, name_of, to_body
 from precision_operator.incidents.mitigation import with_windows
@@ -53,7 +53,7 @@ class IncidentStore:
         lead_up: Sequence[Recording],
         stale: Case | None,
     ) -> Case | None:
-        """The case of an incident, from its object where there is one; None where it is over.
+        """The case of an incident, from its object where there is one, closed or not; None where it is too old for a new one.
 
         Args:
             namespace: of the policy.
@@ -64,15 +64,15 @@ class IncidentStore:
         """
         try:
             body = await self._api.get(INCIDENTS, namespace, name_of(incident.id, stamp(incident.decided_at)))
-        except NotFound:
+        except (NotFound, Forbidden):
+            # What cannot be read may not have been told of either. Where there is one, creating it is a conflict.
             if seen.now - incident.decided_at > self._settings.long_seconds:
                 return None  # pruned, or from before incidents were kept
             cost = opened(seen, incident.scope, [(r.policy, r.observation) for r in lead_up])
             report = replace(with_windows(open_report(seen, incident), seen.decision.state), cost=cost)
             return Case(report, recordings=list(lead_up))
         report = from_body(body)
-        if report.phase is IncidentPhase.CLOSED:
-            return None
+        over = report.phase is IncidentPhase.CLOSED
         tape = unpack(report.recordings.tape) if report.recordings.tape else None
         case = Case(
             report,
@@ -80,7 +80,7 @@ class IncidentStore:
             recordings=list(tape.recordings) if tape else [],
             dropped=tape.dropped if tape else 0,
             written=report,
-            asked=report.phase if report.evidence else None,
+            asked=report.phase if report.evidence or over else None,
         )
         return case if stale is None else _joined(case, stale)
 

@@ -137,7 +137,8 @@ class Metrics:
         )
         self._notifications = Counter(
             "precision_notifications_total",
-            "Messages by channel and result: Delivered, Failed (tried again), GivenUp, Deferred (the queue was full).",
+            "Messages by channel and result: Delivered, Failed (tried again), Undelivered (failing for long), "
+            "Deferred (the queue was full).",
             ["channel", "result"],
             registry=registry,
         )

@@ -18,7 +18,7 @@ from precision_operator.core.notifying import remembered
 from precision_operator.core.observer import RecordedPass
 from precision_operator.incidents.announcer import Announcer
 from precision_operator.incidents.channels import NotDelivered, Outgoing
-from precision_operator.incidents.notifier import TRIES, Notifier
+from precision_operator.incidents.notifier import PROMPT_TRIES, Notifier
 from precision_operator.incidents.wording import Wording
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import NotificationChannel
@@ -40,6 +40,7 @@ class Stage:
     refused: int = 0
     delivered: list[tuple[str, Outgoing]] = field(default_factory=list)
     asked: list[PolicyKey] = field(default_factory=list)
+    leads: bool = True
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -54,13 +55,13 @@ class Stage:
             wording=Wording(),
             metrics=self.metrics,
             clock=clock,
-            leading=lambda: True,
+            leading=lambda: self.leads,
             changed=self.asked.append,
         )
 
     async def send(self, channel: NotificationChannel, batch: Sequence[Outgoing]) -> int:
-        if self.refused > 0:
-            self.refused -= 1
+        if self.refused > 0 or "dead" in channel.url:
+            self.refused -= self.refused > 0
             raise NotDelivered("busy")
         self.delivered += [(channel.role, outgoing) for outgoing in batch]
         return len(batch)
@@ -136,17 +137,70 @@ async def test_a_leader_that_ended_before_the_write_is_followed_by_one_that_send
     assert stage.kinds() == [("on-call", "ApprovalWanted")] * 2, "at least once"
 
 
-async def test_a_channel_that_refuses_is_asked_again_with_ever_longer_pauses_then_given_up() -> None:
+async def test_a_channel_that_refuses_is_asked_again_with_ever_longer_pauses_until_it_takes_the_message() -> None:
     stage = await waiting()
     stage.refused = 3
     await stage.passes(10)
     assert stage.kinds() == [("on-call", "ApprovalWanted")]
-    never = await waiting()
-    never.refused = 1000
-    await never.passes(100, 60.0)
-    assert never.refused == 1000 - TRIES
-    assert [entry.topic for entry in never.world.state.notified] == ["ApprovalWanted"]
-    assert b'precision_notifications_total{channel="on-call",result="GivenUp"} 1.0' in never.metrics.exposition()
+    long = await waiting()
+    long.refused = 1000
+    await long.passes(180, 60.0)
+    tries = 1000 - long.refused
+    assert PROMPT_TRIES < tries < PROMPT_TRIES + 3 * 3600 / 300, "for as long as it stands, one try in five minutes"
+    assert not long.world.state.notified, "nobody was told"
+    late = f'precision_notifications_total{{channel="on-call",result="Undelivered"}} {tries - PROMPT_TRIES + 1}.0'
+    assert late.encode() in long.metrics.exposition()
+    long.refused = 0
+    await long.passes(10, 60.0)
+    assert long.kinds() == [("on-call", "ApprovalWanted")]
+    assert [entry.topic for entry in long.world.state.notified] == ["ApprovalWanted"]
+
+
+async def test_what_does_not_stand_any_more_is_not_sent_late() -> None:
+    stage = await waiting()
+    stage.refused = 1
+    await stage.passes(1)
+    annotations = {"precision.genesis.ai/promote": str(stage.world.state.transition_id)}
+    stage.world.policy = replace(stage.world.policy, annotations=annotations)
+    await stage.passes(20)
+    assert stage.world.state.phase is not Phase.PAUSED
+    assert stage.kinds() == []
+    assert stage.notifier._tries == {}
+
+
+async def test_a_leader_that_leads_again_sends_nothing_of_what_ended_meanwhile() -> None:
+    stage = await waiting()
+    stage.refused = 1
+    await stage.passes(1)
+    stage.leads = False
+    await stage.announcer.turn()
+    stage.world.now += 4 * 3600.0
+    stage.leads = True
+    await stage.announcer.turn()
+    await stage.notifier.turn()
+    assert stage.kinds() == []
+    await stage.passes(3)
+    assert stage.kinds() == [("on-call", "ApprovalWanted")], "it still stands, as the next pass shows"
+
+
+async def test_a_channel_that_never_answers_keeps_no_higher_role_from_being_told() -> None:
+    stage = await waiting()
+    await stage.passes(2)
+    stage.delivered.clear()
+    stage.channels["on-call"] = NotificationChannel("slack://dead/b/c", role="on-call")
+    stage.lead()
+    state = stage.world.state
+    found = tuple(replace(c, status="True") if c.type == "Blocked" else c for c in state.conditions)
+    state = replace(state, conditions=found)
+    for _ in range(40):
+        decision = replace(stage.decide(), state=state)
+        seen = RecordedPass(stage.world.policy, state, stage.world.observe(), decision, stage.world.now)
+        stage.announcer.observe(seen)
+        await stage.announcer.turn()
+        while await stage.notifier.turn():
+            await stage.announcer.turn()
+        stage.world.now += 60.0
+    assert sorted(set(stage.kinds())) == [("executive", "Escalation"), ("ml-lead", "Escalation")]
 
 
 async def test_a_held_fleet_asks_for_its_prerequisites_and_says_when_a_retry_is_possible() -> None:

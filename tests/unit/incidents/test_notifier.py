@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from precision_operator.incidents.channels import NotDelivered, Outgoing
-from precision_operator.incidents.notifier import AT_ONCE, BATCH, LOOK_AGAIN_SECONDS, QUEUE, TRIES, Notifier
+from precision_operator.incidents.notifier import AT_ONCE, BATCH, LOOK_AGAIN_SECONDS, PROMPT_TRIES, QUEUE, Notifier
 from precision_operator.incidents.report import Message, Report
 from precision_operator.observability.metrics import Metrics
 from precision_operator.settings import NotificationChannel
@@ -100,18 +100,23 @@ async def test_a_full_queue_takes_the_rest_later_and_says_so() -> None:
     assert all(message.delivered == ("it",) for message in report.messages)
 
 
-async def test_what_fails_is_counted_tried_again_and_given_up() -> None:
+async def test_what_fails_is_counted_and_tried_once_in_five_minutes_until_it_is_delivered() -> None:
     wire = Wire(refuses=True)
     found, clock, metrics = await notifier(wire, {"it": FAST})
     report = await a_report(1)
-    for _ in range(3 * TRIES):
+    for _ in range(3 * PROMPT_TRIES):
         report = found.deliver(report, "team")
         await found.turn()
         clock.world.now += 300.0
+        await found.turn()
     said = metrics.exposition()
-    assert f'precision_notifications_total{{channel="it",result="Failed"}} {TRIES - 1}.0'.encode() in said
-    assert b'precision_notifications_total{channel="it",result="GivenUp"} 1.0' in said
-    assert found.due_at(report, "team") is None
+    prompt, late = PROMPT_TRIES - 1, 2 * PROMPT_TRIES + 1
+    assert f'precision_notifications_total{{channel="it",result="Failed"}} {prompt}.0'.encode() in said
+    assert f'precision_notifications_total{{channel="it",result="Undelivered"}} {late}.0'.encode() in said
+    wire.refuses = False
+    report = found.deliver(report, "team")
+    await found.turn()
+    assert found.due_at(found.deliver(report, "team"), "team") is None
 
 
 async def test_of_an_incident_that_is_over_nothing_stays() -> None:

@@ -15,19 +15,19 @@ from precision_operator.api.text import MESSAGE_CHARACTERS
 from precision_operator.api.wire import parse_time
 from precision_operator.errors import Forbidden, NotFound
 from precision_operator.incidents.document import from_body, name_of, to_body
-from precision_operator.incidents.notifier import TRIES
+from precision_operator.incidents.notifier import PROMPT_TRIES
 from precision_operator.incidents.report import (
     CheckResult,
     IncidentPhase,
 )
-from precision_operator.incidents.reporter import GONE_FAILURES
-from precision_operator.kube.port import INCIDENTS
+from precision_operator.incidents.reporter import GONE_FAILURES, PAST_SECONDS
+from precision_operator.kube.port import INCIDENTS, JsonObject, Resource
 from precision_operator.replay.recording import unpack
 from precision_operator.replay.rerun import first_difference
 from precision_operator.settings import IncidentSettings
 from tests.support.fake_kube import Key
-from tests.support.reported import promoted, rolled_back
-from tests.support.rollbacks import QUICK
+from tests.support.reported import Stage, promoted, rolled_back
+from tests.support.rollbacks import QUICK, annotate
 
 pytestmark = pytest.mark.slow
 
@@ -252,20 +252,88 @@ async def test_messages_go_to_who_is_on_call_once() -> None:
     assert [m.delivered for m in stage.report.messages] == [("on-call",), ("on-call",)]
 
 
-async def test_a_channel_that_refuses_is_tried_again_then_given_up() -> None:
+async def test_a_channel_that_refuses_is_tried_again_for_as_long_as_the_incident_is_kept() -> None:
     stage = await promoted()
     stage.refused = 3
     stage.breach()
     await stage.passes(8)
     assert stage.delivered == [("on-call", "Notice")]
     assert b'precision_report_errors_total{reason="NotDelivered"} 3.0' in stage.metrics.exposition()
-    never = await promoted()
-    never.refused = 1000
-    never.breach()
-    await never.passes(8)
-    await never.passes(150, 60.0)
-    assert never.refused == 1000 - 2 * TRIES
-    assert never.report.phase is IncidentPhase.CLOSED
+    long = await promoted()
+    long.refused = 1000
+    long.breach()
+    await long.passes(8)
+    await long.passes(150, 60.0)
+    assert long.report.phase is IncidentPhase.CLOSED
+    writes, tries = long.incident_writes, 1000 - long.refused
+    assert tries > 2 * PROMPT_TRIES
+    long.refused = 0
+    await long.passes(10, 60.0)
+    assert long.delivered == [("on-call", "Notice"), ("on-call", "AllClear")]
+    assert [m.delivered for m in long.report.messages] == [("on-call",), ("on-call",)]
+    assert long.incident_writes - writes <= 2
+
+
+async def closed_untold() -> Stage:
+    """A person retried before the channel took the notice."""
+    stage = await promoted()
+    stage.refused = 10**6
+    stage.breach()
+    await stage.passes(8)
+    stage.world.bad = {}
+    annotate(stage.world)
+    await stage.passes(10)
+    assert stage.report.phase is IncidentPhase.CLOSED
+    assert [m.delivered for m in stage.report.messages] == [()]
+    stage.refused = 0
+    return stage
+
+
+async def test_a_new_leader_sends_what_a_closed_incident_owes_and_adds_nothing_else() -> None:
+    stage = await closed_untold()
+    before = stage.report
+    stage.reporter = stage.hired()
+    await stage.passes(20)
+    assert stage.delivered == [("on-call", "Notice")]
+    told = (replace(before.messages[0], delivered=("on-call",)),)
+    assert replace(stage.report, recordings=before.recordings) == replace(before, messages=told)
+    assert stage.report.recordings.count == before.recordings.count
+    stage.reporter = stage.hired()
+    await stage.passes(3)
+    assert stage.delivered == [("on-call", "Notice")]
+
+
+async def test_a_new_leader_sends_nothing_of_an_incident_that_was_closed_long_ago() -> None:
+    stage = await closed_untold()
+    stage.world.now += PAST_SECONDS + 60.0
+    stage.reporter = stage.hired()
+    await stage.passes(5)
+    assert stage.delivered == []
+
+
+async def test_a_leader_that_leads_again_sends_nothing_of_what_it_knew_before() -> None:
+    stage = await promoted()
+    stage.refused = 1
+    stage.breach()
+    await stage.passes(1)
+    stage.leads = False
+    await stage.turn()
+    stage.world.now += 4 * 3600.0
+    stage.leads, stage.refused = True, 0
+    await stage.turn()
+    assert stage.delivered == []
+
+
+async def test_a_retry_is_noted_of_an_incident_that_is_closed_and_still_owes_a_message() -> None:
+    stage = await rolled_back()
+    stage.world.bad = {}
+    await stage.passes(29, 60.0)
+    stage.refused = 10**6
+    await stage.passes(130, 60.0)
+    assert stage.report.phase is IncidentPhase.CLOSED
+    annotate(stage.world)
+    await stage.passes(3)
+    assert stage.report.stages.left_at != ""
 
 
 async def test_a_retry_ends_the_verification() -> None:
@@ -306,8 +374,20 @@ async def test_no_incident_is_refused_for_what_people_wrote() -> None:
     assert "hunter2" not in found.message
 
 
-async def test_a_rollback_goes_on_while_incidents_cannot_be_written() -> None:
+@pytest.mark.parametrize("read", [True, False])
+async def test_a_rollback_goes_on_and_is_told_of_while_incidents_cannot_be_written(
+    read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage = await promoted()
+    get = stage.kube.get
+
+    async def refuse_reading(resource: Resource, namespace: str, name: str) -> JsonObject:
+        if resource == INCIDENTS:
+            raise Forbidden("precisionincidents is forbidden", status=403)
+        return await get(resource, namespace, name)
+
+    if not read:
+        monkeypatch.setattr(stage.kube, "get", refuse_reading)
 
     def refuse(verb: str, key: Key) -> None:
         raise Forbidden("precisionincidents is forbidden", status=403)
@@ -318,8 +398,11 @@ async def test_a_rollback_goes_on_while_incidents_cannot_be_written() -> None:
     assert stage.world.state.phase is Phase.HELD
     assert stage.reports() == []
     assert b'precision_report_errors_total{reason="Forbidden"}' in stage.metrics.exposition()
+    assert stage.delivered == [("on-call", "Notice")]
+    monkeypatch.undo()
     stage.kube.before_write = lambda verb, key: None
     await stage.passes(20, 60.0)
+    assert ("on-call", "Notice") not in stage.delivered[1:]
     assert {"Detected", "Decided", "InFallback"} <= {m.what for m in stage.report.timeline}
     assert first_difference(unpack(stage.report.recordings.tape).recordings) is None
 
