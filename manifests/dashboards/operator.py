@@ -20,6 +20,10 @@ def counted(name: str, by: str) -> str:
     return f"sum by ({by}) ({name}{{{HERE}}}) or on () {none}"
 
 
+QUERIES = per_second("precision_operator_prometheus_queries_total", "namespace")
+FAILED_QUERIES = QUERIES.replace(HERE, f'{HERE},result!="success"')
+
+
 def durations(histogram: str) -> tuple[Query, ...]:
     """The median and the slow end."""
     buckets = f"sum by (le) (rate({histogram}_bucket{{{HERE}}}[$__rate_interval]))"
@@ -173,17 +177,7 @@ OUTSIDE = Row(
             title="Queries that fail",
             description="Share of the queries to Prometheus without success. Above the line policies hold: check the "
             "address and the credentials in `config.prometheus`.",
-            queries=(
-                Query(
-                    "1 - "
-                    + per_second("precision_operator_prometheus_queries_total", "namespace").replace(
-                        HERE, f'{HERE},result="success"'
-                    )
-                    + " / "
-                    + per_second("precision_operator_prometheus_queries_total", "namespace"),
-                    "{{namespace}}",
-                ),
-            ),
+            queries=(Query(f"({FAILED_QUERIES} or 0 * {QUERIES}) / {QUERIES}", "{{namespace}}"),),
             unit="percentunit",
             thresholds=(Threshold(0.05, "orange"), Threshold(0.5, "red")),
             lowest=0,
@@ -208,7 +202,11 @@ OUTSIDE = Row(
             description="Whether each endpoint is asked as usual. NotAsked: it failed repeatedly; see "
             "PrometheusCircuitOpen in docs/runbooks.md.",
             queries=(
-                Query(f"max by (endpoint) (precision_operator_prometheus_circuit_state{{{HERE}}})", "{{endpoint}}"),
+                Query(
+                    f"max by (endpoint) (precision_operator_prometheus_circuit_state{{{HERE}}}"
+                    " and on (instance) (precision_operator_leader == 1))",
+                    "{{endpoint}}",
+                ),
             ),
             unit="none",
             kind="state-timeline",

@@ -18,6 +18,7 @@ from jsonschema import Draft7Validator
 
 from lab.operate.panels import AT_LEAST, filled, gpu_panels, shipped
 from tests.support.charted import Render
+from tests.support.promtool import expect
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -97,6 +98,33 @@ def test_panels_of_gpus_find_series_in_the_format_of_a_dcgm_exporter(tmp_path: P
     found = gpu_panels(tmp_path)
     assert (found["gpu"], found["gpu_with_data"]) == (4, 4)
     assert str(found["gpu_fed_from"]).startswith("written by hand, from no device: ")
+
+
+def query_of(title: str) -> str:
+    (query,) = next(panel.queries for panel in shipped() if panel.title == title)
+    return query
+
+
+@pytest.mark.parametrize(
+    ("rates", "share"),
+    [({"SourceUnavailable": 60}, 1.0), ({"success": 60}, 0.0), ({"success": 45, "SourceUnavailable": 15}, 0.25)],
+)
+def test_the_share_of_failed_queries_is_there_whatever_fails(
+    rates: dict[str, int], share: float, tmp_path: Path
+) -> None:
+    name = 'precision_operator_prometheus_queries_total{namespace="s",query="overflow",result="%s"}'
+    series = {name % result: f"0+{rate}x30" for result, rate in rates.items()}
+    expect(tmp_path, query_of("Queries that fail"), series, {'{namespace="s"}': share}, interval="15s", at="5m")
+
+
+def test_an_endpoint_that_a_former_leader_found_away_is_not_shown_as_away(tmp_path: Path) -> None:
+    states = {"old": ("1x30", "0x30"), "new": ("0x30", "1x30")}
+    series = {}
+    for instance, (circuit, leader) in states.items():
+        series[f'precision_operator_prometheus_circuit_state{{endpoint="default",instance="{instance}"}}'] = circuit
+        series[f'precision_operator_leader{{instance="{instance}"}}'] = leader
+    query = query_of("Prometheus endpoints")
+    expect(tmp_path, query, series, {'{endpoint="default"}': 0.0}, interval="15s", at="5m")
 
 
 def test_panels_do_not_overlap() -> None:

@@ -50,6 +50,11 @@ def steps(overflows: float, *, of: float = 60) -> Series:
     }
 
 
+def stalled(values: str) -> Series:
+    """All steps overflow."""
+    return dict.fromkeys(steps(0), values) | FP16
+
+
 def loss(value: str) -> Series:
     return {
         f"genesis_training_loss{{{POD}}}": f"{value} " * (MINUTES + 1),  # promtool repeats no NaN
@@ -124,13 +129,31 @@ def own(name: str, values: str, labels: str = "") -> Series:
     return {f"{name}{{{TARGET}{labels}}}": values, **LEADS}
 
 
+def passes(**results: str) -> Series:
+    """Of the leader, by result."""
+    return {f'reconcile_total{{{TARGET},result="{result}"}}': values for result, values in results.items()} | LEADS
+
+
+ELSEWHERE = 'instance="10.1.0.1:8080",namespace="another-system",pod="op-b"'
 HEARTBEAT = "precision_operator_heartbeat_timestamp_seconds"
 QUARTER_AGO = -7775940
 """90 days before the first minute."""
 LATE = policy("RollingBack", of__deadline=flat(600), of__predicted=flat(660))
 HELD = policy("Held", of__phase=flat(-86400 + 60))
+
+
+def after_rollback(phase: str = "Healthy", **more: str) -> Series:
+    """One that was decided a day before the policy was Healthy again, which it has been for a week."""
+    return policy(phase, of__created=flat(-999999), of__rollback=flat(-691200), of__phase=flat(60 - 604800), **more)
+
+
 UNDELIVERED = ',channel="chat",result="Undelivered"'
 REVIEWS = ',result="Failed"'
+
+TOO_FEW_STEPS = [
+    Case(steps(0.33, of=0.33), "90m"),
+    Case(stalled("0+60x50 3000x41"), "70m"),  # of quick steps that have ended an hour is no window
+]
 
 CASES: dict[str, list[Case]] = {
     "OverflowRateHigh": [
@@ -138,14 +161,18 @@ CASES: dict[str, list[Case]] = {
         Case(steps(6.6), "9m"),
         Case(steps(5.4), "35m"),
         Case(steps(2, of=4), "35m", THE_POD),
-        Case(steps(2, of=3.9), "35m"),  # too few steps
+        Case(steps(0.3, of=3), "75m", THE_POD),  # 20 s a step: over an hour
+        Case(steps(0.2, of=3), "75m"),
+        *TOO_FEW_STEPS,
     ],
     "OverflowRateSevere": [
         Case(steps(18.6), "3m", THE_POD),
         Case(steps(17.4), "35m"),
         Case(steps(18.6), "1m"),
         Case(steps(2, of=4), "35m", THE_POD),
-        Case(steps(2, of=3.9), "35m"),  # too few steps
+        Case(steps(0.93, of=3), "75m", THE_POD),
+        Case(steps(0.87, of=3), "75m"),
+        *TOO_FEW_STEPS,
     ],
     "LossDiverged": [
         Case(loss("2.11"), "31m", THE_POD),
@@ -162,7 +189,13 @@ CASES: dict[str, list[Case]] = {
         Case(in_fp32(loss("2.42")), "35m"),
         Case(loss("2.42"), "0m"),
     ],
-    "LossNotFinite": [Case(non_finite("0 0 0 1"), "4m", THE_POD), Case(non_finite(flat(7)), "9m")],
+    "LossNotFinite": [
+        Case(non_finite("0 0 0 1"), "4m", THE_POD),
+        Case(non_finite("_ _ 40x50"), "4m", THE_POD),
+        Case(non_finite("_ _ 40x50"), "10m"),
+        Case(non_finite("0x90"), "4m"),
+        Case(non_finite("7x20 _x10 7x30"), "32m"),  # was not scraped for 10 minutes
+    ],
     "MemoryRatioHigh": [
         Case(memory(81), "16m", THE_POD),
         Case(memory(81), "14m"),
@@ -209,6 +242,11 @@ CASES: dict[str, list[Case]] = {
         Case(policy("Healthy", of__created=flat(QUARTER_AGO)), "1m"),
         Case(policy("Healthy", of__drill=flat(0), of__created=flat(QUARTER_AGO)), "35m"),
         Case(policy("Held", of__drill=flat(QUARTER_AGO)), "35m"),
+        Case(after_rollback(), "2m", of()),
+        Case(after_rollback(), "1m"),
+        Case(after_rollback(of__drill=flat(-691201)), "2m", of()),
+        Case(after_rollback(of__drill=flat(-691199)), "35m"),
+        Case(after_rollback("Held"), "35m"),
     ],
     "EvaluationStale": [
         Case(policy(of__evaluation=flat(0)), "16m", of()),
@@ -217,6 +255,7 @@ CASES: dict[str, list[Case]] = {
         Case(policy(), "4m"),
         Case(policy(of__evaluation=f"0+60x{MINUTES}"), "35m"),
         Case(policy() | own("precision_operator_halted", flat(1)), "35m"),
+        Case(policy() | {f"precision_operator_halted{{{ELSEWHERE}}}": flat(1)}, "35m", of()),
     ],
     "WorkloadsWithoutData": [
         Case(policy(state__unknown=flat(2)), "15m", of(state="unknown")),
@@ -271,6 +310,16 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(own("precision_operator_prometheus_circuit_state", flat(2), ',endpoint="default"'), "4m"),
         Case(own("precision_operator_prometheus_circuit_state", flat(0), ',endpoint="default"'), "35m"),
+        Case(by_standby(own("precision_operator_prometheus_circuit_state", flat(1), ',endpoint="default"')), "35m"),
+    ],
+    "PassesFailing": [
+        Case(passes(NewerVersion="0+1x90"), "12m", {**SYSTEM, "result": "NewerVersion"}),
+        Case(passes(NewerVersion="0+1x90"), "10m"),
+        Case(passes(InternalError="0+1x90", success="0+60x90"), "12m", {**SYSTEM, "result": "InternalError"}),
+        Case(passes(Forbidden="0+1x90"), "12m", {**SYSTEM, "result": "Forbidden"}),
+        Case(passes(Forbidden="0+1x90", success="0+1x90"), "35m"),
+        Case(passes(NewerVersion=flat(9)), "35m"),
+        Case(by_standby(passes(NewerVersion="0+1x90")), "35m"),
     ],
     "WorkqueueOld": [
         Case(own("workqueue_oldest_seconds", flat(61)), "5m", THE_TARGET),

@@ -156,10 +156,17 @@ class MessageKind(StrEnum):
         "retry -n {namespace} {name}",
         "heldtoolong",
     )
+    DRILL_FAILED = (
+        "DrillFailed",
+        Tone.FAILURE,
+        "a rehearsed rollback did not reach all its workloads in time, so a real one would not either",
+        "get -n {namespace} {name}",
+        "drill",
+    )
     DRILL_PROPOSED = (
         "DrillProposed",
         Tone.INFO,
-        "the fleet has been healthy for a week, and no rollback of it was ever carried out",
+        "the fleet has been healthy for a week, and no drill has passed yet, since its last rollback, or for a quarter",
         "doctor -n {namespace}",
         "drill",
     )

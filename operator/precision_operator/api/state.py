@@ -276,6 +276,12 @@ class State:
         return bool(self.held) and self.phase not in (Phase.PENDING, Phase.ROLLING_BACK, Phase.HELD)
 
     @property
+    def returning(self) -> bool:
+        """Trainers are on their way to the fallback: a retry ends that, however many of them had acknowledged it."""
+        unanswered = self.phase is Phase.HELD and self.incident is not None and self.incident.last_ack_at is None
+        return self.phase is Phase.ROLLING_BACK or self.alone or unanswered
+
+    @property
     def held_keys(self) -> frozenset[str]:
         """The workloads that were rolled back by themselves."""
         return frozenset(h.key for h in self.held)

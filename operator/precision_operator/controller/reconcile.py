@@ -29,6 +29,7 @@ from precision_operator.core.lifecycle import lost
 from precision_operator.core.model import Evaluation, Observation
 from precision_operator.core.observer import Observer, RecordedPass
 from precision_operator.core.resting import Rest, again, rest_of
+from precision_operator.core.rollback.drill import passed_at
 from precision_operator.core.status.summary import begun
 from precision_operator.errors import (
     Conflict,
@@ -402,10 +403,12 @@ def _times(state: State, evaluation: Evaluation | None) -> dict[PolicyTime, floa
     """What alerts compare with now. A deadline counts until all train in the fallback."""
     incident = state.incident
     found: dict[PolicyTime, float | None] = {"phase": state.phase_since, "deadline": None, "predicted": None}
-    found["drill"] = state.last_drill.passed_at if state.last_drill is not None else None
+    found["drill"] = passed_at(state)
     if evaluation is not None and not evaluation.errors:
         found["evaluation"] = evaluation.at
-    if incident is not None and incident.last_ack_at is None:
+    if incident is not None:
+        found["rollback"] = incident.decided_at
+    if incident is not None and incident.last_ack_at is None and state.returning:
         found["deadline"] = incident.deadline_at
         if incident.predicted_seconds is not None:
             found["predicted"] = (incident.expedited_at or incident.decided_at) + incident.predicted_seconds

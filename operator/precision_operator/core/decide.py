@@ -210,11 +210,7 @@ def _as_assigned(facts: Facts, desired: Desired, state: State) -> Desired:
 def _is_emergency(state: State) -> bool:
     """An emergency is under way. What strays once it has ended can wait for its disruption budget."""
     incident = state.incident
-    if incident is None or incident.strategy is not Strategy.EMERGENCY:
-        return False
-    return (
-        state.phase is Phase.ROLLING_BACK or state.alone or (state.phase is Phase.HELD and incident.last_ack_at is None)
-    )
+    return incident is not None and incident.strategy is Strategy.EMERGENCY and state.returning
 
 
 def _is_urgent(facts: Facts, state: State) -> bool:

@@ -11,11 +11,13 @@ from typing import Final
 
 from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import DrillResult
 from precision_operator.api.incident import predicted_late_seconds
 from precision_operator.api.messages import MessageKind, Notified
 from precision_operator.api.mitigation import Mitigation, MitigationResult
 from precision_operator.api.state import Phase, State
 from precision_operator.api.text import bounded
+from precision_operator.core.rollback.drill import due, passed_at
 from precision_operator.reasons import Reason
 
 SETTLE_SECONDS: Final = 300.0
@@ -176,7 +178,7 @@ def _deadline_at_risk(state: State, now: float) -> Iterable[Call]:
 
 def _unresponsive(state: State, now: float) -> Iterable[Call]:
     incident = state.incident
-    if incident is not None and incident.escalated and incident.last_ack_at is None:
+    if incident is not None and incident.escalated and incident.last_ack_at is None and state.returning:
         since = incident.decided_at
         yield Call(MessageKind.UNRESPONSIVE, _occasion(since), since, Reason.ROLLBACK_ESCALATED)
 
@@ -262,30 +264,34 @@ def _attention(state: State, now: float) -> Iterable[Call]:
             yield _by_condition(MessageKind.ATTENTION, found)
 
 
-def _degraded(state: State, now: float) -> Iterable[Call]:
-    """Workloads that were rolled back by themselves, and are in the fallback: only a person takes them further."""
-    incident = state.incident
-    if state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
-        since = max(held.since for held in state.held)
-        yield Call(MessageKind.ACKNOWLEDGEMENTS_WANTED, _occasion(since), since, Reason.ROLLED_BACK)
-
-
 def _person(reason: Reason, kind: MessageKind) -> Callable[[State, float], Iterable[Call]]:
-    """A fleet that is held, by what it waits for."""
+    """A fleet that is held, or workloads that were rolled back by themselves: by what they wait for."""
 
     def find(state: State, now: float) -> Iterable[Call]:
-        found = _conditions(state).get("Progressing")
-        if state.phase is Phase.HELD and found is not None and found.reason == reason:
+        found, incident = _conditions(state).get("Progressing"), state.incident
+        if found is None or found.reason != reason:
+            return
+        if state.phase is Phase.HELD:
             since = state.phase_since if state.phase_since is not None else now
             yield Call(kind, f"transition-{state.transition_id}", since, reason)
+        elif state.phase is Phase.DEGRADED and state.held and incident is not None and incident.last_ack_at is not None:
+            since = max(held.since for held in state.held)
+            yield Call(kind, _occasion(since), since, reason)
 
     return find
 
 
 def _drill(state: State, now: float) -> Iterable[Call]:
     since = state.phase_since
-    if state.phase is Phase.HEALTHY and state.incident is None and since is not None and now - since >= DRILL_SECONDS:
-        yield Call(MessageKind.DRILL_PROPOSED, "never-rolled-back", since, state.reason)
+    if since is not None and now - since >= DRILL_SECONDS and due(state, now):
+        last_at = max(state.incident.decided_at if state.incident is not None else 0.0, passed_at(state) or 0.0)
+        yield Call(MessageKind.DRILL_PROPOSED, _occasion(last_at) if last_at else "never", since, Reason.DRILLING)
+
+
+def _drill_failed(state: State, now: float) -> Iterable[Call]:
+    drill = state.last_drill
+    if drill is not None and drill.result is DrillResult.FAILED and drill.ended_at is not None:
+        yield Call(MessageKind.DRILL_FAILED, _occasion(drill.ended_at), drill.ended_at, Reason.DRILL_FAILED)
 
 
 _TABLE: Final = (
@@ -301,9 +307,9 @@ _TABLE: Final = (
     _over,
     _no_data,
     _attention,
-    _degraded,
     _person(Reason.AWAITING_PREREQUISITES, MessageKind.ACKNOWLEDGEMENTS_WANTED),
     _person(Reason.AWAITING_RETRY, MessageKind.RETRY_POSSIBLE),
+    _drill_failed,
     _drill,
 )
 """What is found in a state, the most urgent first."""

@@ -53,7 +53,7 @@ class IncidentStore:
         lead_up: Sequence[Recording],
         stale: Case | None,
     ) -> Case | None:
-        """The case of an incident, from its object where there is one, closed or not; None where it is too old for a new one.
+        """The case of an incident, from its object where there is one, closed or not; None: too old for a new one.
 
         Args:
             namespace: of the policy.

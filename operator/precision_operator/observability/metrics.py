@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 RollbackStage = Literal[
     "detected_to_decided", "decided_to_patched", "decided_to_acknowledged", "acknowledged_to_recovered"
 ]
-PolicyTime = Literal["phase", "evaluation", "deadline", "predicted", "created", "drill"]
+PolicyTime = Literal["phase", "evaluation", "deadline", "predicted", "created", "drill", "rollback"]
 
 _STATUSES = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _FAST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -86,7 +86,7 @@ class Metrics:
         self._times = Gauge(
             "precision_policy_timestamp_seconds",
             "When the phase began, the metrics were last read whole, a rollback under way must end, and is predicted to; "
-            "when the policy was created, and a drill last passed.",
+            "when the policy was created, a drill last passed, and a rollback was last decided.",
             ["namespace", "policy", "of"],
             registry=registry,
         )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client.parser import text_string_to_metric_families
 
+from precision_operator.api.canary import CanaryVerdict
 from precision_operator.api.state import Phase
 from precision_operator.contract import DRILL
+from precision_operator.controller.reconcile import _times
 from precision_operator.kube.port import POLICIES
+from tests.support.fleets import answer, until
 from tests.support.reconciling import NAMES, OVERFLOW, Rig, promoted
+from tests.support.rollbacks import by_canary
 
 BAD = {f"{name}-abc-1": OVERFLOW for name in NAMES}
 
@@ -39,8 +45,23 @@ async def test_a_deadline_is_there_until_all_train_in_the_fallback() -> None:
     assert incident is not None
     assert times(rig)["deadline"] == incident.deadline_at
     await rig.until(lambda: rig.state.phase is Phase.HELD)
-    assert set(times(rig)) == {"phase", "evaluation", "created"}
+    assert set(times(rig)) == {"phase", "evaluation", "created", "rollback"}
+    assert times(rig)["rollback"] == incident.decided_at
     assert times(rig)["phase"] == rig.state.phase_since
+
+
+def test_a_held_rollback_canary_that_was_retried_has_no_deadline_any_more() -> None:
+    world = by_canary()
+    until(world, lambda w: w.state.comparison is not None and w.state.comparison.looks > 0, seconds=60.0)
+    assert world.state.comparison is not None
+    assert _times(world.state, None)["deadline"] is not None
+    world.state = replace(world.state, comparison=replace(world.state.comparison, verdict=CanaryVerdict.NO_DIFFERENCE))
+    answer(world, "retry")
+    world.bad = {}
+    until(world, lambda w: w.state.phase is Phase.HEALTHY, seconds=60.0)
+    assert world.state.incident is not None
+    assert world.state.incident.last_ack_at is None
+    assert (_times(world.state, None)["deadline"], _times(world.state, None)["predicted"]) == (None, None)
 
 
 async def test_how_long_a_rollback_by_restarts_was_predicted_to_take_is_there_as_a_time() -> None:

@@ -13,6 +13,7 @@ from lab.model.world import World
 from precision_operator.api.canary import CanaryVerdict, Comparison
 from precision_operator.api.choices import Severity, Strategy
 from precision_operator.api.conditions import Condition
+from precision_operator.api.drill import Drill, DrillResult
 from precision_operator.api.incident import Incident, Scope
 from precision_operator.api.messages import MessageKind, Notified
 from precision_operator.api.mitigation import Mitigation, MitigationResult
@@ -32,7 +33,9 @@ from precision_operator.core.notifying import (
     owed,
     remembered,
 )
+from precision_operator.core.rollback.drill import OVERDUE_SECONDS
 from precision_operator.reasons import Reason
+from tests.support.fleets import promoted, until
 
 NOW = 1_000_000.0
 OF_INCIDENTS = {"Notice", "Escalation", "AllClear", "VerificationFailed"}
@@ -46,6 +49,9 @@ INCIDENT = Incident(
     detected_at=NOW - 90,
     decided_at=NOW - 60,
     deadline_at=NOW + 600,
+)
+DRILL = Drill(
+    id="fleet-drill", began_at=NOW - 90, deadline_at=NOW - 5, ended_at=NOW - 5, result=DrillResult.FAILED, message="vit"
 )
 WINDOW = Mitigation("apps/Deployment/vit", Signal.OVERFLOW, NOW - 60, NOW + 600)
 
@@ -91,6 +97,7 @@ STANDS: dict[str, tuple[State, float]] = {
     "Attention": (State(conditions=(condition("FailSafe", "False"),)), SETTLE_SECONDS),
     "AcknowledgementsWanted": (State(phase=Phase.HELD, conditions=progressing(Reason.AWAITING_PREREQUISITES)), 0.0),
     "RetryPossible": (State(phase=Phase.HELD, conditions=progressing(Reason.AWAITING_RETRY)), 0.0),
+    "DrillFailed": (State(phase=Phase.HEALTHY, last_drill=DRILL), 0.0),
     "DrillProposed": (State(phase=Phase.HEALTHY, phase_since=NOW), DRILL_SECONDS),
 }
 """Kind → a state in which it stands, after so many seconds."""
@@ -122,13 +129,44 @@ def test_nothing_is_told_of_an_empty_state_or_one_that_has_passed(kind: str) -> 
     state, after = STANDS[kind]
     assert calls(State(), NOW + after) == ()
     over = replace(state, phase=Phase.PENDING, conditions=(), mitigations=(), incident=None, no_data_since=None)
-    assert calls(replace(over, comparison=None), NOW + after) == ()
+    assert calls(replace(over, comparison=None, last_drill=None), NOW + after) == ()
 
 
 def test_workloads_that_are_held_alone_wait_for_a_person_once_they_are_in_the_fallback() -> None:
     alone = State(phase=Phase.DEGRADED, held=(HeldWorkload("apps/Deployment/vit", "LossDiverged", NOW),))
-    assert kinds(replace(alone, incident=INCIDENT), NOW) == []
-    assert kinds(replace(alone, incident=replace(INCIDENT, last_ack_at=NOW)), NOW) == ["AcknowledgementsWanted"]
+    reached = replace(alone, incident=replace(INCIDENT, last_ack_at=NOW))
+    for waits_for, kind in (
+        (Reason.AWAITING_PREREQUISITES, "AcknowledgementsWanted"),
+        (Reason.AWAITING_RETRY, "RetryPossible"),
+    ):
+        assert kinds(replace(alone, conditions=progressing(waits_for), incident=INCIDENT), NOW) == []
+        assert kinds(replace(reached, conditions=progressing(waits_for)), NOW) == [kind]
+
+
+def test_a_workload_that_is_held_without_prerequisites_may_be_retried_and_is_said_to() -> None:
+    world = promoted(reenable={"prerequisites": [], "backoff": "0s", "dwell": "0s"})
+    world.bad = {"hot-1": {Signal.OVERFLOW: 0.9}}
+    until(world, lambda w: w.state.phase is Phase.DEGRADED)
+    until(world, lambda w: bool(calls(w.state, w.now)))
+    assert kinds(world.state, world.now) == ["RetryPossible"]
+
+
+def test_a_drill_is_proposed_until_one_has_passed_and_again_after_each_rollback() -> None:
+    passed = replace(DRILL, result=DrillResult.PASSED, passed_at=NOW - 5)
+    well, later = State(phase=Phase.HEALTHY, phase_since=NOW), NOW + DRILL_SECONDS
+    assert kinds(replace(well, last_drill=passed), later) == []
+    assert kinds(replace(well, last_drill=passed), NOW + OVERDUE_SECONDS) == ["DrillProposed"]
+    assert kinds(replace(well, incident=INCIDENT), later) == ["DrillProposed"]
+    assert kinds(replace(well, incident=INCIDENT, last_drill=passed), later) == []
+    after = replace(well, incident=replace(INCIDENT, decided_at=NOW), last_drill=passed)
+    assert kinds(after, later) == ["DrillProposed"]
+    first, second = (calls(replace(well, incident=i), later)[0] for i in (None, INCIDENT))
+    assert first.occasion != second.occasion
+
+
+def test_a_retried_rollback_waits_for_no_trainer_any_more() -> None:
+    state, _ = STANDS["Unresponsive"]
+    assert kinds(replace(state, phase=Phase.HEALTHY), NOW) == []
 
 
 def test_a_new_leader_owes_what_stands_though_it_saw_no_edge_and_nothing_that_was_told() -> None:

@@ -60,16 +60,21 @@ def left(state: State, now: float) -> Drill | None:
     return replace(drill, result=DrillResult.PREEMPTED, ended_at=now, message=f"the fleet is {state.phase}")
 
 
+def passed_at(state: State) -> float | None:
+    """When a drill passed last; seconds since the epoch."""
+    return state.last_drill.passed_at if state.last_drill is not None else None
+
+
 def due(state: State, now: float) -> str:
     """Why the way back should be rehearsed now; empty: it need not."""
-    drill, incident = state.last_drill, state.incident
+    incident = state.incident
     if state.phase is not Phase.HEALTHY or state.drilled:
         return ""
-    passed_at = drill.passed_at if drill is not None else None
-    if incident is not None and incident.decided_at > (passed_at or 0.0):
+    passed = passed_at(state)
+    if incident is not None and incident.decided_at > (passed or 0.0):
         return "there was a rollback since the last drill"
-    if passed_at is not None:
-        age_seconds = now - passed_at
+    if passed is not None:
+        age_seconds = now - passed
         return f"the last drill passed {age_seconds / 86400:.0f} days ago" if age_seconds > OVERDUE_SECONDS else ""
     return "no drill has passed yet"
 
